@@ -33,7 +33,9 @@ FILES: dict[str, tuple[str, ...]] = {
         "names", "prefixes", "aliasing", "policy", "gather", "arguments", "outcome", "enter", "functions", "captures",
         "guards", "leave", "loop_rules", "body", "write_back", "call", "donating",
     ),
-    "transforms/stored": ("descriptions", "environment", "folder", "forms", "outside", "reads"),
+    "transforms/stored": (
+        "descriptions", "sources", "environment", "folder", "forms", "outside", "names", "reads",
+    ),
     "transforms/jit": (
         "shardings", "compiled", "executables", "stored", "dispatch", "stages", "shapes", "failures", "function",
     ),

@@ -8,7 +8,8 @@ import types
 import pytest
 
 from plait.transforms.stored.descriptions import Describer, Unrecordable, digest
-from plait.transforms.stored.reads import _ABSENT, Recording, names_in, resolved, token_of, value_of
+from plait.transforms.stored.names import names_in
+from plait.transforms.stored.reads import _ABSENT, Recording, resolved, token_of, value_of
 
 HELPER = """
 RATE = {rate}
@@ -61,8 +62,29 @@ def test_names_are_those_that_the_bytecode_loads(modules):
     names = names_in(modules.step.direct.__code__)
     assert names.chains == (("reads_helper", "scale"), ("LIMIT",))
     inside = names_in(modules.step.inside.__code__)
-    assert (inside.chains, inside.imports) == ((("math", "pi"),), ((0, "reads_helper"),))
+    assert (inside.chains, inside.imports) == ((("math", "pi"),), ((0, "reads_helper", ("scale",)),))
     assert names_in(modules.step.assigning.__code__).assigned == ("LIMIT",)
+
+
+# What a function imports and uses → level, module, attributes.
+IMPORTS = {
+    "import a\n    return a.b.c, a.d": [(0, "a", ("b", "c")), (0, "a", ("d",))],
+    "import a.b\n    return a.b.c": [(0, "a", ("b", "c"))],
+    "import a.b.c as d\n    return d.e": [(0, "a", ("b", "c", "e"))],
+    "from a.b import c, d\n    return c.e, d": [(0, "a.b", ("c", "e")), (0, "a.b", ("d",))],
+    "from . import c\n    y = x\n    return c.e(y)": [(1, "", ("c", "e"))],
+    "from .a import c\n    def g(): return c.e\n    return g": [(1, "a", ("c", "e"))],
+    "import a\n    return vars(a)": [(0, "a", ())],
+    "import a\n    b = a\n    return b.c": [(0, "a", ())],
+    "import a": [],
+}
+
+
+@pytest.mark.parametrize("text", IMPORTS)
+def test_the_uses_of_what_code_imports_are_found(text):
+    """W3: a module that is used without an attribute has none."""
+    exec(f"def f(x):\n    {text}\n", scope := {})
+    assert sorted(names_in(scope["f"].__code__).imports) == IMPORTS[text]
 
 
 def test_what_is_read_is_recorded_with_its_description(modules):

@@ -52,7 +52,8 @@ from ..stored.descriptions import Describer, Unrecordable, digest
 from ..stored.environment import environment
 from ..stored.folder import DEFAULT_LIMIT, Folder
 from ..stored.forms import Forms, NoForm
-from ..stored.reads import Recording, package_token, token_of
+from ..stored.reads import Recording, package_token, stands
+from ..stored.sources import sources_of, sources_token
 from .compiled import Compiled, Other
 from .executables import compiled_export, exported, read_executable, written_executable
 
@@ -313,8 +314,10 @@ class Stored(Compiled):
     def _stands(self, header: dict[str, Any]) -> bool:
         describer = Describer()
         try:
-            return all(package_token(module) == token for module, token in header["packages"].items()) and all(
-                token_of((module, name), describer) == token for module, name, token in header["reads"]
+            return (
+                all(stands((module, name), token, describer) for module, name, token in header["reads"])
+                and all(package_token(module) == token for module, token in header["packages"].items())
+                and all(sources_token(top, files) == token for top, files, token in header["sources"])
             )
         except (Unrecordable, ImportError, *_MALFORMED):
             return False
@@ -390,7 +393,8 @@ class Stored(Compiled):
         """Trace with a recording, compile, and store."""
         with request.recording, traced_afresh():
             traced = self.traceable.trace(*request.args, **request.kwargs)
-        lowered = traced.lower()
+            request.recording.lowers = True
+            lowered = traced.lower()
         with compiled_by_xla():
             stage = lowered.compile()
         reasons = [*self._reasons(request, stage)]
@@ -429,13 +433,16 @@ class Stored(Compiled):
         recording = request.recording
         reads = sorted([*read, token] for read, token in recording.reads.items())
         packages = {module: package_token(module) for module in sorted(recording.packages)}
+        files = sources_of({*recording.packages, *recording.describer.packages})
+        sources = [[top, names, sources_token(top, names)] for top, names in files.items()]
         header = {
             "key": request.key,
-            "variant": hashlib.sha256(json.dumps([reads, packages]).encode()).hexdigest()[:16],
+            "variant": hashlib.sha256(json.dumps([reads, packages, sources]).encode()).hexdigest()[:16],
             "function": f"{getattr(self.f, '__module__', '')}:{getattr(self.f, '__qualname__', self.f)}",
             "stablehlo": _sum(lowered),
             "reads": reads,
             "packages": packages,
+            "sources": sources,
             "donated": None if self.donated is None else [*self.donated],
             "outcome": forms.outcome(outcome),
             "returned": None if arguments is None else [*arguments.items()],

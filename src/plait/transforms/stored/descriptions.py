@@ -4,19 +4,25 @@ A stored program is reused only if everything that it depends on has the same de
 description depends on content: numbers on their bits, arrays on their bytes, functions on code, defaults and closure,
 classes on their attributes and bases, other objects on class and attributes. Functions and classes of JAX, NumPy and
 Python's standard library are described by name, because their versions are part of every key; so are those of installed
-packages, whose code is compared module by module (``reads.py``).
+packages, whose code and files are compared (``reads.py``, ``sources.py``). A name counts only if it leads to the value.
 
 Values without such a description raise ``Unrecordable``: a lock, an open file, a captured model. (rule W3)
 """
 
 from __future__ import annotations
 
+import _abc  # type: ignore[import-not-found]
+import abc
+import collections
 import dataclasses
 import enum
 import functools
 import hashlib
+import importlib.util
+import io
 import logging
 import operator
+import os
 import pathlib
 import re
 import sys
@@ -46,11 +52,16 @@ class Unrecordable(Exception):
 
 # Where code comes from ------------------------------------------------------------------------------------------------
 
-_BY_VERSION = frozenset({"jax", "jaxlib", "numpy", "ml_dtypes", "builtins", *sys.stdlib_module_names})
+_BY_VERSION = frozenset({"jax", "jaxlib", "numpy", "ml_dtypes", "builtins"})
 _OWN = __name__.partition(".")[0]
-_INSTALLED = tuple(
-    {sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib", "platstdlib") if sysconfig.get_path(name)}
-)
+
+
+def _paths(*names: str) -> tuple[str, ...]:
+    return tuple({path for name in names if (path := sysconfig.get_path(name))})
+
+
+_INSTALLED = _paths("purelib", "platlib")
+_STANDARD = (*_paths("stdlib", "platstdlib"), os.path.dirname(os.__file__))
 
 
 class Origin(enum.Enum):
@@ -64,21 +75,39 @@ class Origin(enum.Enum):
 
 @functools.lru_cache(maxsize=4096)
 def origin_of(module: str | None) -> Origin:
-    """The origin of a module of this name."""
+    """The origin of a module of this name. A file of the user's may be named like a standard module."""
     if module is None:
         return Origin.USER
     top = module.partition(".")[0]
-    if top in _BY_VERSION or top.startswith("namedtuple_"):
+    if top in _BY_VERSION or (top.startswith("namedtuple_") and top not in sys.modules):
         return Origin.VERSION
     if top == _OWN:
         return Origin.PACKAGE
-    file = getattr(sys.modules.get(top), "__file__", None) or ""
-    return Origin.PACKAGE if file.startswith(_INSTALLED) else Origin.USER
+    file = _file_of(top)
+    if file.startswith(_INSTALLED):
+        return Origin.PACKAGE
+    is_standard = top in sys.stdlib_module_names and (not file or file.startswith(_STANDARD))
+    return Origin.VERSION if is_standard else Origin.USER
+
+
+def _file_of(top: str) -> str:
+    """The file or folder of a top-level module; empty if it has none."""
+    found = sys.modules.get(top)
+    if found is None:
+        try:
+            spec = importlib.util.find_spec(top)
+        except (ImportError, ValueError, AttributeError):
+            return ""
+        return spec.origin or "" if spec is not None and spec.has_location else ""
+    scope = getattr(found, "__dict__", {})  # without ``__getattr__``, which would load a lazy module
+    file = scope.get("__file__") or next(iter(scope.get("__path__") or ()), "")
+    return file if isinstance(file, str) else ""
 
 
 # Modules whose functions return different results in each call, and builtins that can reach any object.
 IMPURE = frozenset({"random", "_random", "time", "secrets", "uuid", "numpy.random", "socket", "subprocess"})
-_IMPURE_BUILTINS = (open, input, eval, exec, globals, compile, __import__, breakpoint)
+_IMPURE_BUILTINS = (open, input, eval, exec, globals, compile, __import__, breakpoint, sys._getframe)
+_IMPURE_TYPES = frozenset({io.FileIO})
 
 # Code -----------------------------------------------------------------------------------------------------------------
 
@@ -132,10 +161,13 @@ _NO_CONTENT = frozenset({
     "__annotate_func__", "__annotations_cache__", "__abstractmethods__", "_abc_impl", "__parameters__",
     "__firstlineno__", "__static_attributes__", "__dataclass_params__", "__orig_bases__", "__type_params__",
 })  # fmt: skip
+_HEAP = 1 << 9  # the flag of classes that are not static structures of C
+_OF_MEMBERS = ("__objclass__", "_sort_order_")
 _DESCRIPTORS = (
     types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType,
     types.ClassMethodDescriptorType,
 )  # fmt: skip
+_OF_LOGGERS = frozenset(vars(logging.Logger("")) | {"parent": None})
 _CONTAINERS = (dict, list, tuple, str, int, float, bytes, set, frozenset)
 
 
@@ -144,11 +176,15 @@ class Describer:
 
     Attributes:
         codes: all code that a description covers.
+        functions: the user's functions that a description covers.
         kept: functions with cached results, whose code may be needed without being entered.
+        packages: the installed packages that a description names.
     """
 
     def __init__(self) -> None:
         self.codes: set[CodeType] = set()
+        self.functions: list[FunctionType] = []
+        self.packages: set[str] = set()
         self.kept: list[FunctionType] = []
         self._done: dict[int, tuple[Any, str]] = {}
         self._open: list[int] = []
@@ -166,6 +202,9 @@ class Describer:
             return f"{type(value).__name__}:{value!r}"
         if type(value) is float:
             return f"float:{value.hex()}"
+        if isinstance(value, enum.Enum) and id(type(value)) not in self._open:
+            number = value.value if isinstance(value.value, int) else ""  # several flags at once have no name
+            return digest("enum", [self.token(type(value), place), str(value.name), str(number)])
         if id(value) in self._done:
             return self._done[id(value)][1]
         if id(value) in self._open:
@@ -204,7 +243,7 @@ class Describer:
         if isinstance(value, np.generic):
             return digest("scalar", [str(value.dtype), value.tobytes().hex()])
         if isinstance(value, enum.Enum):
-            return digest("enum", [self.token(kind, place), value.name])
+            return self._member(value, place)
         if isinstance(value, jax.sharding.PartitionSpec):
             return digest("spec", [repr(value), *map(repr, value)])
         if isinstance(value, jax.sharding.Mesh):
@@ -218,34 +257,63 @@ class Describer:
         if isinstance(value, Sentinel):
             return f"sentinel:{value.__module__}:{value.name}"
         if isinstance(value, logging.Logger):
-            return f"logger:{value.name}"
+            own = sorted((name, item) for name, item in vars(value).items() if name not in _OF_LOGGERS)
+            return digest("logger", [value.name, self.token(own, place)])
         if isinstance(value, pathlib.PurePath):
             return f"path:{value}"
         if isinstance(value, _DESCRIPTORS):
             return f"descriptor:{value.__objclass__.__module__}:{value.__qualname__}"
         if kind.__module__ in ("typing", "types") and not isinstance(value, (types.SimpleNamespace, types.CellType)):
-            return f"typing:{value!r}"
-        if getattr(value, "__module__", None) is not None and origin_of(value.__module__) is not Origin.USER:
-            name = name_of(value)
+            return self._typing(value, place)
+        if getattr(value, "__module__", None) is not None:
+            name = self.installed_name(value)
             if name is not None:
-                return f"named:{name}"
+                return name
         parts = parts_of_jit(value)
         if parts is not None:
             return digest("jit", [self.token(parts[0], place), self.token(parts[1], place)])
         return self._object(value, place)
 
+    def installed_name(self, value: Any) -> str | None:
+        """The description of a value that an installed module defines under a name; ``None`` for others."""
+        origin = origin_of(value.__module__)
+        name = name_of(value) if origin is not Origin.USER else None
+        if name is None:
+            return None
+        if origin is Origin.PACKAGE:
+            self.packages.add(value.__module__.partition(".")[0])
+        return f"named:{name}"
+
+    def module(self, value: types.ModuleType) -> str:
+        """The description of a module: its name. What is used of it is described by itself."""
+        if origin_of(value.__name__) is Origin.PACKAGE:
+            self.packages.add(value.__name__.partition(".")[0])
+        return f"module:{value.__name__}"
+
+    def _member(self, value: enum.Enum, place: str) -> str:
+        """The description of a member inside that of its enumeration: its name and attributes."""
+        own = {name: item for name, item in vars(value).items() if name not in _OF_MEMBERS}
+        return digest("member", [f"{name}={self.token(item, f'{place}.{name}')}" for name, item in own.items()])
+
+    def _typing(self, value: Any, place: str) -> str:
+        """The description of an annotation such as ``list[Config]``, by its parts."""
+        parts = [getattr(value, name, None) for name in ("__origin__", "__args__", "__metadata__")]
+        if parts == [None, None, None]:
+            return f"typing:{value!r}"
+        return digest(f"typing {type(value).__name__}", [self.token(part, place) for part in parts])
+
     # Functions and classes
 
     def function(self, f: FunctionType, place: str) -> str:
         """The description of a function, without what it reads while it runs (``reads.py``)."""
-        if origin_of(f.__module__) is not Origin.USER:
-            name = name_of(f)
-            if name is not None:
-                return f"named:{name}"
+        name = self.installed_name(f)
+        if name is not None:
+            return name
         if "jitted_fn" in f.__dict__:  # a jitted function: its function and options
             return self.token(f.__dict__["jitted_fn"], place)
         place = f"{place}, function {f.__qualname__!r}" if f.__qualname__ not in place else place
         self.codes.update(inner_codes(f.__code__))
+        self.functions.append(f)
         cells = [self.cell(cell, f"{place}, its variable {name!r}") for name, cell in cells_of(f)]
         defaults = self.all("defaults", f.__defaults__ or (), f"{place}, a default")
         keywords = self.all("defaults", sorted((f.__kwdefaults__ or {}).items()), f"{place}, a default")
@@ -260,7 +328,10 @@ class Describer:
             return "empty"
 
     def _class(self, cls: type, place: str) -> str:
-        if origin_of(cls.__module__) is not Origin.USER:
+        if cls in _IMPURE_TYPES:
+            raise Unrecordable(f"{place}: {cls.__module__}.{cls.__qualname__}, which reads files")
+        is_native = not cls.__flags__ & _HEAP and origin_of(cls.__module__) is not Origin.USER
+        if is_native or self.installed_name(cls) is not None:
             return f"class:{cls.__module__}:{cls.__qualname__}"
         place = f"the class {cls.__qualname__}"
         bases = [self.token(base, place) for base in (type(cls), *cls.__bases__)]
@@ -269,7 +340,7 @@ class Describer:
             for name, value in vars(cls).items()
             if name not in _NO_CONTENT
         ]
-        return digest("class", [cls.__module__, cls.__qualname__, *bases, *content])
+        return digest("class", [cls.__module__, cls.__qualname__, *bases, *content, *_registered(cls)])
 
     # Objects
 
@@ -283,7 +354,7 @@ class Describer:
         for base in kind.__mro__:
             if base in _CONTAINERS:
                 content.append(self.token(base(value), place))  # type: ignore[call-arg]
-            elif not base.__flags__ & (1 << 9) and base is not object:  # not written in Python
+            elif not base.__flags__ & _HEAP and base is not object:  # not written in Python
                 raise Unrecordable(f"{place}: {describe_type(value)}")
         slots = [
             name
@@ -352,6 +423,14 @@ def cells_of(f: FunctionType) -> Iterator[tuple[str, Any]]:
     return zip(f.__code__.co_freevars, f.__closure__ or (), strict=True)
 
 
+def _registered(cls: type) -> list[str]:
+    """The names of the classes that were registered with an abstract base class."""
+    if not isinstance(cls, abc.ABCMeta):
+        return []
+    registered = [reference() for reference in _abc._get_dump(cls)[0]]
+    return sorted(f"{each.__module__}:{each.__qualname__}" for each in registered if each is not None)
+
+
 def _dict(self: Describer, value: Any, place: str) -> str:
     items = [(self.token(key, place), self.token(item, f"{place}[{key!r}]")) for key, item in value.items()]
     return digest(type(value).__name__, [text for item in items for text in item])
@@ -373,9 +452,9 @@ def _ndarray(self: Describer, value: np.ndarray, place: str) -> str:
 
 
 def _module(self: Describer, value: Any, place: str) -> str:
-    if origin_of(value.__name__) is Origin.USER:
+    if origin_of(value.__name__) is Origin.USER or value is sys:
         raise Unrecordable(f"{place}: the module {value.__name__!r} itself, any part of which may be used")
-    return f"module:{value.__name__}"
+    return self.module(value)
 
 
 def _builtin(self: Describer, value: Any, place: str) -> str:
@@ -388,8 +467,9 @@ def _builtin(self: Describer, value: Any, place: str) -> str:
 
 
 def _cached(self: Describer, value: Any, place: str) -> str:
-    if origin_of(value.__module__) is not Origin.USER and (name := name_of(value)) is not None:
-        return f"named:{name}"
+    name = self.installed_name(value)
+    if name is not None:
+        return name
     if isinstance(value.__wrapped__, FunctionType):
         self.kept.append(value.__wrapped__)
     return digest("cached", [self.token(value.__wrapped__, place)])
@@ -443,6 +523,7 @@ _MAKERS: dict[Any, Callable[[Describer, Any, str], str]] = {
     staticmethod: _by("__func__"),
     type(functools.lru_cache(lambda: 0)): _cached,
     re.Pattern: _by("pattern", "flags"),
+    type(collections.namedtuple("Pair", "first").first): _reduced,  # type: ignore[attr-defined]
     operator.itemgetter: _reduced,
     operator.attrgetter: _reduced,
     operator.methodcaller: _reduced,

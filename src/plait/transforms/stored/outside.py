@@ -3,18 +3,38 @@
 A program with such a value as a constant would be stale in a later process. Reads by names in the user's code are found
 in its bytecode (``reads.py``). Reads through a library, such as a file through ``numpy.load``, are found when they
 happen: Python's profiler reports each call of a function written in C. Reads by JAX and plait themselves, by logging
-and by imports do not count, since no value of the program comes from them. (rule W4)
+and by imports do not count, since no value of the program comes from them.
+
+Functions that reach any module, global or frame (``sys._getframe``, ``pickle.loads``) and those that run code in other
+threads are found in the same way: what is read through them has no name in the bytecode. (rule W4)
 """
 
 from __future__ import annotations
 
+import _pickle  # type: ignore[import-not-found]
+import _socket  # type: ignore[import-not-found]
+import _thread
+import builtins
 import datetime
 import gc
+import importlib
+import importlib.machinery
+import importlib.util
+import inspect
 import io
 import os
+import pickle
+import pkgutil
+import platform
 import random
+import runpy
+import socket
 import sys
+import threading
 import time
+import typing
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from types import BuiltinFunctionType
 from typing import Any
 
@@ -38,22 +58,105 @@ def _functions_of(module: Any) -> list[BuiltinFunctionType]:
 
 # Functions in C whose results may differ in another process.
 ASKING: frozenset[Any] = frozenset({
-    *_functions_of(_SYSTEM), *_functions_of(time), *_functions_of(random),
-    io.open, np.fromfile,
+    *_functions_of(_SYSTEM), *_functions_of(time), *_functions_of(random), *_functions_of(_socket),
+    io.open, io.open_code, np.fromfile,
     datetime.datetime.now, datetime.datetime.utcnow, datetime.datetime.today, datetime.date.today,
 })  # fmt: skip
 
-# The same, in Python: the identity of the code (hashing code is slow) → its name.
+
+def _codes(functions: Iterable[Any]) -> dict[int, str]:
+    """The identity of the code of functions (hashing code is slow) → their names."""
+    return {id(function.__code__): f"{function.__module__}.{function.__qualname__}" for function in functions}
+
+
+# The same, in Python.
 ASKING_CODE: dict[int, str] = {
     id(os.getenv.__code__): "os.getenv",
     id(type(os.environ).__getitem__.__code__): "os.environ",
     id(jnp.load.__code__): "jax.numpy.load",
+    id(importlib.machinery.SourceFileLoader.get_data.__code__): "the data of a package",
+    **_codes([pkgutil.get_data, platform.node, socket.socket.__init__]),
 }
 
-_NO_PROGRAM = frozenset({
-    "logging", "warnings", "linecache", "traceback", "tokenize", "importlib", "_frozen_importlib",
-    "_frozen_importlib_external",
+# Functions that reach values without naming them, or run code where it cannot be seen. The first ones count wherever
+# the program calls them, the others only if the user's own code does.
+_RUNNING = frozenset({
+    _thread.start_new_thread, getattr(_thread, "start_joinable_thread", _thread.start_new_thread),
+    _pickle.loads, _pickle.load, gc.get_objects, gc.get_referrers,
 })  # fmt: skip
+_REACHING = frozenset({
+    sys._getframe, sys._current_frames, builtins.globals, builtins.eval, builtins.exec, builtins.__import__,
+    sys.setprofile,
+})  # fmt: skip
+_RUNNING_CODE = _codes([ThreadPoolExecutor.submit, threading.Thread.start, pickle._loads])  # type: ignore[attr-defined]
+_REACHING_CODE = _codes([
+    inspect.currentframe, inspect.stack, inspect.trace, inspect.getmodule, inspect.getsource, inspect.getsourcelines,
+    inspect.findsource, inspect.getdoc, inspect.getcomments, inspect.getclosurevars, inspect.get_annotations,
+    importlib.reload, importlib.util.module_from_spec, runpy.run_path, runpy.run_module, typing.get_type_hints,
+])  # fmt: skip
+_IMPORTS = id(importlib.import_module.__code__)
+_CODE = {*ASKING_CODE, *_RUNNING_CODE, *_REACHING_CODE, _IMPORTS}
+_IN_C = ASKING | _RUNNING | _REACHING
+
+# Attributes through which code reaches globals, frames, classes and texts that no description covers.
+REACHING_ATTRIBUTES = frozenset({
+    "__globals__", "f_globals", "f_locals", "f_builtins", "f_back", "gi_frame", "cr_frame", "tb_frame",
+    "__subclasses__", "__annotations__", "__doc__", "__builtins__", "__loader__", "__spec__",
+})  # fmt: skip
+# Names of standard modules, the same.
+REACHING_NAMES = frozenset({
+    ("sys", "modules"), ("sys", "_getframe"), ("sys", "_current_frames"), ("io", "FileIO"), ("_io", "FileIO"),
+    ("pickle", "loads"), ("pickle", "load"), ("pickle", "Unpickler"), ("gc", "get_objects"), ("gc", "get_referrers"),
+})  # fmt: skip
+
+# Modules in which nothing of the program is computed; of importlib, only what imports.
+_NO_PROGRAM = frozenset({
+    "logging", "warnings", "linecache", "traceback", "tokenize", "_frozen_importlib", "_frozen_importlib_external",
+})  # fmt: skip
+_IMPORTING = frozenset({
+    "importlib", "importlib._bootstrap", "importlib._bootstrap_external", "importlib.util", "importlib.machinery",
+})  # fmt: skip
+
+
+def refusal_in_c(frame: Any, function: Any) -> str | None:
+    """Why a program that calls a function written in C cannot be stored, if so.
+
+    Args:
+        frame: the frame of the caller.
+    """
+    if function not in _IN_C:
+        is_file = type(getattr(function, "__self__", None)) is io.FileIO and function.__name__.startswith("read")
+        return "io.FileIO gives a different result in each call" if is_file and asks_for_the_program(frame) else None
+    if function in ASKING and asks_for_the_program(frame):
+        return f"{name_of_asking(function)} gives a different result in each call"
+    if function in _RUNNING and asks_for_the_program(frame):
+        return _reaches(name_of_asking(function))
+    return _reaches(name_of_asking(function)) if function in _REACHING and _is_users(frame) else None
+
+
+def refusal_in_python(frame: Any) -> str | None:
+    """The same, for a function written in Python, which was just entered."""
+    code, caller = id(frame.f_code), frame.f_back
+    if code not in _CODE or caller is None:
+        return None
+    if code in ASKING_CODE:
+        return f"{ASKING_CODE[code]} gives a different result in each call" if asks_for_the_program(caller) else None
+    if code in _RUNNING_CODE:
+        return _reaches(_RUNNING_CODE[code]) if asks_for_the_program(caller) else None
+    if code in _REACHING_CODE:
+        return _reaches(_REACHING_CODE[code]) if _is_users(caller) else None
+    name, package = frame.f_locals["name"], frame.f_locals["package"]
+    module = importlib.util.resolve_name(name, package)
+    return _reaches("importlib.import_module") if origin_of(module) is Origin.USER else None
+
+
+def _reaches(name: str) -> str:
+    return f"{name} is called, and what is read through it cannot be seen"
+
+
+def _is_users(frame: Any) -> bool:
+    """Whether a frame runs a function of the user's; the code of a module runs only when it is imported."""
+    return frame.f_code.co_name != "<module>" and origin_of(frame.f_globals.get("__name__")) is Origin.USER
 
 
 def asks_for_the_program(frame: Any) -> bool:
@@ -68,7 +171,7 @@ def asks_for_the_program(frame: Any) -> bool:
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
         top = module.partition(".")[0]
-        if top in _NO_PROGRAM:
+        if top in _NO_PROGRAM or module in _IMPORTING:
             return False
         if top in ("jax", "jaxlib") or top == __name__.partition(".")[0]:
             return found

@@ -2,72 +2,38 @@
 
 While a function is traced, Python reports each function that is entered (``sys.setprofile``). For user code, the global
 names that its bytecode loads are looked up and described at once: ``RATE``, ``helpers.scale``, ``layers.Block``. For
-code of an installed package, including plait, all code of its module is described. Afterwards the record is checked:
-all entered code must be covered by a description, and no global may have changed.
+code of an installed package, including plait, all code of its module is described, and its files (``sources.py``).
+Afterwards the record is checked: all entered code must be covered by a description, a closure with the values of its
+variables, and no global may have changed.
 
 A later process looks up the same names and compares them, without entering any code. (rules W3, W4)
 """
 
 from __future__ import annotations
 
-import dis
 import functools
 import gc
 import importlib
 import importlib.util
+import operator
 import os
+import pickle
 import sys
 import threading
 from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
+
+import numpy as np
 
 from ...core.objects.named import Sentinel
-from .descriptions import IMPURE, Describer, Origin, Unrecordable, code_token, digest, inner_codes, origin_of
-from .outside import ASKING, ASKING_CODE, asks_for_the_program, name_of_asking, only_listens
+from .descriptions import IMPURE, Describer, Origin, Unrecordable, cells_of, code_token, digest, inner_codes, origin_of
+from .names import names_in
+from .outside import REACHING_NAMES, only_listens, refusal_in_c, refusal_in_python
 
 _ABSENT: Any = Sentinel(__name__, "_ABSENT", "<absent>")
+_PLAIN = (bool, int, float, str, type(None))
 _HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
-
-
-class Names(NamedTuple):
-    """The global names that code uses.
-
-    Attributes:
-        chains: a global followed by its accessed attributes: ``("np", "random", "rand")``.
-        imports: the code's own imports: level and name.
-        assigned: globals that it assigns.
-    """
-
-    chains: tuple[tuple[str, ...], ...]
-    imports: tuple[tuple[int, str], ...]
-    assigned: tuple[str, ...]
-
-
-@functools.lru_cache(maxsize=8192)
-def names_in(code: CodeType) -> Names:
-    """The global names that a code object uses, without the functions that are defined in it."""
-    chains: dict[tuple[str, ...], None] = {}
-    imports: dict[tuple[int, str], None] = {}
-    assigned: dict[str, None] = {}
-    chain: tuple[str, ...] = ()
-    before: list[Any] = []
-    for step in dis.get_instructions(code):
-        if step.opname in ("LOAD_ATTR", "LOAD_METHOD") and chain:
-            chain = (*chain, step.argval)
-            continue
-        if chain:
-            chains[chain] = None
-            chain = ()
-        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
-            chain = (step.argval,)
-        elif step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
-            assigned[step.argval] = None
-        elif step.opname == "IMPORT_NAME":
-            levels = [value for value in before[-2:] if isinstance(value, int)]
-            imports[levels[0] if levels else 0, step.argval] = None
-        before.append(step.argval)
-    return Names(tuple(chains), tuple(imports), tuple(assigned))
 
 
 Read = tuple[str, str]
@@ -82,6 +48,7 @@ class Recording:
         reads: module and name → the description of the value.
         packages: the modules of installed packages whose code was entered.
         reasons: why the program cannot be stored.
+        lowers: whether the trace is over, and its program is lowered: only the user's rules for that count.
     """
 
     def __init__(self, describer: Describer) -> None:
@@ -89,9 +56,15 @@ class Recording:
         self.reads: dict[Read, str] = {}
         self.packages: set[str] = set()
         self.reasons: list[str] = []
+        self.lowers = False
         self._seen: dict[int, CodeType] = {}  # by identity, because comparing code is slower
         self._entered: list[tuple[CodeType, dict[str, Any]]] = []
+        self._importing: list[tuple[CodeType, dict[str, Any]]] = []
+        self._made: set[int] = set()  # the code of functions that entered code defines
+        self._closures: set[int] = set()  # the code of functions that were defined before, with variables
+        self._closed: dict[tuple[int, ...], tuple[CodeType, tuple[Any, ...]]] = {}
         self._before: list[Any] = []
+        self._drawn: list[bytes] = []
         # Whether this thread is collecting garbage: what runs then is no part of the program. Functions in gc.callbacks
         # run around that; ``only_listens`` finds them.
         self._collects = False
@@ -99,6 +72,7 @@ class Recording:
 
     def __enter__(self) -> Recording:
         self._before.append(sys.getprofile())
+        self._drawn.append(_numpy_state())
         gc.callbacks.append(self._collection)
         sys.setprofile(self._event)
         return self
@@ -106,6 +80,10 @@ class Recording:
     def __exit__(self, *_: Any) -> None:
         before = self._before.pop()
         gc.callbacks.remove(self._collection)
+        if self._drawn.pop() != _numpy_state():
+            self._refuse("the global state of numpy.random changed while the function was traced")
+        if sys.getprofile() != self._event:
+            self._refuse("a profiler was started or stopped while the function was traced")
         sys.setprofile(None)
         if hasattr(before, "enable"):  # a profiler in C, which Python cannot set
             before.enable()
@@ -123,24 +101,33 @@ class Recording:
         if self._collects:
             return
         if event == "c_call":
-            if argument in ASKING and asks_for_the_program(frame):
-                self._refuse_answer(name_of_asking(argument))
-            return
-        if event == "call" and id(frame.f_code) in ASKING_CODE and asks_for_the_program(frame.f_back):
-            self._refuse_answer(ASKING_CODE[id(frame.f_code)])
-        if event == "call" and id(frame.f_code) not in self._seen:
-            try:
-                module = frame.f_globals.get("__name__")
-                if origin_of(module) is not Origin.VERSION and only_listens(frame):
-                    return
-                self._seen[id(frame.f_code)] = frame.f_code
-                self._enter(frame.f_code, frame.f_globals)
-            except Exception as error:  # a user's class may raise anything when it is inspected
-                self.reasons.append(str(error) if type(error) is Unrecordable else f"{_shown(frame.f_code)}: {error}")
+            self._refuse(refusal_in_c(frame, argument))
+        elif event == "call":
+            self._refuse(refusal_in_python(frame))
+            if id(frame.f_code) not in self._seen:
+                self._first(frame)
+            if id(frame.f_code) in self._closures:
+                self._close(frame)
 
-    def _refuse_answer(self, name: str) -> None:
-        reason = f"{name} gives a different result in each call"
-        if reason not in self.reasons:
+    def _first(self, frame: Any) -> None:
+        """Code that is entered for the first time."""
+        try:
+            module = frame.f_globals.get("__name__")
+            if origin_of(module) is not Origin.VERSION and (only_listens(frame) or (self.lowers and _patches(frame))):
+                return
+            self._seen[id(frame.f_code)] = frame.f_code
+            self._enter(frame.f_code, frame.f_globals)
+        except Exception as error:  # a user's class may raise anything when it is inspected
+            self._refuse(str(error) if type(error) is Unrecordable else f"{_shown(frame.f_code)}: {error}")
+
+    def _close(self, frame: Any) -> None:
+        """A call of a closure: the values of its variables."""
+        given = frame.f_locals
+        values = tuple(given.get(name, _ABSENT) for name in frame.f_code.co_freevars)
+        self._closed[id(frame.f_code), *map(id, values)] = frame.f_code, values
+
+    def _refuse(self, reason: str | None) -> None:
+        if reason is not None and reason not in self.reasons:
             self.reasons.append(reason)
 
     def _enter(self, code: CodeType, scope: dict[str, Any]) -> None:
@@ -152,40 +139,63 @@ class Recording:
             self.packages.add(str(module))
         elif origin is Origin.USER:
             self._entered.append((code, scope))
+            if code.co_freevars and id(code) not in self._made:
+                self._closures.add(id(code))
+            self._made |= {id(each) for each in code.co_consts if isinstance(each, CodeType)}
             self.read(code, scope)
 
-    def read(self, code: CodeType, scope: dict[str, Any]) -> None:
-        """Record the globals that user code reads."""
+    def read(self, code: CodeType, scope: dict[str, Any]) -> list[Read]:
+        """Record the globals that user code reads. What it imports itself is looked up in the end."""
         names = names_in(code)
+        self._importing.append((code, scope))
         for name in names.assigned:
-            self.reasons.append(f"{_shown(code)} assigns the global {name!r}")
-        module = scope.get("__name__")
-        if names.chains and getattr(sys.modules.get(str(module)), "__dict__", None) is not scope:
+            self._refuse(f"{_shown(code)} assigns the global {name!r}")
+        for name in names.reaching:
+            self._refuse(f"{_shown(code)} uses {name}, and what is read through it cannot be seen")
+        module = str(scope.get("__name__"))
+        if names.chains and getattr(sys.modules.get(module), "__dict__", None) is not scope:
             raise Unrecordable(f"{_shown(code)} does not belong to an imported module")
-        for chain in names.chains:
-            try:
-                for read in resolved(str(module), chain):
-                    if read not in self.reads:
-                        self.reads[read] = self._token(read)
-            except Unrecordable as error:
-                self.reasons.append(str(error))
+        return [read for chain in names.chains for read in self._record(module, chain)]
+
+    def _record(self, module: str, chain: tuple[str, ...]) -> list[Read]:
+        """Record an attribute access."""
+        found: list[Read] = []
+        try:
+            for read in resolved(module, chain):
+                found.append(read)
+                if read not in self.reads:
+                    self.reads[read] = self._token(read)
+        except Unrecordable as error:
+            self._refuse(str(error))
+        return found
 
     def _token(self, read: Read) -> str:
         token = token_of(read, self.describer)
-        while self.describer.kept:  # functions with cached results are not entered, but what they read counts
-            function = self.describer.kept.pop()
-            for code in inner_codes(function.__code__):
-                self.read(code, function.__globals__)
+        self._follow_kept()
         return token
+
+    def _follow_kept(self) -> None:
+        """Record what functions with cached results read: neither they nor what they call need be entered."""
+        while self.describer.kept:
+            around = Describer()
+            around.token(self.describer.kept.pop(), "a function with cached results")
+            while around.functions:
+                function = around.functions.pop()
+                if origin_of(function.__globals__.get("__name__")) is not Origin.USER:
+                    continue  # compared by its code and files
+                for code in inner_codes(function.__code__):
+                    for read in self.read(code, function.__globals__):
+                        if not isinstance(value_of(read), ModuleType):
+                            token_of(read, around)
 
     def finish(self) -> None:
         """Check what was recorded, once the trace is over."""
-        for code, scope in self._entered:
-            try:
-                for read in self._imported(code, scope):
-                    self.reads[read] = self._token(read)
-            except Unrecordable as error:
-                self.reasons.append(str(error))
+        try:
+            self._follow_kept()
+            while self._importing:
+                self._read_imported(*self._importing.pop())
+        except Exception as error:  # a module may raise anything when a name is looked up
+            self._refuse(str(error) if type(error) is Unrecordable else f"{type(error).__name__}: {error}")
         fresh = Describer()
         for read, token in self.reads.items():
             try:
@@ -193,41 +203,82 @@ class Recording:
             except Unrecordable as error:
                 now = str(error)
             if now != token:
-                self.reasons.append(f"the global {read[1]!r} of {read[0]} changed while the function was traced")
+                self._refuse(f"the global {read[1]!r} of {read[0]} changed while the function was traced")
         covered = {code_token(code) for code in self.describer.codes}
         for code, _ in self._entered:
             if code_token(code) not in covered and code.co_name not in ("<module>",):
-                self.reasons.append(f"{_shown(code)} was called, but is not reachable from an argument or a global")
+                self._refuse(f"{_shown(code)} was called, but is not reachable from an argument or a global")
+        for code, values in self._closed.values():
+            if not self._is_described(code, values):
+                self._refuse(
+                    f"{_shown(code)} was called as a closure that is not reachable from an argument or a global"
+                )
 
-    def _imported(self, code: CodeType, scope: dict[str, Any]) -> Iterator[Read]:
-        """The names that code uses from user modules that it imports itself."""
-        for level, name in names_in(code).imports:
-            module = importlib.util.resolve_name("." * level + name, scope.get("__package__")) if level else name
-            parts = module.split(".")
-            for i in range(1, len(parts) + 1):
-                found = sys.modules.get(".".join(parts[:i]))
-                if found is not None and origin_of(found.__name__) is Origin.USER:
-                    for attribute in {*code.co_names} & {*vars(found)}:
-                        yield from resolved(found.__name__, (attribute,), whole=False)
+    def _is_described(self, code: CodeType, values: tuple[Any, ...]) -> bool:
+        """Whether a description covers a closure: its code, with the same values of its variables."""
+        described = [
+            f for f in self.describer.functions if f.__code__ is code or code_token(f.__code__) == code_token(code)
+        ]
+        contents = [[_content(cell) for _, cell in cells_of(f)] for f in described]
+        if any(all(map(operator.is_, content, values)) for content in contents):
+            return True
+        try:
+            token = self.describer.all("closure", values, _shown(code))
+            return any(self.describer.all("closure", content, _shown(code)) == token for content in contents)
+        except Exception:  # as above
+            return False
+
+    def _read_imported(self, code: CodeType, scope: dict[str, Any]) -> None:
+        """Record what code uses of the modules that it imports itself."""
+        package = scope.get("__package__") or str(scope.get("__name__")).rpartition(".")[0]
+        for level, name, chain in names_in(code).imports:
+            module = importlib.util.resolve_name("." * level + name, package) if level else name
+            if module in sys.modules:
+                self._record(module, chain)
 
 
-def resolved(module: str, chain: tuple[str, ...], *, whole: bool = True) -> Iterator[Read]:
+def _numpy_state() -> bytes:
+    """NumPy's global random state. Its functions are not reported to a profiler."""
+    return pickle.dumps(np.random.get_state(legacy=False))
+
+
+def _patches(frame: Any) -> bool:
+    """Whether code runs because a function of JAX was replaced, and not as a rule that was registered."""
+    while frame.f_back is not None and origin_of(frame.f_back.f_globals.get("__name__")) is not Origin.VERSION:
+        frame = frame.f_back
+    caller = {} if frame.f_back is None else frame.f_back.f_globals
+    return any(getattr(value, "__code__", None) is frame.f_code for value in [*caller.values()])
+
+
+def resolved(module: str, chain: tuple[str, ...]) -> Iterator[Read]:
     """The names in an attribute access, each with its module: ``helpers.scale`` is ``helpers`` in this module and
     ``scale`` in that one.
 
-    Args:
-        whole: whether to raise if the access ends in a user module, because the code could then use any part of it.
+    Raises:
+        Unrecordable: it ends in a module of which any part may then be used, or leads to what varies.
     """
-    for i, name in enumerate(chain):
+    for name in chain:
         if module in IMPURE or (module == "os" and name in ("environ", "getenv", "urandom", "environb")):
             raise Unrecordable(f"{module}.{name} gives a different result in each call")
+        if (module, name) in REACHING_NAMES:
+            raise Unrecordable(f"{module}.{name} is used, and what is read through it cannot be seen")
+        if name == "__dict__" and origin_of(module) is Origin.USER:
+            break
         yield module, name
         value = value_of((module, name))
         if not isinstance(value, ModuleType):
             return
-        if whole and i + 1 == len(chain) and origin_of(value.__name__) is Origin.USER:
-            raise Unrecordable(f"the module {value.__name__!r} itself is used, so any part of it may be used")
         module = value.__name__
+    if module in IMPURE or module == "sys" or origin_of(module) is Origin.USER:
+        raise Unrecordable(f"the module {module!r} itself is used, so any part of it may be used")
+
+
+def stands(read: Read, token: str, describer: Describer) -> bool:
+    """Whether a name has the value that was recorded. A module that the trace used is imported."""
+    kind, _, name = token.partition(":")
+    if kind == "module" and name not in sys.modules and origin_of(name) is Origin.USER:
+        importlib.import_module(name)
+    return token_of(read, describer) == token
 
 
 def value_of(read: Read) -> Any:
@@ -248,7 +299,7 @@ def token_of(read: Read, describer: Describer) -> str:
     """The description of the current value of a name in a module."""
     value = value_of(read)
     if isinstance(value, ModuleType):
-        return f"module:{value.__name__}"
+        return describer.module(value)
     try:
         return describer.token(value, f"the global {read[1]!r} of {read[0]}")
     except Unrecordable:
@@ -272,8 +323,21 @@ def package_token(module: str) -> str:
         if isinstance(value, (FunctionType, type)) and value.__module__ != module:  # imported, or assigned elsewhere
             tokens.append(f"{name}={value.__module__}:{value.__qualname__}")
         else:
-            tokens += [f"{name}={code_token(function.__code__)}" for function in _functions(value, module)]
+            tokens += [f"{name}={_own_token(function)}" for function in _functions(value, module)]
+            tokens += [f"{name}.{text}" for text in _constants(value)]
     return digest("package", tokens)
+
+
+def _own_token(f: FunctionType) -> str:
+    """The code of a function, with those of its defaults that are plain."""
+    defaults = [*enumerate(f.__defaults__ or ()), *sorted((f.__kwdefaults__ or {}).items())]
+    return code_token(f.__code__) + repr([item for item in defaults if type(item[1]) in _PLAIN])
+
+
+def _constants(value: Any) -> list[str]:
+    """The plain attributes of a class: a program may set them."""
+    items = sorted(vars(value).items()) if isinstance(value, type) else []
+    return [f"{name}={item!r}" for name, item in items if type(item) in _PLAIN and not name.startswith("__")]
 
 
 def _functions(value: Any, module: str) -> Iterator[FunctionType]:
@@ -305,7 +369,7 @@ def _content(cell: Any) -> Any:
     try:
         return cell.cell_contents
     except ValueError:
-        return None
+        return _ABSENT
 
 
 def _shown(code: CodeType) -> str:

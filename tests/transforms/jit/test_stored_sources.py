@@ -1,0 +1,257 @@
+"""``jit(cache=folder)``: values that a program reaches by other ways than a name in its module. (rules W3, W4)
+
+Each row is a small program in which ``@@`` is a number. It is stored with one number, and then run with another: what
+it gives must be what it gives without a cache. Rows that name a reason are not stored at all.
+"""
+
+import importlib
+import sys
+import warnings
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import plait
+from plait.transforms.stored import descriptions
+from tests.sampling import slow_but
+
+pytestmark = pytest.mark.usefixtures("users_random_functions")
+
+CONFIG = {"src_pkg/__init__.py": "", "src_pkg/config.py": "RATE = @@\n"}
+LAYERED = {"src_pkg/__init__.py": "", "src_pkg/base.py": "RATE = @@\n", "src_pkg/config.py": "from . import base\n"}
+DATA = {"src_pkg/__init__.py": "", "src_pkg/t.txt": "@@"}
+
+
+def body(text, before=""):
+    """A program whose step is this text."""
+    return before + "\ndef f(x):\n    " + text.replace("\n", "\n    ") + "\n"
+
+
+# Name → the program, its other files. The program is stored, loaded again, and not used after the edit.
+FOLLOWED = {
+    "a submodule from a package": (body("from src_pkg import config\nreturn x * config.RATE"), CONFIG),
+    "a submodule of a package": (body("import src_pkg\nreturn x * src_pkg.config.RATE", "import src_pkg.config"),
+                                 CONFIG),
+    "a submodule under a name": (body("import src_pkg.config as c\nreturn x * c.RATE"), CONFIG),
+    "a module of a submodule": (body("import src_pkg.config as c\nreturn x * c.base.RATE"), LAYERED),
+    "a submodule, nested": (body("import src_pkg.config\nreturn x * src_pkg.config.base.RATE"), LAYERED),
+    "two imports": (body("from src_pkg import config, base\ny = x * 1\nreturn y * config.base.RATE"), LAYERED),
+    "a relative import": (
+        body("return g(x)", "from src_pkg.net import g\nimport src_pkg.config"),
+        {**CONFIG, "src_pkg/net.py": body("from . import config\nreturn x * config.RATE").replace("f(x)", "g(x)")},
+    ),
+    "an import for an inner function": (
+        body("from src_pkg import config\ndef g(): return config.RATE\nreturn x * g()"), CONFIG,
+    ),
+    "an import in a class body": (body("class C:\n    from src_pkg import config\n    r = config.RATE\nreturn x * C.r"),
+                                  CONFIG),
+    "what a cached function calls": (
+        body("return x * t(3)", "import functools\nR = @@\ndef h(n): return n * R\n"
+             "@functools.lru_cache\ndef t(n): return h(n)\nt(3)"), {},
+    ),
+    "what a cached method calls": (
+        body("return x * C().t(3)", "import functools\nR = @@\ndef h(n): return n * R\n"
+             "class D:\n    g = staticmethod(h)\nclass C:\n    def __eq__(self, other): return True\n"
+             "    def __hash__(self): return 1\n    @functools.lru_cache\n    def t(self, n): return D.g(n)\nC().t(3)"),
+        {},
+    ),
+    "make_dataclass": (
+        body("return x * C().rate", "import dataclasses\nC = dataclasses.make_dataclass('C', [('rate', float, @@)])"),
+        {},
+    ),
+    "types.new_class": (
+        body("return x * C.rate", "import types\nC = types.new_class('C', (), {}, lambda n: n.update(rate=@@))"), {},
+    ),
+    "a class of a metaclass": (body("return x * C.rate", "import abc\nC = abc.ABCMeta('C', (), {'rate': @@})"), {}),
+    "a file named like a standard module": (
+        body("return x * rate()", "from sched import rate"), {"sched.py": "RATE = @@\ndef rate(): return RATE\n"},
+    ),
+    "an attribute of a member": (
+        body("return x * M.A.scale", "import enum\nR = @@\nclass M(enum.Enum):\n    A = 1\n"
+             "    def __init__(self, v): self.scale = v * R"), {},
+    ),
+    "an annotation by its parts": (
+        body("return x * T.__args__[0].rate", "class C:\n    rate = @@\nT = list[C]"), {},
+    ),
+    "an annotation of a class": (
+        body("return B()(x)", "import typing\nT = typing.TypeVar('T')\nclass A(typing.Generic[T]):\n    rate = @@\n"
+             "    def __call__(self, x): return x * self.rate\nB = A[int]"), {},
+    ),
+    "a named tuple": (
+        body("return x * P.r", "import typing\nclass C(typing.NamedTuple):\n    r: float\nP = C(@@)"), {},
+    ),
+    "registered classes": (
+        body("return x * (2.0 if isinstance(D(), P) else 1.0)",
+             "import abc\nclass P(abc.ABC): pass\nclass D: pass\nif @@ > 2.5: P.register(D)"), {},
+    ),
+    "an attribute of a logger": (
+        body("return x * L.rate", "import logging\nL = logging.getLogger('src'); L.rate = @@"), {},
+    ),
+    "closures made by the step": (
+        body("return mk(2.0)(x) * mk(@@)(x)", "def mk(r):\n    def g(x): return x * r\n    return g"), {},
+    ),
+    "closures made before": (
+        body("return a(x) * b(x)", "def mk(r):\n    def g(x): return x * r\n    return g\na, b = mk(2.0), mk(@@)"), {},
+    ),
+}  # fmt: skip
+# The program, its other files, why it is not stored.
+REFUSED = {
+    "getattr of an import": (body("import settings\nreturn x * getattr(settings, 'RATE')"),
+                             {"settings.py": "RATE = @@"}, "the module 'settings' itself is used"),
+    "vars of an import": (body("import settings\nreturn x * vars(settings)['RATE']"), {"settings.py": "RATE = @@"},
+                          "the module 'settings' itself is used"),
+    "an import for an inner function, whole": (
+        body("import settings\ndef g(): return vars(settings)\nreturn x * g()['RATE']"), {"settings.py": "RATE = @@"},
+        "the module 'settings' itself is used"),
+    "the dict of a module": (body("return x * settings.__dict__['RATE']", "import settings"),
+                             {"settings.py": "RATE = @@"}, "the module 'settings' itself is used"),
+    "importlib": (body("return x * importlib.import_module('settings').RATE", "import importlib"),
+                  {"settings.py": "RATE = @@"}, "importlib.import_module is called"),
+    "sys.modules": (body("return x * sys.modules['settings'].RATE", "import sys, settings"),
+                    {"settings.py": "RATE = @@"}, "sys.modules is used"),
+    "sys in a function": (body("import sys as s\nreturn x * s.modules[__name__].RATE", "RATE = @@"), {},
+                          "sys.modules is used"),
+    "sys as a value": (body("s = sys\nreturn x * s.modules[__name__].RATE", "import sys\nRATE = @@"), {},
+                       "the module 'sys' itself is used"),
+    "__globals__": (body("return x * f.__globals__['RATE']", "RATE = @@"), {}, "uses __globals__"),
+    "__globals__ by name": (body("return x * getattr(f, '__globals__')['RATE']", "RATE = @@"), {}, "uses __globals__"),
+    "sys._getframe": (body("return x * sys._getframe().f_globals['RATE']", "import sys\nRATE = @@"), {},
+                      "sys._getframe is used"),
+    "a frame": (body("return x * getattr(now(), 'f_glo' + 'bals')['RATE']",
+                     "from inspect import currentframe as now\nRATE = @@"), {}, "inspect.currentframe is called"),
+    "inspect.getmodule": (body("return x * inspect.getmodule(f).RATE", "import inspect\nRATE = @@"), {},
+                          "inspect.getmodule is called"),
+    "pickle": (body("return x * pickle.loads(B).rate", "import pickle, settings\nB = pickle.dumps(settings.C)"),
+               {"settings.py": "class C:\n    rate = @@\n"}, "pickle.loads is"),
+    "subclasses": (body("return x * B.__subclasses__()[0].rate", "class B: pass\nclass D(B):\n    rate = @@"), {},
+                   "uses __subclasses__"),
+    "annotations": (body("return x * C.__annotations__['r']", "class C:\n    r: (@@)"), {}, "uses __annotations__"),
+    "a text": (body("return x * float(C.__doc__)", "class C:\n    '@@'"), {}, "uses __doc__"),
+    "importlib.resources": (body("return x * float(r.read_text('src_pkg', 't.txt'))",
+                                 "import importlib.resources as r"), DATA, "different result in each call"),
+    "pkgutil": (body("return x * float(pkgutil.get_data('src_pkg', 't.txt'))", "import pkgutil"), DATA,
+                "pkgutil.get_data gives a different result"),
+    "a loader": (body("import src_pkg\nreturn x * float(L.get_data(P))",
+                      "import src_pkg\nL = src_pkg.__loader__\nP = src_pkg.__file__.replace('__init__.py', 't.txt')"),
+                 DATA, "the data of a package gives a different result"),
+    "io.FileIO": (body("return x * float(io.FileIO(P).read())",
+                       "import io, src_pkg\nP = src_pkg.__file__.replace('__init__.py', 't.txt')"), DATA,
+                  "io.FileIO is used"),
+    "FileIO": (body("return x * float(FileIO(P).read())",
+                    "from io import FileIO\nimport src_pkg\nP = src_pkg.__file__.replace('__init__.py', 't.txt')"),
+               DATA, "FileIO, which reads files"),
+    "numpy.random as a value": (body("r = np.random\nreturn x * r.rand()", "import numpy as np"), {},
+                                "numpy.random' itself is used"),
+    "numpy.random in a function": (body("import numpy as np\nreturn x * np.random.rand()"), {},
+                                   "numpy.random.rand gives a different result"),
+    "numpy.random of an attribute": (body("return x * L.np.random.rand()", "import numpy\nclass L: np = numpy"), {},
+                                     "the global state of numpy.random changed"),
+    "a host name": (body("import socket\nreturn x * len(socket.gethostname())"), {},
+                    "socket.gethostname gives a different result"),
+    "a host name by a library": (body("return x * lib.g()", "import lib"),
+                                  {"lib.py": "import platform\ndef g(): return len(platform.node())"},
+                                  "platform.node gives a different result"),
+    "another closure of the same code": (
+        body("one(None, x)\nreturn plait.LayerNorm(2, rngs=plait.Rngs(0))(x)", "import plait\ndef mk(r):\n"
+             "    def call(self, x): return x * r\n    return call\none, plait.LayerNorm.__call__ = mk(1.0), mk(@@)"),
+        {},
+        "called as a closure that is not reachable"),
+    "a lowering rule": (
+        body("return p.bind(x)", "from jax.interpreters import mlir\nfrom jax.extend.core import Primitive\nR = @@\n"
+             "p = Primitive('mine')\np.def_abstract_eval(lambda x: x)\ndef low(x): return x * R\n"
+             "mlir.register_lowering(p, mlir.lower_fun(low, multiple_results=False))"), {}, "was called, but is not"),
+    "a profiler": (body("with cProfile.Profile(): pass\nreturn h(x)",
+                        "import cProfile\nR = @@\ndef h(x): return x * R"), {}, "a profiler was started"),
+    "a thread": (body("with ThreadPoolExecutor(1) as p: return x * p.submit(g).result()",
+                      "from concurrent.futures import ThreadPoolExecutor\nR = @@\ndef g(): return R"), {},
+                 "submit is called"),
+}  # fmt: skip
+# Packages that are installed. The program only calls ``src_lib.g``.
+INSTALLED = {
+    "a constant": {"src_lib/__init__.py": "RATE = @@\ndef g(x): return x * RATE\n"},
+    "a constant of another module": {
+        "src_lib/__init__.py": "from .c import RATE\ndef g(x): return x * RATE\n", "src_lib/c.py": "RATE = @@\n"},
+    "a default": {"src_lib/__init__.py": "def g(x, rate=@@): return x * rate\n"},
+    "a class attribute": {
+        "src_lib/__init__.py": "class C:\n    rate = @@\n    def g(self, x): return x * self.rate\ng = C().g\n"},
+    "a table of functions": {"src_lib/__init__.py": "T = {'a': lambda x: x * @@}\ndef g(x): return T['a'](x)\n"},
+    "a cached function": {
+        "src_lib/__init__.py": "import functools\nR = @@\n@functools.lru_cache\ndef g(n): return R\ng(1)\n"},
+    "a constant of another package": {
+        "src_lib/__init__.py": "import src_base\ndef g(x): return x * src_base.RATE\n",
+        "src_base/__init__.py": "RATE = @@\n"},
+    "a module": {"src_lib.py": "RATE = @@\ndef g(x): return x * RATE\n"},
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def forget_modules(monkeypatch):
+    call = plait.LayerNorm.__call__
+    known = {name: sys.modules.pop(name, None) for name in ("sched",)}
+    yield
+    plait.LayerNorm.__call__ = call
+    forget()
+    sys.modules.update({name: module for name, module in known.items() if module is not None})
+    monkeypatch.undo()
+    descriptions.origin_of.cache_clear()
+
+
+def forget():
+    for name in [*sys.modules]:
+        if name.partition(".")[0] in ("src_pkg", "src_lib", "src_base", "src_step", "settings", "sched", "lib"):
+            del sys.modules[name]
+    importlib.invalidate_caches()
+    descriptions.origin_of.cache_clear()
+
+
+def outcome(folder, monkeypatch, text, files, number, **options):
+    """What the step gives with a number in the text, in freshly loaded modules, and the counts."""
+    place = folder / f"with_{number}"
+    for name, content in {"src_step.py": text, **files}.items():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(content.replace("@@", str(number)))
+    forget()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "dont_write_bytecode", True)
+        patch.syspath_prepend(str(place))
+        step = plait.jit(importlib.import_module("src_step").f, **options)
+        found = np.asarray(step(jnp.ones(2))).tolist()
+    return found, step.jitted_fn.programs if options else None
+
+
+@pytest.mark.parametrize("name", slow_but(["a module of a submodule", "what a cached method calls"], FOLLOWED))
+def test_w3_what_is_reached_is_compared(tmp_path, monkeypatch, name):
+    text, files = FOLLOWED[name]
+    check_followed(tmp_path, monkeypatch, text, files)
+
+
+def check_followed(tmp_path, monkeypatch, text, files):
+    cached = {"cache": tmp_path / "programs"}
+    first, programs = outcome(tmp_path, monkeypatch, text, files, 2.0, **cached)
+    assert programs.counts["stored"] == 1
+    again, programs = outcome(tmp_path, monkeypatch, text, files, 2.0, **cached)
+    assert (again, programs.counts["loaded"]) == (first, 1)
+    edited, programs = outcome(tmp_path, monkeypatch, text, files, 3.0, **cached)
+    assert programs.counts["loaded"] == 0
+    assert edited == outcome(tmp_path, monkeypatch, text, files, 3.0)[0] != first
+
+
+@pytest.mark.parametrize("name", slow_but(["getattr of an import", "a frame", "a lowering rule"], REFUSED))
+def test_w4_what_cannot_be_followed_is_not_stored(tmp_path, monkeypatch, name):
+    text, files, reason = REFUSED[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _, programs = outcome(tmp_path, monkeypatch, text, files, 2.0, cache=tmp_path / "programs")
+    assert programs.counts == {"loaded": 0, "stored": 0, "not stored": 1}
+    assert any(reason in each for each in programs.reasons), programs.reasons
+
+
+@pytest.mark.parametrize("name", slow_but(["a constant of another module"], INSTALLED))
+def test_w3_another_installation_of_a_package_is_a_miss(tmp_path, monkeypatch, name):
+    """Of the same version."""
+    places = [tmp_path / f"with_{number}" for number in (2.0, 3.0)]
+    folders = [str(place / name) for place in places for name in ("src_lib", "src_base")]
+    monkeypatch.setattr(descriptions, "_INSTALLED", (*descriptions._INSTALLED, *folders))
+    text = "import src_lib\ndef f(x): return x * src_lib.g(1)\n"
+    check_followed(tmp_path, monkeypatch, text, INSTALLED[name])
