@@ -14,6 +14,7 @@ import sys
 import weakref
 from collections.abc import Iterable
 from types import FunctionType, ModuleType
+from typing import Any
 
 from .descriptions import Origin, digest, origin_of
 
@@ -35,11 +36,18 @@ def sources_of(packages: Iterable[str]) -> dict[str, list[str]]:
 
 def _used(module: ModuleType | None) -> Iterable[str]:
     """The names of the modules whose functions, classes or other values a module uses."""
-    for value in [] if module is None else [*vars(module).values()]:
+    for value in [] if module is None else [*_contents(module).values()]:
         if isinstance(value, ModuleType):
-            yield value.__name__
+            name = _contents(value).get("__name__")
+            if isinstance(name, str):
+                yield name
         elif isinstance(value, (FunctionType, type)):
             yield str(value.__module__)
+
+
+def _contents(module: ModuleType) -> dict[str, Any]:
+    """The names in a module. Some modules load another package when any attribute is asked for, even their name."""
+    return ModuleType.__getattribute__(module, "__dict__")
 
 
 def sources_token(top: str, files: Iterable[str]) -> str:
@@ -57,7 +65,7 @@ def _loaded(top: str) -> dict[str, ModuleType]:
     folder = _folder(sys.modules.get(top))
     found: dict[str, ModuleType] = {}
     for name, module in [*sys.modules.items()]:
-        file = vars(module).get("__file__") if isinstance(module, ModuleType) else None
+        file = _contents(module).get("__file__") if isinstance(module, ModuleType) else None
         if isinstance(file, str) and name.partition(".")[0] == top:
             found[file.removeprefix(folder + os.sep)] = module
     return found
@@ -65,7 +73,7 @@ def _loaded(top: str) -> dict[str, ModuleType]:
 
 def _folder(module: ModuleType | None) -> str:
     """The folder that contains a top-level package or module."""
-    scope = {} if module is None else vars(module)
+    scope = {} if module is None else _contents(module)
     paths = [*(scope.get("__path__") or ())]
     return os.path.dirname(paths[0] if paths else scope.get("__file__") or "")
 
