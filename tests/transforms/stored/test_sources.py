@@ -33,3 +33,13 @@ def test_modules_that_load_themselves_are_left_alone(kind, monkeypatch):
     monkeypatch.setitem(sys.modules, "holder_library", holder)
     monkeypatch.setitem(sys.modules, "holder_library.part", holder.part)
     assert sources_of(["holder_library"]) == {"holder_library": ["holder_library.py", "holder_part.py"]}
+
+
+@pytest.mark.parametrize("path", [[None], [], None])
+def test_a_package_without_a_folder_has_its_file(path, monkeypatch):
+    """Wrapped modules have such paths."""
+    module = types.ModuleType("wrapped_library")
+    module.__path__ = path
+    module.__file__ = f"{sysconfig.get_path('purelib')}/wrapped_library.py"
+    monkeypatch.setitem(sys.modules, "wrapped_library", module)
+    assert sources_of(["wrapped_library"]) == {"wrapped_library": ["wrapped_library.py"]}

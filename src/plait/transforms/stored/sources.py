@@ -74,8 +74,8 @@ def _loaded(top: str) -> dict[str, ModuleType]:
 def _folder(module: ModuleType | None) -> str:
     """The folder that contains a top-level package or module."""
     scope = {} if module is None else _contents(module)
-    paths = [*(scope.get("__path__") or ())]
-    return os.path.dirname(paths[0] if paths else scope.get("__file__") or "")
+    places = [*(scope.get("__path__") or ()), scope.get("__file__")]  # those of wrapped modules may be None
+    return os.path.dirname(next((place for place in places if isinstance(place, str)), ""))
 
 
 def _content(folder: str, name: str, module: ModuleType | None) -> str:
