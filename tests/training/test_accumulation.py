@@ -111,3 +111,12 @@ def test_double_precision_stays_double():
         assert (value.dtype, grads["kernel"].dtype) == (jnp.float64, jnp.float64)
         np.testing.assert_allclose(value, wanted, rtol=1e-12)
         np.testing.assert_allclose(grads["kernel"][...], wanted_grads["kernel"][...], rtol=1e-12)
+
+
+@pytest.mark.parametrize("number", [int, float, jnp.int32], ids=lambda number: number.__name__)
+def test_the_weight_may_be_any_number(number):
+    """Such as the length of the part."""
+    model, x = plait.Linear(3, 4, rngs=plait.Rngs(0)), jnp.ones((4, 3))
+    of_lengths = lambda model, part: ((model(part) ** 2).sum(), number(part.shape[0]))
+    value, _ = plait.jit(accumulated_value_and_grad(of_lengths, parts=2))(model, x)
+    np.testing.assert_allclose(value, (model(x) ** 2).sum() / 4, rtol=1e-6)

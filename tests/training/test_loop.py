@@ -16,7 +16,7 @@ import pytest
 import plait
 from plait.checkpoint import Checkpoints, Keep
 from plait.errors import ArgumentError, ArgumentTypeError, DataError, LoggerWarning, NonFiniteError
-from plait.training import Batches, EarlyStop, JsonLines, fit, loop
+from plait.training import Batches, EarlyStop, JsonLines, callbacks, fit, loop
 from tests.compare import assert_same, readable
 from tests.sampling import slow_but
 
@@ -328,6 +328,14 @@ def test_states_of_callbacks_go_by_what_they_watch(tmp_path):
     by_accuracy, by_loss = EarlyStop("eval/accuracy", patience=9, mode="max"), EarlyStop("eval/loss", patience=9)
     run(6, by_accuracy, by_loss)
     assert (by_accuracy.best, by_accuracy.worse, by_loss.best, by_loss.worse) == (-0.5, 0, 1.0, 2)
+
+
+def test_states_of_callbacks_in_older_checkpoints_go_by_class():
+    """K: a checkpoint of one release opens in the next."""
+    first, second = EarlyStop("loss", patience=9), EarlyStop("eval/loss", patience=9)
+    old = {"EarlyStop": {"best": 1.0, "worse": 2}, "EarlyStop 2": {"best": 0.5, "worse": 4}}
+    callbacks.restore_states([first, second], old)
+    assert (first.best, first.worse, second.best, second.worse) == (1.0, 2, 0.5, 4)
 
 
 @pytest.mark.parametrize("options", [{"mode": "minimize"}, {"patience": 0}], ids=str)

@@ -67,7 +67,7 @@ def accumulated_value_and_grad(
         model, total, weight, sums = carry
         (value, count), grads = of_part(model, part)
         sums = [each + leaf.astype(each.dtype) for each, leaf in zip(sums, jax.tree.leaves(grads), strict=True)]
-        return (model, total + value.astype(total.dtype), weight + count.astype(weight.dtype), sums), None
+        return (model, total + jnp.asarray(value, total.dtype), weight + jnp.asarray(count, weight.dtype), sums), None
 
     def whole(model: Any, batch: Any) -> tuple[jax.Array, Any]:
         leaves, treedef = jax.tree.flatten(state(model, wrt))
