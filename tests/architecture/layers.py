@@ -103,7 +103,7 @@ FILES: dict[str, tuple[str, ...]] = {
     ),
     "training": (
         "optimizer", "learning_rates", "loss_scaling", "train_state", "metric", "classification", "metrics",
-        "ema", "progress", "batches", "callbacks", "timed_data", "loggers", "accumulation", "loop",
+        "ema", "progress", "batches", "callbacks", "counts", "timed_data", "loggers", "accumulation", "loop",
     ),
     "demo": ("images", "figures", "exports", "runs", "table", "digits", "corpus", "compression", "byte_gpt", "gpt"),
     "migrate": ("known", "uses", "rewrite", "files"),

@@ -18,7 +18,7 @@ from ..transforms.jit.function import jit
 from ..words import first_few
 from .buffers import temporary_bytes
 from .hlo import CostsByModule, Figures, Modules, Names, Program
-from .tables import Row, folded, in_bytes, in_words, rendered
+from .tables import Row, folded, in_bytes, in_words, remark_on_loops, rendered
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,10 +141,7 @@ class CostReport:
         return table
 
     def _caption(self) -> str | None:
-        lines = []
-        if self.executed_flops > self.flops * 1.000001:
-            counted = in_words(self.executed_flops)
-            lines.append(f"the body of a loop counts once, as in XLA; counted per iteration: {counted} FLOPs in all")
+        lines = remark_on_loops(self.flops, self.executed_flops)
         if self.peak_bytes is not None:
             sizes = (self.peak_bytes, self.argument_bytes, self.output_bytes, self.temp_bytes, self.alias_bytes)
             peak, given, returned, temporary, alias = (in_bytes(size or 0) for size in sizes)

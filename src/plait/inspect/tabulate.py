@@ -31,7 +31,7 @@ from ..transforms.jit.function import jit
 from ..words import first_few
 from .cost import CostReport, ModuleCost, report_of
 from .sharding import item_size
-from .tables import Row, folded, in_bytes, in_words, rendered
+from .tables import Row, folded, in_bytes, in_words, remark_on_loops, rendered
 
 
 @dataclasses.dataclass
@@ -138,9 +138,9 @@ def tabulate(
     kinds = sorted(total)
     footer = f"Total Parameters: {_size(tuple(map(sum, zip(*total.values(), strict=True))) or (0, 0))}"
     whole = rows[0] if rows else None
-    if whole is not None and compute_flops and (whole.executed_flops or 0) > (whole.flops or 0) * 1.000001:
-        counted = in_words(whole.executed_flops or 0)
-        footer += f"\nThe body of a loop counts once, as in XLA; counted per iteration: {counted} FLOPs in all"
+    if whole is not None and compute_flops:
+        remarks = remark_on_loops(whole.flops or 0, whole.executed_flops or 0)
+        footer += "".join(f"\n{text[0].upper()}{text[1:]}" for text in remarks)
     options = {"title": type(obj).__name__, "title_justify": "left", "caption": footer, "caption_justify": "left"}
     table = Table(**{**options, "show_lines": True, **(table_kwargs or {})})
     chosen = [row for row in rows if (depth is None or len(row.path) <= depth) and (not row_filter or row_filter(row))]

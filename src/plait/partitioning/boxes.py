@@ -119,9 +119,11 @@ _linked: set[type] = set()
 
 def _make_serializable(cls: type) -> None:
     """Make Flax's serialization store the value of a box, as it does with its own boxes, if Flax is loaded."""
+    if cls in _serializable:  # asked in each isinstance
+        return
     flax = sys.modules.get("flax.serialization")
     register = getattr(flax, "register_serialization_state", None)
-    if cls in _serializable or register is None:
+    if register is None:
         return
     _serializable.add(cls)
     if "value" in getattr(cls, "__dataclass_fields__", ()):

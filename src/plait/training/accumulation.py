@@ -22,6 +22,7 @@ from ..transforms.call.prefixes import Carry
 from ..transforms.loops import scan
 from ..transforms.selections import DiffState
 from ..typing import FilterLiteral
+from .counts import check_count
 
 
 def accumulated_value_and_grad(
@@ -53,14 +54,7 @@ def accumulated_value_and_grad(
         >>> bool(jnp.allclose(mean, total / weight)), grads["kernel"].shape
         (True, (3, 1))
     """
-    if not isinstance(parts, int) or parts < 1:
-        raise ArgumentError(
-            "this is not a number of parts",
-            at="parts",
-            found=repr(parts),
-            expected="an integer of 1 or more",
-            do="for example parts=4",
-        )
+    check_count("parts", parts, of="parts", example="4")
     of_part = value_and_grad(loss, argnums=DiffState(0, wrt), has_aux=True)
 
     def one(carry: Any, part: Any) -> Any:

@@ -32,6 +32,7 @@ from ..errors import ArgumentError, ArgumentTypeError, LoggerWarning, NonFiniteE
 from ..words import first_few
 from .batches import Batches
 from .callbacks import Moment, restore_states, states_of
+from .counts import check_count
 from .loggers import Logger
 from .progress import progress
 from .timed_data import TimedData
@@ -131,9 +132,10 @@ def fit(
         >>> fitted.step, fitted.reason, round(float(model.kernel[0, 0]), 2)
         (200, 'steps', 3.0)
     """
-    for name, value in (("steps", steps), ("save_every", save_every), ("evaluate_every", evaluate_every)):
-        _check_count(name, value)
-    _check_count("log_every", log_every)
+    every = {"save_every": save_every, "evaluate_every": evaluate_every, "log_every": log_every}
+    for name, value in {"steps": steps, **every}.items():
+        if value is not None:
+            check_count(name, value)
     if evaluate is None and evaluate_every is not None:
         raise ArgumentError(
             "there is nothing to evaluate",
@@ -479,15 +481,4 @@ def _check_names(objects: Mapping[str, Any]) -> None:
             found=f"a {type(objects[DATA]).__name__}",
             expected="another name",
             do="rename it: objects={'model': model, 'dataset': ...}",
-        )
-
-
-def _check_count(name: str, value: Any) -> None:
-    if value is not None and (not isinstance(value, (int, np.integer)) or value < 1):
-        raise ArgumentError(
-            "this is not a number of steps",
-            at=name,
-            found=repr(value),
-            expected="an integer of 1 or more",
-            do=f"for example {name}=1_000",
         )

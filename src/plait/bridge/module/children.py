@@ -75,9 +75,13 @@ def bind(module: Hybrid, scope: Scope, waiting: Mapping[str, Any]) -> None:
         module.setup()
 
 
+def _fields(module: Any) -> list[str]:
+    return [field.name for field in dataclasses.fields(module)]
+
+
 def _from_constructor(module: Hybrid) -> list[str]:
     """The names of a module's fields, and of the attributes in which its constructor put modules."""
-    fields = [field.name for field in dataclasses.fields(module)]  # type: ignore[arg-type]
+    fields = _fields(module)
     own = (name for name, value in module.__dict__.items() if isinstance(value, (Module, *_CONTAINERS)))
     return [*fields, *(name for name in own if name not in fields and name not in OWN)]
 
@@ -114,7 +118,7 @@ def _items(container: Any) -> Iterable[tuple[Any, Any]]:
 def own_attributes(waiting: Any) -> Mapping[str, Any]:
     """The pending variables and submodules of a child: a dictionary, or those of an earlier instance."""
     if isinstance(waiting, Hybrid):
-        fields = {field.name for field in dataclasses.fields(waiting)}  # type: ignore[arg-type]
+        fields = _fields(waiting)
         kinds = (Variable, Module, *_CONTAINERS)
         return {
             name: value for name, value in waiting.__dict__.items() if name not in fields and isinstance(value, kinds)
