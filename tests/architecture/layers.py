@@ -61,7 +61,7 @@ FILES: dict[str, tuple[str, ...]] = {
     ),
     "checkpoint": (
         "layout", "keep", "leaf_descriptions", "reading", "stacked_leaves", "together", "positions", "orbax", "stored",
-        "plain", "checkpoints", "safetensors", "orbax_trees",
+        "plain", "writer", "checkpoints", "safetensors", "orbax_trees",
     ),
     "bridge/variables": ("collection_types", "nnx_meta", "boxed_variables", "collections"),
     "bridge/wrappers": (

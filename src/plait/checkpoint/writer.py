@@ -1,0 +1,69 @@
+"""The thread that writes a checkpoint, and the end of the program, which waits for it."""
+
+from __future__ import annotations
+
+import concurrent.futures.thread  # noqa: F401  (before what is registered at the end of this file)
+import os
+import sys
+import threading
+from collections.abc import Callable
+
+
+class Writer(threading.Thread):
+    """A thread that writes, and keeps its error until it is taken.
+
+    Args:
+        write: what to do.
+        name: the name of the thread.
+    """
+
+    def __init__(self, write: Callable[[], None], name: str) -> None:
+        super().__init__(name=name)
+        self._write: Callable[[], None] | None = write
+        self._failed: BaseException | None = None
+
+    def start(self) -> None:
+        """Start to write."""
+        _WRITERS.add(self)
+        super().start()
+
+    def run(self) -> None:
+        """Write in the thread that calls it."""
+        write, self._write = self._write, None  # the thread must not keep the objects alive
+        try:
+            if write is not None:
+                write()
+        except BaseException as error:
+            self._failed = error
+
+    def take_failure(self) -> BaseException | None:
+        """Wait for the end of the writing. Return its error, once."""
+        if self.ident is not None:
+            self.join()
+        _WRITERS.discard(self)
+        failed, self._failed = self._failed, None
+        return failed
+
+
+# Those that no one has waited for.
+_WRITERS: set[Writer] = set()
+
+
+def _finish_all() -> None:
+    """Wait for all threads; print the errors that nobody will see otherwise."""
+    for writer in tuple(_WRITERS):
+        failed = writer.take_failure()
+        if failed is not None:
+            print("a checkpoint could not be written at the end of the program:", file=sys.stderr)
+            sys.excepthook(type(failed), failed, failed.__traceback__)
+
+
+# A thread that writes hands work to the threads of concurrent.futures, through Orbax and asyncio. Those are shut down
+# when the main thread ends, before Python waits for other threads, and before the functions of ``atexit`` run: a save
+# that is not finished would fail. The functions registered here run in reverse order, so these after the import above.
+if hasattr(threading, "_register_atexit"):
+    threading._register_atexit(_finish_all)  # pyright: ignore[reportAttributeAccessIssue]
+
+# A forked child has none of these threads.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_WRITERS.clear)
