@@ -106,6 +106,20 @@ def test_no_tracer_is_left_in_a_captured_model(transform):
     assert describe(model) == before
 
 
+class Key:
+    """A key without an order."""
+
+
+TABLE = {Key(): 2.0, "rate": 3.0, int: [1.0]}
+TABLE["itself"] = [TABLE]
+
+
+@each
+def test_a_function_may_read_a_table_whose_keys_have_no_order(transform):
+    """G64: what it captures is searched for models, also in containers that are not pytrees."""
+    transform.run(lambda model, x: step(model, x) * TABLE["rate"])(make_model(), jnp.float32(3))
+
+
 # A captured model as the argument, and as a part of what the trace itself makes.
 held = pytest.mark.parametrize("held", [lambda model: model, lambda model: Node(inner=model.inner)], ids=["", "part"])
 

@@ -131,7 +131,19 @@ def tied():
     return blocks
 
 
+def in_a_table(model, x):
+    for block in model.blocks:
+        x = block({int: x, "rate": 2.0})
+    return x
+
+
+class Reading(Block):
+    def __call__(self, table):
+        return super().__call__(table[int]) * table["rate"]
+
+
 UNSAID = {
+    "inputs that are not pytrees": lambda: plait.jit(in_a_table)(Net(blocks_of(9, (Reading,))), X),
     "seven blocks": lambda: plait.jit(forward)(Net(blocks_of(7)), X),
     "a stack": lambda: plait.jit(plait.grad(loss))(Net(plait.Stack(blocks_of(16))), X),
     "a stack that is called": lambda: plait.jit(forward)(plait.Stack(blocks_of(16), remat=True), X),

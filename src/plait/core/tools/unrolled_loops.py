@@ -104,7 +104,10 @@ _ITEM = re.compile(r"(\w+)\[(\d+)\]")
 
 def _period(blocks: Sequence[Any], inputs: Sequence[Any]) -> int | None:
     """The period of the stack that can replace a loop; ``None`` if none can."""
-    flat = [jax.tree.leaves(x, is_leaf=lambda leaf: isinstance(leaf, Pytree)) for x in inputs]
+    try:
+        flat = [jax.tree.leaves(x, is_leaf=lambda leaf: isinstance(leaf, Pytree)) for x in inputs]
+    except ValueError:  # dicts whose keys have no order are not pytrees
+        return None
     shapes = [[(np.shape(leaf), leaf.dtype) for leaf in leaves if isinstance(leaf, Tracer)] for leaves in flat]
     same_input = all(list(map(id, leaves)) == list(map(id, flat[0])) for leaves in flat)
     if not shapes[0] or any(each != shapes[0] for each in shapes) or same_input:

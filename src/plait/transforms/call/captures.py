@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
-import jax
-
 from ..._compat import top_level_trace
 from ...core.graph.walks import find_walk
 from ...core.objects.nodes import Kind, get_node_impl, kind_of, unwrapped
@@ -201,13 +199,15 @@ def _captured(f: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _objects(label: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The objects in a Python variable, directly or in plain containers."""
-    if is_graph_leaf(value):
-        yield label, value
-    elif type(value) in (list, tuple, dict) and len(value) <= _LONGEST:
-        for leaf in jax.tree_util.tree_leaves(value, is_leaf=is_graph_leaf):
-            if is_graph_leaf(leaf):
-                yield label, leaf
+    """The objects in a Python variable, directly or in plain containers, whose keys need no order."""
+    stack, seen = [value], set()
+    while stack:
+        each = stack.pop()
+        if is_graph_leaf(each):
+            yield label, each
+        elif isinstance(each, (list, tuple, dict)) and len(each) <= _LONGEST and id(each) not in seen:
+            seen.add(id(each))
+            stack += each.values() if isinstance(each, dict) else each
 
 
 @functools.lru_cache(maxsize=1024)
