@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import plait
-from plait.transforms.stored import descriptions
+from plait.transforms.stored import origins, sources
 from tests.sampling import slow_but
 
 pytestmark = pytest.mark.usefixtures("users_random_functions")
@@ -88,11 +88,99 @@ FOLLOWED = {
     "an attribute of a logger": (
         body("return x * L.rate", "import logging\nL = logging.getLogger('src'); L.rate = @@"), {},
     ),
+    "a closure as a method of plait": (
+        body("one(None, x)\nreturn plait.LayerNorm(2, rngs=plait.Rngs(0))(x)", "import plait\ndef mk(r):\n"
+             "    def call(self, x): return x * r\n    return call\none, plait.LayerNorm.__call__ = mk(1.0), mk(@@)"),
+        {},
+    ),
+    "a default of a method of plait": (
+        body("one(None, x)\nreturn plait.LayerNorm(2, rngs=plait.Rngs(0))(x)", "import plait\ndef mk(r):\n"
+             "    def call(self, x, r=r): return x * r\n    return call\n"
+             "one, plait.LayerNorm.__call__ = mk(1.0), mk(@@)"),
+        {},
+    ),
+    "a type of a field": (
+        body("return x * R[dataclasses.fields(C)[0].type]", "import dataclasses\nR = {int: 2.0, float: 3.0}\n"
+             "@dataclasses.dataclass\nclass C:\n    r: (int if @@ == 2.0 else float)"), {},
+    ),
+    "the level of a logger": (
+        body("return x * L.level", "import logging\nL = logging.getLogger('src'); L.setLevel(int(@@))"), {},
+    ),
+    "the level that a logger inherits": (
+        body("return x * (L.isEnabledFor(10) + 1)", "import logging\nL = logging.getLogger('src.inner')\n"
+             "logging.getLogger('src').setLevel(10 if @@ == 2.0 else 20)"), {},
+    ),
     "closures made by the step": (
         body("return mk(2.0)(x) * mk(@@)(x)", "def mk(r):\n    def g(x): return x * r\n    return g"), {},
     ),
     "closures made before": (
         body("return a(x) * b(x)", "def mk(r):\n    def g(x): return x * r\n    return g\na, b = mk(2.0), mk(@@)"), {},
+    ),
+}  # fmt: skip
+# The same, with what a program sets in an installed package, ``src_lib``, after the import.
+SET = {
+    "a flag": (
+        body("return x * src_lib.g(1)", "import src_lib\nsrc_lib.RATE = @@"),
+        "RATE = 1.0\ndef g(x): return x * RATE\n",
+    ),
+    "a flag of another package": (
+        body("return x * src_lib.g(1)", "import src_lib, src_base\nsrc_base.RATE = @@"),
+        "import src_base\ndef g(x): return x * src_base.RATE\n",
+    ),
+    "a flag that was imported": (
+        body("return x * src_lib.g(1)", "import src_lib\nsrc_lib.RATE = @@"),
+        "from src_base import RATE\ndef g(x): return x * RATE\n",
+    ),
+    "an attribute of an object": (
+        body("return x * src_lib.g(1)", "import src_lib\nsrc_lib.config.rate = @@"),
+        "import threading\nclass C: rate = 1.0\nconfig = C()\nconfig.lock = threading.Lock()\n"
+        "def g(x): return x * config.rate\n",
+    ),
+    "an attribute of a class": (
+        body("return x * src_lib.g(1)", "import src_lib\nsrc_lib.C.rate = @@"),
+        "class C: rate = 1.0\ndef g(x): return x * C.rate\n",
+    ),
+    "an item of a table": (
+        body("return x * src_lib.g(1)", "import src_lib\nsrc_lib.FLAGS['rate'] = [@@]"),
+        "FLAGS = {'rate': [1.0]}\ndef g(x): return x * FLAGS['rate'][0]\n",
+    ),
+    "an array": (
+        body("return x * src_lib.g(1)", "import src_lib\nsrc_lib.RATE[:] = @@"),
+        "import numpy\nRATE = numpy.ones(2)\ndef g(x): return x * RATE\n",
+    ),
+    "an object of one's own": (
+        body("return x * src_lib.g(1)", "import src_lib\nclass C: rate = @@\nsrc_lib.config = C()"),
+        "config = None\ndef g(x): return x * config.rate\n",
+    ),
+    "a function of one's own": (
+        body("return x * src_lib.g(1)",
+             "import src_lib\ndef mk(r):\n    def h(x, r=r): return x * r\n    return h\none = mk(1.0)\n"
+             "src_lib.h = mk(@@)").replace("return x * s", "return one(x) * s"),
+        "def h(x): return x\ndef g(x): return h(x)\n",
+    ),
+    "a function of one's own in a table": (
+        body("return x * src_lib.g(1)",
+             "import src_lib\ndef mk(r):\n    def h(x, r=r): return x * r\n    return h\none = mk(1.0)\n"
+             "src_lib.T['h'] = mk(@@)").replace("return x * s", "return one(x) * s"),
+        "T = {}\ndef g(x): return T['h'](x)\n",
+    ),
+    "a method of one's own": (
+        body("return one(None, x) * C()(1)",
+             "import src_lib\ndef mk(r):\n    def h(self, x, r=r): return x * r\n    return h\none = mk(1.0)\n"
+             "src_lib.C.__call__ = mk(@@)\nclass C(src_lib.C): pass"),
+        "class C: pass\n",
+    ),
+    "a method of one's own that is called like the first": (
+        body("return one(x) * src_lib.C()(1)",
+             "import src_lib, functools\ndef mk(r):\n    @functools.wraps(src_lib.C.__call__)\n"
+             "    def h(self, x=1, r=r): return x * r\n    return h\none = mk(1.0)\nsrc_lib.C.__call__ = mk(@@)"),
+        "class C:\n    def __call__(self, x): return x\n",
+    ),
+    "a closure as a method": (
+        body("return one(None, x) * src_lib.C()(1)",
+             "import src_lib\ndef mk(r):\n    def h(self, x): return x * r\n    return h\none = mk(1.0)\n"
+             "src_lib.C.__call__ = mk(@@)"),
+        "class C: pass\n",
     ),
 }  # fmt: skip
 # The program, its other files, why it is not stored.
@@ -152,11 +240,17 @@ REFUSED = {
     "a host name by a library": (body("return x * lib.g()", "import lib"),
                                   {"lib.py": "import platform\ndef g(): return len(platform.node())"},
                                   "platform.node gives a different result"),
-    "another closure of the same code": (
-        body("one(None, x)\nreturn plait.LayerNorm(2, rngs=plait.Rngs(0))(x)", "import plait\ndef mk(r):\n"
-             "    def call(self, x): return x * r\n    return call\none, plait.LayerNorm.__call__ = mk(1.0), mk(@@)"),
-        {},
+    "a closure that a package holds": (
+        body("one(x)\nreturn src_lib.C()(x)", "import src_lib\ndef mk(r):\n    def h(x): return x * r\n    return h\n"
+             "one = mk(1.0)\nsrc_lib.held.append([src_lib.lock, mk(@@)])"),
+        {"src_lib.py": "import threading\nheld, lock = [], threading.Lock()\nclass C:\n"
+                       "    def __call__(self, x): return held[0][1](x)\n"},
         "called as a closure that is not reachable"),
+    "a level that is asked for by name": (
+        body("return x * logging.getLogger('src').level", "import logging"), {}, "the level of a logger"),
+    "a level that is asked for by name, otherwise": (
+        body("return x * (g('src').isEnabledFor(10) + 1)", "from logging import getLogger as g"), {},
+        "the level of a logger"),
     "a lowering rule": (
         body("return p.bind(x)", "from jax.interpreters import mlir\nfrom jax.extend.core import Primitive\nR = @@\n"
              "p = Primitive('mine')\np.def_abstract_eval(lambda x: x)\ndef low(x): return x * R\n"
@@ -194,7 +288,7 @@ def forget_modules(monkeypatch):
     forget()
     sys.modules.update({name: module for name, module in known.items() if module is not None})
     monkeypatch.undo()
-    descriptions.origin_of.cache_clear()
+    origins.origin_of.cache_clear()
 
 
 def forget():
@@ -202,12 +296,17 @@ def forget():
         if name.partition(".")[0] in ("src_pkg", "src_lib", "src_base", "src_step", "settings", "sched", "lib"):
             del sys.modules[name]
     importlib.invalidate_caches()
-    descriptions.origin_of.cache_clear()
+    origins.origin_of.cache_clear()
 
 
-def outcome(folder, monkeypatch, text, files, number, **options):
-    """What the step gives with a number in the text, in freshly loaded modules, and the counts."""
+def outcome(folder, monkeypatch, text, files, number, started=float("inf"), **options):
+    """What the step gives with a number in the text, in freshly loaded modules, and the counts.
+
+    Args:
+        started: when the process started; files of packages that are newer are not compared.
+    """
     place = folder / f"with_{number}"
+    libraries = [str(place / name) for name in ("src_lib", "src_base")]
     for name, content in {"src_step.py": text, **files}.items():
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_text(content.replace("@@", str(number)))
@@ -215,6 +314,8 @@ def outcome(folder, monkeypatch, text, files, number, **options):
     with monkeypatch.context() as patch:
         patch.setattr(sys, "dont_write_bytecode", True)
         patch.syspath_prepend(str(place))
+        patch.setattr(origins, "INSTALLED", (*origins.INSTALLED, *libraries))
+        patch.setattr(sources, "STARTED", started)
         step = plait.jit(importlib.import_module("src_step").f, **options)
         found = np.asarray(step(jnp.ones(2))).tolist()
     return found, step.jitted_fn.programs if options else None
@@ -250,8 +351,25 @@ def test_w4_what_cannot_be_followed_is_not_stored(tmp_path, monkeypatch, name):
 @pytest.mark.parametrize("name", slow_but(["a constant of another module"], INSTALLED))
 def test_w3_another_installation_of_a_package_is_a_miss(tmp_path, monkeypatch, name):
     """Of the same version."""
-    places = [tmp_path / f"with_{number}" for number in (2.0, 3.0)]
-    folders = [str(place / name) for place in places for name in ("src_lib", "src_base")]
-    monkeypatch.setattr(descriptions, "_INSTALLED", (*descriptions._INSTALLED, *folders))
     text = "import src_lib\ndef f(x): return x * src_lib.g(1)\n"
     check_followed(tmp_path, monkeypatch, text, INSTALLED[name])
+
+
+@pytest.mark.parametrize("name", slow_but(["a flag", "a function of one's own", "a closure as a method"], SET))
+def test_w3_what_a_program_sets_in_a_package_is_compared(tmp_path, monkeypatch, name):
+    text, library = SET[name]
+    files = {"src_lib/__init__.py": library, "src_base/__init__.py": "RATE = 1.0\n"}
+    check_followed(tmp_path, monkeypatch, text, files)
+
+
+def test_w4_files_that_are_newer_than_the_process_are_not_compared(tmp_path, monkeypatch):
+    """The process may have imported the files before."""
+    files = {"src_lib/__init__.py": INSTALLED["a constant"]["src_lib/__init__.py"]}
+    text = "import src_lib\ndef f(x): return x * src_lib.g(1)\n"
+    cached = {"cache": tmp_path / "programs"}
+    outcome(tmp_path, monkeypatch, text, files, 2.0, **cached)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _, programs = outcome(tmp_path, monkeypatch, text, files, 2.0, started=sources.STARTED, **cached)
+    assert programs.counts == {"loaded": 0, "stored": 0, "not stored": 1}
+    assert any("src_lib/__init__.py was changed after this process started" in each for each in programs.reasons)

@@ -52,7 +52,8 @@ from ..stored.descriptions import Describer, Unrecordable, digest
 from ..stored.environment import environment
 from ..stored.folder import DEFAULT_LIMIT, Folder
 from ..stored.forms import Forms, NoForm
-from ..stored.reads import Recording, package_token, stands
+from ..stored.packages import package_token, setting_of
+from ..stored.reads import Recording, stands
 from ..stored.sources import sources_of, sources_token
 from .compiled import Compiled, Other
 from .executables import compiled_export, exported, read_executable, written_executable
@@ -317,6 +318,7 @@ class Stored(Compiled):
             return (
                 all(stands((module, name), token, describer) for module, name, token in header["reads"])
                 and all(package_token(module) == token for module, token in header["packages"].items())
+                and all(setting_of((*names,), describer)[1] == token for *names, token in header["settings"])
                 and all(sources_token(top, files) == token for top, files, token in header["sources"])
             )
         except (Unrecordable, ImportError, *_MALFORMED):
@@ -401,7 +403,7 @@ class Stored(Compiled):
         if not reasons:
             try:
                 self._store(request, stage, lowered)
-            except (NoForm, RuntimeError, NotImplementedError, OSError) as error:
+            except (NoForm, Unrecordable, RuntimeError, NotImplementedError, OSError) as error:
                 if isinstance(error, ProgramCacheError):
                     raise
                 reasons = [str(error)]
@@ -433,15 +435,17 @@ class Stored(Compiled):
         recording = request.recording
         reads = sorted([*read, token] for read, token in recording.reads.items())
         packages = {module: package_token(module) for module in sorted(recording.packages)}
+        settings = sorted([*names, token] for names, token in recording.settings.items())
         files = sources_of({*recording.packages, *recording.describer.packages})
         sources = [[top, names, sources_token(top, names)] for top, names in files.items()]
         header = {
             "key": request.key,
-            "variant": hashlib.sha256(json.dumps([reads, packages, sources]).encode()).hexdigest()[:16],
+            "variant": hashlib.sha256(json.dumps([reads, packages, settings, sources]).encode()).hexdigest()[:16],
             "function": f"{getattr(self.f, '__module__', '')}:{getattr(self.f, '__qualname__', self.f)}",
             "stablehlo": _sum(lowered),
             "reads": reads,
             "packages": packages,
+            "settings": settings,
             "sources": sources,
             "donated": None if self.donated is None else [*self.donated],
             "outcome": forms.outcome(outcome),

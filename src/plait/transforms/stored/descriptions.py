@@ -18,15 +18,12 @@ import dataclasses
 import enum
 import functools
 import hashlib
-import importlib.util
 import io
 import logging
 import operator
-import os
 import pathlib
 import re
 import sys
-import sysconfig
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator
@@ -44,64 +41,11 @@ from ...core.objects.statics import HashableMapping
 from ...paths import format_path
 from ...words import describe_type
 from ..call.prefixes import is_graph_leaf
+from .origins import Origin, is_users, origin_of
 
 
 class Unrecordable(Exception):
     """A program depends on a value without a description that another process could compare."""
-
-
-# Where code comes from ------------------------------------------------------------------------------------------------
-
-_BY_VERSION = frozenset({"jax", "jaxlib", "numpy", "ml_dtypes", "builtins"})
-_OWN = __name__.partition(".")[0]
-
-
-def _paths(*names: str) -> tuple[str, ...]:
-    return tuple({path for name in names if (path := sysconfig.get_path(name))})
-
-
-_INSTALLED = _paths("purelib", "platlib")
-_STANDARD = (*_paths("stdlib", "platstdlib"), os.path.dirname(os.__file__))
-
-
-class Origin(enum.Enum):
-    """The origin of a module: whether its version determines its content, or its code is compared, or also what it
-    reads."""
-
-    VERSION = enum.auto()
-    PACKAGE = enum.auto()
-    USER = enum.auto()
-
-
-@functools.lru_cache(maxsize=4096)
-def origin_of(module: str | None) -> Origin:
-    """The origin of a module of this name. A file of the user's may be named like a standard module."""
-    if module is None:
-        return Origin.USER
-    top = module.partition(".")[0]
-    if top in _BY_VERSION or (top.startswith("namedtuple_") and top not in sys.modules):
-        return Origin.VERSION
-    if top == _OWN:
-        return Origin.PACKAGE
-    file = _file_of(top)
-    if file.startswith(_INSTALLED):
-        return Origin.PACKAGE
-    is_standard = top in sys.stdlib_module_names and (not file or file.startswith(_STANDARD))
-    return Origin.VERSION if is_standard else Origin.USER
-
-
-def _file_of(top: str) -> str:
-    """The file or folder of a top-level module; empty if it has none."""
-    found = sys.modules.get(top)
-    if found is None:
-        try:
-            spec = importlib.util.find_spec(top)
-        except (ImportError, ValueError, AttributeError):
-            return ""
-        return spec.origin or "" if spec is not None and spec.has_location else ""
-    scope = getattr(found, "__dict__", {})  # without ``__getattr__``, which would load a lazy module
-    file = scope.get("__file__") or next(iter(scope.get("__path__") or ()), "")
-    return file if isinstance(file, str) else ""
 
 
 # Modules whose functions return different results in each call, and builtins that can reach any object.
@@ -155,6 +99,8 @@ def digest(kind: str, parts: Iterable[str]) -> str:
 
 # Values ---------------------------------------------------------------------------------------------------------------
 
+_EMPTY = Sentinel(__name__, "_EMPTY", "<empty>")
+PLAIN = frozenset({bool, int, float, str, type(None)})
 _SIMPLE = (type(None), bool, int, str, bytes, type(...), type(NotImplemented), range, slice)
 _NO_CONTENT = frozenset({
     "__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__annotations__", "__annotate__",
@@ -168,6 +114,12 @@ _DESCRIPTORS = (
     types.ClassMethodDescriptorType,
 )  # fmt: skip
 _OF_LOGGERS = frozenset(vars(logging.Logger("")) | {"parent": None})
+_OWN = __name__.partition(".")[0]
+_ADDRESS = re.compile(" at 0x[0-9a-f]+")
+_HOLDERS = {
+    staticmethod: "__func__", classmethod: "__func__", property: "fget", functools.cached_property: "func",
+    functools.partialmethod: "func",
+}  # fmt: skip
 _CONTAINERS = (dict, list, tuple, str, int, float, bytes, set, frozenset)
 
 
@@ -258,7 +210,8 @@ class Describer:
             return f"sentinel:{value.__module__}:{value.name}"
         if isinstance(value, logging.Logger):
             own = sorted((name, item) for name, item in vars(value).items() if name not in _OF_LOGGERS)
-            return digest("logger", [value.name, self.token(own, place)])
+            level = f"{value.getEffectiveLevel()} {value.disabled} {value.manager.disable}"
+            return digest("logger", [value.name, str(value.level), level, self.token(own, place)])
         if isinstance(value, pathlib.PurePath):
             return f"path:{value}"
         if isinstance(value, _DESCRIPTORS):
@@ -306,7 +259,7 @@ class Describer:
 
     def function(self, f: FunctionType, place: str) -> str:
         """The description of a function, without what it reads while it runs (``reads.py``)."""
-        name = self.installed_name(f)
+        name = None if is_users(f) else self.installed_name(f)
         if name is not None:
             return name
         if "jitted_fn" in f.__dict__:  # a jitted function: its function and options
@@ -322,18 +275,20 @@ class Describer:
 
     def cell(self, cell: Any, place: str) -> str:
         """The description of the value of a variable of an enclosing function."""
-        try:
-            return self.token(cell.cell_contents, place)
-        except ValueError:  # it has no value yet
-            return "empty"
+        content = content_of(cell)
+        return "empty" if content is _EMPTY else self.token(content, place)
 
     def _class(self, cls: type, place: str) -> str:
         if cls in _IMPURE_TYPES:
             raise Unrecordable(f"{place}: {cls.__module__}.{cls.__qualname__}, which reads files")
         is_native = not cls.__flags__ & _HEAP and origin_of(cls.__module__) is not Origin.USER
-        if is_native or self.installed_name(cls) is not None:
-            return f"class:{cls.__module__}:{cls.__qualname__}"
+        name = f"class:{cls.__module__}:{cls.__qualname__}"
+        if is_native:
+            return name
         place = f"the class {cls.__qualname__}"
+        if self.installed_name(cls) is not None:
+            parts = [*self._assigned(cls, place)]
+            return digest(name, parts) if parts else name
         bases = [self.token(base, place) for base in (type(cls), *cls.__bases__)]
         content = [
             f"{name}={self.token(value, f'{place}, its attribute {name!r}')}"
@@ -341,6 +296,16 @@ class Describer:
             if name not in _NO_CONTENT
         ]
         return digest("class", [cls.__module__, cls.__qualname__, *bases, *content, *_registered(cls)])
+
+    def _assigned(self, cls: type, place: str) -> Iterator[str]:
+        """The attributes of an installed class, also inherited ones, that a program can have set: functions of the
+        user's, and plain values."""
+        for base in cls.__mro__:
+            origin = origin_of(base.__module__)
+            for name, value in [*vars(base).items()] if origin is not Origin.USER and base.__flags__ & _HEAP else ():
+                is_flag = type(value) in PLAIN and origin is Origin.PACKAGE and not name.startswith("__")
+                if is_flag or is_users(_inside(value)):
+                    yield f"{name}={self.token(value, f'{place}, its attribute {name!r}')}"
 
     # Objects
 
@@ -423,6 +388,20 @@ def cells_of(f: FunctionType) -> Iterator[tuple[str, Any]]:
     return zip(f.__code__.co_freevars, f.__closure__ or (), strict=True)
 
 
+def _inside(value: Any) -> Any:
+    """The function of a property or method; other values themselves."""
+    name = _HOLDERS.get(type(value))
+    return value if name is None else getattr(value, name)
+
+
+def content_of(cell: Any) -> Any:
+    """The content of a cell; one without a content gives ``_EMPTY``."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return _EMPTY
+
+
 def _registered(cls: type) -> list[str]:
     """The names of the classes that were registered with an abstract base class."""
     if not isinstance(cls, abc.ABCMeta):
@@ -477,7 +456,8 @@ def _cached(self: Describer, value: Any, place: str) -> str:
 
 def _field(self: Describer, value: Any, place: str) -> str:
     names = ("name", "default", "default_factory", "init", "repr", "hash", "compare", "kw_only", "metadata")
-    return digest("field", [self.token(getattr(value, name), place) for name in names])
+    type = value.type if isinstance(value.type, str) else _ADDRESS.sub("", repr(value.type))
+    return digest("field", [type, *(self.token(getattr(value, name), place) for name in names)])
 
 
 def _by(*names: str) -> Callable[[Describer, Any, str], str]:

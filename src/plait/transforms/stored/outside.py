@@ -22,6 +22,7 @@ import importlib.machinery
 import importlib.util
 import inspect
 import io
+import logging
 import os
 import pickle
 import pkgutil
@@ -41,7 +42,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from .descriptions import Origin, origin_of
+from .origins import Origin, origin_of
 
 _SYSTEM = sys.modules[os.name if os.name in sys.modules else "posix"]  # the module that defines the functions of os
 _HARMLESS = frozenset({"fspath", "_path_normpath", "_path_splitroot", "get_terminal_size", "getpid", "cpu_count"})
@@ -95,7 +96,9 @@ _REACHING_CODE = _codes([
     importlib.reload, importlib.util.module_from_spec, runpy.run_path, runpy.run_module, typing.get_type_hints,
 ])  # fmt: skip
 _IMPORTS = id(importlib.import_module.__code__)
-_CODE = {*ASKING_CODE, *_RUNNING_CODE, *_REACHING_CODE, _IMPORTS}
+_LOGGERS = id(logging.getLogger.__code__)
+_LEVELS = frozenset({"level", "disabled", "isEnabledFor", "getEffectiveLevel"})
+_CODE = {*ASKING_CODE, *_RUNNING_CODE, *_REACHING_CODE, _IMPORTS, _LOGGERS}
 _IN_C = ASKING | _RUNNING | _REACHING
 
 # Attributes through which code reaches globals, frames, classes and texts that no description covers.
@@ -145,6 +148,9 @@ def refusal_in_python(frame: Any) -> str | None:
         return _reaches(_RUNNING_CODE[code]) if asks_for_the_program(caller) else None
     if code in _REACHING_CODE:
         return _reaches(_REACHING_CODE[code]) if _is_users(caller) else None
+    if code == _LOGGERS:
+        asks = _is_users(caller) and not _LEVELS.isdisjoint(caller.f_code.co_names)
+        return "the level of a logger is asked for, which any part of a program may change" if asks else None
     name, package = frame.f_locals["name"], frame.f_locals["package"]
     module = importlib.util.resolve_name(name, package)
     return _reaches("importlib.import_module") if origin_of(module) is Origin.USER else None

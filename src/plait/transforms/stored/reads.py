@@ -2,7 +2,8 @@
 
 While a function is traced, Python reports each function that is entered (``sys.setprofile``). For user code, the global
 names that its bytecode loads are looked up and described at once: ``RATE``, ``helpers.scale``, ``layers.Block``. For
-code of an installed package, including plait, all code of its module is described, and its files (``sources.py``).
+code of an installed package, including plait, all code of its module is described, with the settings that it reads
+(``packages.py``), and its files (``sources.py``).
 Afterwards the record is checked: all entered code must be covered by a description, a closure with the values of its
 variables, and no global may have changed.
 
@@ -11,7 +12,6 @@ A later process looks up the same names and compares them, without entering any 
 
 from __future__ import annotations
 
-import functools
 import gc
 import importlib
 import importlib.util
@@ -27,12 +27,13 @@ from typing import Any
 import numpy as np
 
 from ...core.objects.named import Sentinel
-from .descriptions import IMPURE, Describer, Origin, Unrecordable, cells_of, code_token, digest, inner_codes, origin_of
+from .descriptions import IMPURE, Describer, Unrecordable, cells_of, code_token, content_of, inner_codes
 from .names import names_in
+from .origins import Origin, origin_of
 from .outside import REACHING_NAMES, only_listens, refusal_in_c, refusal_in_python
+from .packages import Setting, setting_of
 
 _ABSENT: Any = Sentinel(__name__, "_ABSENT", "<absent>")
-_PLAIN = (bool, int, float, str, type(None))
 _HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
 
@@ -47,6 +48,7 @@ class Recording:
     Attributes:
         reads: module and name → the description of the value.
         packages: the modules of installed packages whose code was entered.
+        settings: the values that this code reads, and a program may set → their descriptions.
         reasons: why the program cannot be stored.
         lowers: whether the trace is over, and its program is lowered: only the user's rules for that count.
     """
@@ -55,6 +57,7 @@ class Recording:
         self.describer = describer
         self.reads: dict[Read, str] = {}
         self.packages: set[str] = set()
+        self.settings: dict[Setting, str] = {}
         self.reasons: list[str] = []
         self.lowers = False
         self._seen: dict[int, CodeType] = {}  # by identity, because comparing code is slower
@@ -137,12 +140,20 @@ class Recording:
         origin = origin_of(module)
         if origin is Origin.PACKAGE:
             self.packages.add(str(module))
+            self._read_settings(str(module), code)
         elif origin is Origin.USER:
             self._entered.append((code, scope))
             if code.co_freevars and id(code) not in self._made:
                 self._closures.add(id(code))
             self._made |= {id(each) for each in code.co_consts if isinstance(each, CodeType)}
             self.read(code, scope)
+
+    def _read_settings(self, module: str, code: CodeType) -> None:
+        """Record the settings that code of a package reads."""
+        for chain in names_in(code).chains:
+            setting, token = _setting((module, *chain), self.describer)
+            if token is not None:
+                self.settings.setdefault(setting, token)
 
     def read(self, code: CodeType, scope: dict[str, Any]) -> list[Read]:
         """Record the globals that user code reads. What it imports itself is looked up in the end."""
@@ -204,6 +215,11 @@ class Recording:
                 now = str(error)
             if now != token:
                 self._refuse(f"the global {read[1]!r} of {read[0]} changed while the function was traced")
+        for setting, token in [*self.settings.items()]:
+            if _setting(setting, fresh)[1] != token:  # the package itself changed it
+                del self.settings[setting]
+            elif token.startswith(_REFUSED):
+                self._refuse(token.removeprefix(_REFUSED))
         covered = {code_token(code) for code in self.describer.codes}
         for code, _ in self._entered:
             if code_token(code) not in covered and code.co_name not in ("<module>",):
@@ -219,7 +235,7 @@ class Recording:
         described = [
             f for f in self.describer.functions if f.__code__ is code or code_token(f.__code__) == code_token(code)
         ]
-        contents = [[_content(cell) for _, cell in cells_of(f)] for f in described]
+        contents = [[content_of(cell) for _, cell in cells_of(f)] for f in described]
         if any(all(map(operator.is_, content, values)) for content in contents):
             return True
         try:
@@ -235,6 +251,17 @@ class Recording:
             module = importlib.util.resolve_name("." * level + name, package) if level else name
             if module in sys.modules:
                 self._record(module, chain)
+
+
+_REFUSED = "refused:"
+
+
+def _setting(names: Setting, describer: Describer) -> tuple[Setting, str | None]:
+    """A setting, and its description, or why it has none."""
+    try:
+        return setting_of(names, describer)
+    except Unrecordable as error:
+        return names, f"{_REFUSED}{error}"
 
 
 def _numpy_state() -> bytes:
@@ -310,66 +337,6 @@ def token_of(read: Read, describer: Describer) -> str:
 
 def _is_its_own(value: Any) -> bool:
     return origin_of(type(value).__module__) is Origin.VERSION and not isinstance(value, FunctionType)
-
-
-def package_token(module: str) -> str:
-    """The code of an installed module in memory."""
-    try:
-        found = importlib.import_module(module)  # a trace may have been the first to need it
-    except ImportError:
-        return "absent"
-    tokens = [str(getattr(sys.modules.get(module.partition(".")[0]), "__version__", ""))]
-    for name, value in [*vars(found).items()]:
-        if isinstance(value, (FunctionType, type)) and value.__module__ != module:  # imported, or assigned elsewhere
-            tokens.append(f"{name}={value.__module__}:{value.__qualname__}")
-        else:
-            tokens += [f"{name}={_own_token(function)}" for function in _functions(value, module)]
-            tokens += [f"{name}.{text}" for text in _constants(value)]
-    return digest("package", tokens)
-
-
-def _own_token(f: FunctionType) -> str:
-    """The code of a function, with those of its defaults that are plain."""
-    defaults = [*enumerate(f.__defaults__ or ()), *sorted((f.__kwdefaults__ or {}).items())]
-    return code_token(f.__code__) + repr([item for item in defaults if type(item[1]) in _PLAIN])
-
-
-def _constants(value: Any) -> list[str]:
-    """The plain attributes of a class: a program may set them."""
-    items = sorted(vars(value).items()) if isinstance(value, type) else []
-    return [f"{name}={item!r}" for name, item in items if type(item) in _PLAIN and not name.startswith("__")]
-
-
-def _functions(value: Any, module: str) -> Iterator[FunctionType]:
-    """The functions reached from a value of a module: the value itself, the function that it wraps, or the methods of a
-    class."""
-    stack, seen = [value], set()
-    while stack:
-        each = stack.pop()
-        if id(each) in seen:
-            continue
-        seen.add(id(each))
-        if isinstance(each, FunctionType):
-            yield each
-            stack.extend(cell for cell in map(_content, each.__closure__ or ()) if isinstance(cell, FunctionType))
-        elif isinstance(each, type):
-            if each.__module__ == module:
-                stack.extend(vars(each).values())
-        elif isinstance(each, property):
-            stack += [each.fget, each.fset, each.fdel]
-        elif isinstance(each, (staticmethod, classmethod)):
-            stack.append(each.__func__)
-        elif isinstance(each, functools.cached_property):
-            stack.append(each.func)
-        elif callable(each) and not isinstance(each, ModuleType):
-            stack.append(getattr(each, "__wrapped__", None))
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return _ABSENT
 
 
 def _shown(code: CodeType) -> str:

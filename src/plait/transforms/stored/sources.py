@@ -2,7 +2,11 @@
 
 What a package computes depends on more than the code that was entered: on constants, defaults, tables, other modules.
 All of it comes from its files. So for each package that takes part, the content of the files of its loaded modules is
-compared; JAX, jaxlib and NumPy are identified by their versions. (rule W3)
+compared; JAX, jaxlib and NumPy are identified by their versions.
+
+The content is read when a program is stored, and describes what this process imported only if nobody has changed the
+files since. So files that are newer than the process are not compared, and nothing that needs them is stored. (rules
+W3, W4)
 """
 
 from __future__ import annotations
@@ -11,12 +15,14 @@ import hashlib
 import importlib
 import os
 import sys
+import time
 import weakref
 from collections.abc import Iterable
+from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
 
-from .descriptions import Origin, digest, origin_of
+from .descriptions import Unrecordable, digest
+from .origins import Origin, contents_of, origin_of, places_of
 
 _HEAD = 1 << 16  # of a compiled module, which contains the identity of its build
 _digests: weakref.WeakKeyDictionary[ModuleType, str] = weakref.WeakKeyDictionary()
@@ -36,18 +42,13 @@ def sources_of(packages: Iterable[str]) -> dict[str, list[str]]:
 
 def _used(module: ModuleType | None) -> Iterable[str]:
     """The names of the modules whose functions, classes or other values a module uses."""
-    for value in [] if module is None else [*_contents(module).values()]:
+    for value in [] if module is None else [*contents_of(module).values()]:
         if isinstance(value, ModuleType):
-            name = _contents(value).get("__name__")
+            name = contents_of(value).get("__name__")
             if isinstance(name, str):
                 yield name
         elif isinstance(value, (FunctionType, type)):
             yield str(value.__module__)
-
-
-def _contents(module: ModuleType) -> dict[str, Any]:
-    """The names in a module. Some modules load another package when any attribute is asked for, even their name."""
-    return ModuleType.__getattribute__(module, "__dict__")
 
 
 def sources_token(top: str, files: Iterable[str]) -> str:
@@ -65,7 +66,7 @@ def _loaded(top: str) -> dict[str, ModuleType]:
     folder = _folder(sys.modules.get(top))
     found: dict[str, ModuleType] = {}
     for name, module in [*sys.modules.items()]:
-        file = _contents(module).get("__file__") if isinstance(module, ModuleType) else None
+        file = contents_of(module).get("__file__") if isinstance(module, ModuleType) else None
         if isinstance(file, str) and name.partition(".")[0] == top:
             found[file.removeprefix(folder + os.sep)] = module
     return found
@@ -73,26 +74,46 @@ def _loaded(top: str) -> dict[str, ModuleType]:
 
 def _folder(module: ModuleType | None) -> str:
     """The folder that contains a top-level package or module."""
-    scope = {} if module is None else _contents(module)
-    places = [*(scope.get("__path__") or ()), scope.get("__file__")]  # those of wrapped modules may be None
-    return os.path.dirname(next((place for place in places if isinstance(place, str)), ""))
+    return os.path.dirname(next(iter(places_of(module)), ""))
 
 
 def _content(folder: str, name: str, module: ModuleType | None) -> str:
     known = None if module is None else _digests.get(module)
     if known is None:
-        known = _content_of(os.path.join(folder, name))
+        known = _content_of(Path(folder, name))
         if module is not None:
             _digests[module] = known
     return known
 
 
-def _content_of(file: str) -> str:
-    """The content of a Python file; of a compiled module its size and beginning."""
-    try:
-        with open(file, "rb") as opened:
-            if file.endswith(".py"):
-                return hashlib.sha256(opened.read()).hexdigest()
-            return f"{os.path.getsize(file)}:{hashlib.sha256(opened.read(_HEAD)).hexdigest()}"
-    except OSError:
+def _content_of(file: Path) -> str:
+    """The content of a Python file, or of the archive that contains it; of a compiled module its size and beginning.
+
+    Raises:
+        Unrecordable: the file is newer than the process, which may have imported an older one.
+    """
+    found = next((each for each in (file, *file.parents) if each.is_file()), None)
+    if found is None:
         return "absent"
+    status = found.stat()
+    if max(status.st_mtime, status.st_ctime) > STARTED:
+        raise Unrecordable(f"{file.parent.name}/{file.name} was changed after this process started; start a new one")
+    with open(found, "rb") as opened:
+        if found.suffix in (".py", ".zip", ".egg"):
+            return hashlib.sha256(opened.read()).hexdigest()
+        return f"{status.st_size}:{hashlib.sha256(opened.read(_HEAD)).hexdigest()}"
+
+
+def _started() -> float:
+    """When this process started, as the time of a file, to a few hundredths of a second; later is wrong, earlier not.
+    Where the system does not tell, now, when plait is imported."""
+    try:
+        with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
+            ticks = int(file.read().rpartition(")")[2].split()[19])
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return time.time()
+    return time.time() - age
+
+
+STARTED = _started()
