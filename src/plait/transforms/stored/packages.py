@@ -63,7 +63,7 @@ def _is_plain(value: Any) -> bool:
         return True
     try:
         if kind is dict:
-            return all(_is_plain(each) for item in [*value.items()] for each in item)
+            return all(_is_plain(each) for item in value.copy().items() for each in item)
         return kind in _CONTAINERS and all(map(_is_plain, [*value]))
     except RecursionError:
         return False
@@ -72,10 +72,12 @@ def _is_plain(value: Any) -> bool:
 def _users_functions(value: Any) -> Iterator[tuple[str, FunctionType]]:
     """The functions of the user's in a table of a package; what else it contains may be a cache."""
     kind = type(value)
-    items = value.items() if kind is dict else enumerate(value) if kind in (tuple, list) else ()
-    for key, item in [*items]:
+    if kind not in (dict, tuple, list):
+        return
+    copied = value.copy() if kind is dict else dict(enumerate(value))  # a finalizer may change it meanwhile
+    for key, item in copied.items():
         if isinstance(item, FunctionType) and is_users(item):
-            yield repr(key), item
+            yield repr(key) if type(key) in PLAIN else type(key).__name__, item
 
 
 def package_token(module: str) -> str:
