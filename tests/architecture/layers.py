@@ -34,7 +34,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "guards", "leave", "loop_rules", "body", "write_back", "call", "donating",
     ),
     "transforms/stored": (
-        "origins", "descriptions", "sources", "environment", "folder", "forms", "outside", "names", "packages", "reads",
+        "codes", "origins", "descriptions", "sources", "environment", "folder", "forms", "outside", "names", "packages", "reads",
     ),
     "transforms/jit": (
         "shardings", "compiled", "executables", "stored", "dispatch", "stages", "shapes", "failures", "function",

@@ -19,7 +19,8 @@ import pytest
 
 import plait
 from plait.core.objects.statics import HashableMapping
-from plait.transforms.stored.descriptions import Describer, Unrecordable, code_token
+from plait.transforms.stored.codes import code_token
+from plait.transforms.stored.descriptions import Describer, Unrecordable
 
 FIRST = "def f(x, y=1, *, z=2):\n    return x + y * z"
 # The same function but for one thing.

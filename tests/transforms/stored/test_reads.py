@@ -7,7 +7,8 @@ import types
 
 import pytest
 
-from plait.transforms.stored.descriptions import Describer, Unrecordable, digest
+from plait.transforms.stored.codes import digest
+from plait.transforms.stored.descriptions import Describer, Unrecordable
 from plait.transforms.stored.names import names_in
 from plait.transforms.stored.reads import _ABSENT, Recording, resolved, token_of, value_of
 

@@ -63,7 +63,7 @@ def test_a_package_in_an_archive_is_compared(tmp_path, monkeypatch):
         with zipfile.ZipFile(archive, "w") as file:
             file.writestr("zipped_library/__init__.py", f"RATE = {rate}")
         importlib.invalidate_caches()
-        assert importlib.import_module("zipped_library").RATE == rate
+        assert rate == importlib.import_module("zipped_library").RATE
         files = sources_of(["zipped_library"])
         assert files == {"zipped_library": ["zipped_library/__init__.py"]}
         tokens.append(sources_token("zipped_library", files["zipped_library"]))

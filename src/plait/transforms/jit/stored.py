@@ -48,7 +48,8 @@ from ...notices import warn
 from ...words import first_few
 from ..call.gather import Gathered
 from ..call.outcome import Outcome
-from ..stored.descriptions import Describer, Unrecordable, digest
+from ..stored.codes import digest
+from ..stored.descriptions import Describer, Unrecordable
 from ..stored.environment import environment
 from ..stored.folder import DEFAULT_LIMIT, Folder
 from ..stored.forms import Forms, NoForm

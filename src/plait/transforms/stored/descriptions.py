@@ -41,6 +41,7 @@ from ...core.objects.statics import HashableMapping
 from ...paths import format_path
 from ...words import describe_type
 from ..call.prefixes import is_graph_leaf
+from .codes import EMPTY, cells_of, code_token, content_of, digest, inner_codes
 from .origins import Origin, is_users, origin_of
 
 
@@ -53,53 +54,8 @@ IMPURE = frozenset({"random", "_random", "time", "secrets", "uuid", "numpy.rando
 _IMPURE_BUILTINS = (open, input, eval, exec, globals, compile, __import__, breakpoint, sys._getframe)
 _IMPURE_TYPES = frozenset({io.FileIO})
 
-# Code -----------------------------------------------------------------------------------------------------------------
-
-
-@functools.lru_cache(maxsize=8192)
-def code_token(code: CodeType) -> str:
-    """The content of a code object, without its line numbers and file."""
-    constants = [_constant(value) if type(value) in _NOT_BY_REPR else value for value in code.co_consts]
-    shape = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
-    names = code.co_qualname, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
-    sum = hashlib.sha256(repr((shape, names, constants)).encode("utf-8", "surrogatepass"))
-    sum.update(code.co_code)
-    sum.update(code.co_exceptiontable)
-    return sum.hexdigest()[:40]
-
-
-_NOT_BY_REPR = frozenset({CodeType, frozenset, tuple})
-
-
-def _constant(value: Any) -> Any:
-    if type(value) is CodeType:
-        return code_token(value)
-    if type(value) is frozenset:  # its order differs between processes
-        return ["frozenset", *sorted(map(repr, map(_constant, value)))]
-    return ("tuple", *map(_constant, value)) if type(value) is tuple else value
-
-
-def inner_codes(code: CodeType) -> Iterator[CodeType]:
-    """A code object and the code objects inside it."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from inner_codes(constant)
-
-
-def digest(kind: str, parts: Iterable[str]) -> str:
-    """One short text for several texts."""
-    sum = hashlib.sha256(kind.encode())
-    for part in parts:
-        raw = part.encode("utf-8", "surrogatepass")
-        sum.update(b"%d:" % len(raw))
-        sum.update(raw)
-    return f"{kind}:{sum.hexdigest()[:40]}"
-
-
 # Values ---------------------------------------------------------------------------------------------------------------
 
-_EMPTY = Sentinel(__name__, "_EMPTY", "<empty>")
 PLAIN = frozenset({bool, int, float, str, type(None)})
 _SIMPLE = (type(None), bool, int, str, bytes, type(...), type(NotImplemented), range, slice)
 _NO_CONTENT = frozenset({
@@ -276,7 +232,7 @@ class Describer:
     def cell(self, cell: Any, place: str) -> str:
         """The description of the value of a variable of an enclosing function."""
         content = content_of(cell)
-        return "empty" if content is _EMPTY else self.token(content, place)
+        return "empty" if content is EMPTY else self.token(content, place)
 
     def _class(self, cls: type, place: str) -> str:
         if cls in _IMPURE_TYPES:
@@ -383,23 +339,10 @@ def device_token(device: Any) -> str:
     return f"device:{device.platform}:{device.device_kind}:{device.id}:{device.process_index}"
 
 
-def cells_of(f: FunctionType) -> Iterator[tuple[str, Any]]:
-    """The variables of enclosing functions that a function uses."""
-    return zip(f.__code__.co_freevars, f.__closure__ or (), strict=True)
-
-
 def _inside(value: Any) -> Any:
     """The function of a property or method; other values themselves."""
     name = _HOLDERS.get(type(value))
     return value if name is None else getattr(value, name)
-
-
-def content_of(cell: Any) -> Any:
-    """The content of a cell; one without a content gives ``_EMPTY``."""
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return _EMPTY
 
 
 def _registered(cls: type) -> list[str]:

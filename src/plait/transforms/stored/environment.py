@@ -12,7 +12,8 @@ import numpy as np
 
 from ..._compat import jax_settings, jax_version, jaxlib_version, physical_mesh
 from ...core.objects.settings import settings_in_force
-from .descriptions import Describer, device_token, digest
+from .codes import digest
+from .descriptions import Describer, device_token
 
 # JAX settings for locations of files and for reports, which do not change programs.
 _NO_MATTER = (

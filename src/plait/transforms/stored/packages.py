@@ -20,7 +20,8 @@ import numpy as np
 
 from ..._compat import ArrayImpl
 from ...core.objects.named import Sentinel
-from .descriptions import PLAIN, Describer, code_token, content_of, digest
+from .codes import code_token, content_of, digest
+from .descriptions import PLAIN, Describer
 from .origins import Origin, contents_of, is_own, is_users, origin_of
 
 Setting = tuple[str, ...]  # a module, and the attributes that lead to a value

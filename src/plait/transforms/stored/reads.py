@@ -27,7 +27,8 @@ from typing import Any
 import numpy as np
 
 from ...core.objects.named import Sentinel
-from .descriptions import IMPURE, Describer, Unrecordable, cells_of, code_token, content_of, inner_codes
+from .codes import cells_of, code_token, content_of, inner_codes
+from .descriptions import IMPURE, Describer, Unrecordable
 from .names import names_in
 from .origins import Origin, origin_of
 from .outside import REACHING_NAMES, only_listens, refusal_in_c, refusal_in_python
