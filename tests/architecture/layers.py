@@ -34,7 +34,8 @@ FILES: dict[str, tuple[str, ...]] = {
         "guards", "leave", "loop_rules", "body", "write_back", "call", "donating",
     ),
     "transforms/stored": (
-        "codes", "origins", "descriptions", "sources", "environment", "folder", "forms", "outside", "names", "packages", "reads",
+        "codes", "origins", "descriptions", "sources", "environment", "folder", "forms", "outside", "names",
+        "packages", "reads",
     ),
     "transforms/jit": (
         "shardings", "compiled", "executables", "stored", "dispatch", "stages", "shapes", "failures", "function",
@@ -42,7 +43,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "transforms": (
         "axis_names", "selections", "autodiff", "output_gradients", "tangent_trees", "tangents", "jacobians",
         "rule_calls", "rule_cotangents", "custom_rules", "batching", "loops", "layer_scan", "branches", "sharded",
-        "remat",        "rng_splits", "lax_map",
+        "remat", "rng_splits", "reseeding", "lax_map",
     ),
     "partitioning": (
         "axis_rules", "mesh", "specs", "shardings", "creation", "activations", "recipes", "rule_checks",

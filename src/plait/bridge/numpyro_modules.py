@@ -28,7 +28,7 @@ from ..core.tools.path_patterns import PathPattern
 from ..dependencies import require
 from ..errors import ArgumentError, ArgumentTypeError
 from ..paths import Path, describe_path
-from ..transforms.rng_splits import reseed
+from ..transforms.reseeding import reseed
 from ..typing import FilterLiteral
 from ..words import describe_type
 

@@ -15,6 +15,7 @@ from ..transforms import (
     lax_map as maps,
     loops,
     remat as recomputing,
+    reseeding,
     rng_splits,
     sharded,
     tangents,
@@ -65,7 +66,7 @@ split_rngs = carried(rng_splits.split_rngs)
 fork_rngs = carried(rng_splits.fork_rngs)
 with_rngs = carried(rng_splits.with_rngs)
 backup_keys = checked(rng_splits.backup_keys)
-reseed = checked(rng_splits.reseed)
+reseed = checked(reseeding.reseed)
 
 transform_metadata = carried(axis_names.transform_metadata)
 prefix = checked(prefixes.prefix)

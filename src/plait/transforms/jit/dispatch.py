@@ -289,7 +289,7 @@ def _run_factory(
     refused: bool,
     builds: bool,
 ) -> Callable[..., Any]:
-    """A factory of runs for one form of call.
+    """A factory of runs for one form of call, as generated code.
 
     Args:
         kinds: for each object after the first, the slot of its permanent stamp.
