@@ -252,8 +252,10 @@ def compiled_by_xla() -> Iterator[None]:
 
 def parts_of_jit(value: Any) -> tuple[Any, dict[str, Any]] | None:
     """The function and the options of a ``jax.jit``-ted function; ``None`` for anything else."""
+    if type(value).__name__ != "PjitFunction":  # others may have a ``__getattr__``
+        return None
     info = getattr(value, "_jit_info", None)
-    if type(value).__name__ != "PjitFunction" or info is None:
+    if info is None:
         return None
     return value._fun, {k: v for k, v in info._asdict().items() if k not in ("fun_sourceinfo", "fun_signature")}
 

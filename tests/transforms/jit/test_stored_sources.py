@@ -4,16 +4,19 @@ Each row is a small program in which ``@@`` is a number. It is stored with one n
 it gives must be what it gives without a cache. Rows that name a reason are not stored at all.
 """
 
+import functools
 import importlib
 import sys
 import warnings
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import plait
-from plait.transforms.stored import origins, sources
+from plait import origins
+from plait.transforms.stored import sources
 from tests.sampling import slow_but
 
 pytestmark = pytest.mark.usefixtures("users_random_functions")
@@ -109,6 +112,52 @@ FOLLOWED = {
     "the level that a logger inherits": (
         body("return x * (L.isEnabledFor(10) + 1)", "import logging\nL = logging.getLogger('src.inner')\n"
              "logging.getLogger('src').setLevel(10 if @@ == 2.0 else 20)"), {},
+    ),
+    "an attribute dict": (
+        body("return x * C.rate", "class D(dict): __getattr__ = dict.__getitem__\nC = D(rate=@@)"), {},
+    ),
+    "the name of a function": (
+        body("return x * (2.0 if g.__name__ == '2.0' else 3.0)", "def g(x): return x\ng.__name__ = '@@'"), {},
+    ),
+    "an attribute of a partial": (
+        body("return x * g.rate", "import functools\ndef h(x): return x\ng = functools.partial(h)\ng.rate = @@"), {},
+    ),
+    "a subclass of partial": (
+        body("return g(x)", "import functools\nclass P(functools.partial): pass\ndef h(r, x): return x * r\n"
+             "g = P(h, @@)"), {},
+    ),
+    "an attribute of a cached function": (
+        body("return x * g.rate", "import functools\n@functools.cache\ndef g(x): return x\ng.rate = @@"), {},
+    ),
+    "a class registered further down": (
+        body("return x * (2.0 if isinstance(D(), P) else 1.0)",
+             "import abc\nclass P(abc.ABC): pass\nclass Q(P): pass\nclass D: pass\nif @@ > 2.5: Q.register(D)"), {},
+    ),
+    "a list that iterates otherwise": (
+        body("return x * sum(L)", "class C(list):\n    def __iter__(self): return iter([1.0])\n"
+             "    def __len__(self): return 1\nclass D(C):\n    pass\nL = D([@@])").replace("sum(L)",
+             "list.__getitem__(L, 0)"), {},
+    ),
+    "containers of the library": (
+        body("return x * O['r'] * Q[0] * float(N) * A[0] * E['r']", "import collections, decimal, array\n"
+             "O = collections.OrderedDict(r=@@)\nQ = collections.deque([1.0])\nN = decimal.Decimal(1)\n"
+             "A = array.array('d', [1.0])\nE = collections.defaultdict(float, r=1.0)"), {},
+    ),
+    "a date": (body("return x * T.seconds", "import datetime\nT = datetime.timedelta(seconds=int(@@))"), {}),
+    "a sentinel": (body("return x * (R if None is not M else 0)", "M = object()\nR = @@"), {}),
+    "a generic function": (
+        body("return g(x)", "import functools\nR = @@\n@functools.singledispatch\ndef g(x): return h(x)\n"
+             "def h(x): return x * R\n@g.register\ndef _(x: int): return x"), {},
+    ),
+    "a cached property": (
+        body("return x * C.rate", "import functools\nclass K:\n    r = @@\n    @functools.cached_property\n"
+             "    def rate(self): return self.r\nC = K()"), {},
+    ),
+    "a copied object": (
+        body("return x * copy.copy(C).rate", "import copy\nclass K: pass\nC = K()\nC.rate = @@"), {},
+    ),
+    "what a package's class has as a tuple": (
+        body("return x * plait.LayerNorm.MULT[0]", "import plait\nplait.LayerNorm.MULT = (@@,)"), {},
     ),
     "closures made by the step": (
         body("return mk(2.0)(x) * mk(@@)(x)", "def mk(r):\n    def g(x): return x * r\n    return g"), {},
@@ -251,6 +300,22 @@ REFUSED = {
     "a level that is asked for by name, otherwise": (
         body("return x * (g('src').isEnabledFor(10) + 1)", "from logging import getLogger as g"), {},
         "the level of a logger"),
+    "a file that a cached function read": (
+        body("return x * float(g())", "import functools, pathlib\n@functools.cache\n"
+             "def g(): return pathlib.Path(__file__).read_text().count('a')\ng()"),
+        {}, "a function with cached results"),
+    "an array that a cached function read": (
+        body("return x * g()", "import functools\nimport numpy as np\n@functools.cache\n"
+             "def g(): return np.loadtxt([str(@@)])\ng()"), {}, "a function with cached results uses"),
+    "a signature": (
+        body("return x * len(inspect.signature(g).parameters)", "import inspect\ndef g(x): pass"), {},
+        "inspect.signature is called"),
+    "a random generator of one's own": (
+        body("return x * R.random()", "import random\nclass G(random.Random): pass\nR = G(int(@@))"), {}, "a G"),
+    "an array of one's own": (
+        body("return x * A[0]", "import array\nclass G(array.array): pass\nA = G('d', [@@])"), {}, "a G"),
+    "a line of a file": (
+        body("return x * len(linecache.getline(__file__, 1))", "import linecache"), {}, "linecache.getline is called"),
     "a lowering rule": (
         body("return p.bind(x)", "from jax.interpreters import mlir\nfrom jax.extend.core import Primitive\nR = @@\n"
              "p = Primitive('mine')\np.def_abstract_eval(lambda x: x)\ndef low(x): return x * R\n"
@@ -353,6 +418,49 @@ def test_w3_another_installation_of_a_package_is_a_miss(tmp_path, monkeypatch, n
     """Of the same version."""
     text = "import src_lib\ndef f(x): return x * src_lib.g(1)\n"
     check_followed(tmp_path, monkeypatch, text, INSTALLED[name])
+
+
+def test_w3_a_module_that_appears_is_a_miss(tmp_path, monkeypatch):
+    """The code tried to import it."""
+    text = body("try:\n    import src_base\nexcept ImportError:\n    return x * 2.0\nreturn x * src_base.RATE")
+    cached = {"cache": tmp_path / "programs"}
+    assert outcome(tmp_path, monkeypatch, text, {}, 2.0, **cached)[1].counts["stored"] == 1
+    assert outcome(tmp_path, monkeypatch, text, {}, 2.0, **cached)[1].counts["loaded"] == 1
+    found, programs = outcome(tmp_path, monkeypatch, text, {"src_base.py": "RATE = @@\n"}, 3.0, **cached)
+    assert (found, programs.counts["loaded"]) == ([3.0, 3.0], 0)
+
+
+def test_w3_the_order_of_fields_is_compared(tmp_path, monkeypatch):
+    text = """
+import dataclasses, jax
+@dataclasses.dataclass
+class Pair:
+    a: float
+    b: float
+jax.tree_util.register_dataclass(Pair, sorted(["a", "b"], reverse=@@ > 2.0), [])
+def f(x): return g(Pair(x * 1.0, x * 3.0))
+def h(pair): return pair.a - 2 * pair.b
+"""
+    cached = {"cache": tmp_path / "programs"}
+    for number, loaded in [(2.0, 0), (2.0, 1), (3.0, 0)]:
+        outcome(tmp_path, monkeypatch, text.replace("return g", "return h"), {}, number)
+        module = sys.modules["src_step"]
+        step = plait.jit(module.h, **cached)
+        assert step(module.Pair(jnp.float32(1), jnp.float32(3))) == -5.0
+        assert step.jitted_fn.programs.counts["loaded"] == loaded
+
+
+def test_w3_a_function_of_jax_that_is_replaced_is_compared(tmp_path, monkeypatch):
+    def normalized(norm, x):
+        return norm(x)
+
+    norm, x = plait.LayerNorm(2, rngs=plait.Rngs(0)), jnp.array([1.0, 2.0])
+    rsqrt = jax.lax.rsqrt
+    for replaced in (rsqrt, functools.partial(lambda f, x: f(x) * 2, rsqrt), jax.lax.sqrt):
+        monkeypatch.setattr(jax.lax, "rsqrt", replaced)
+        step = plait.jit(normalized, cache=tmp_path)
+        np.testing.assert_array_equal(step(norm, x), plait.jit(normalized)(norm, x))
+        assert step.jitted_fn.programs.counts["loaded"] == 0
 
 
 @pytest.mark.parametrize("name", slow_but(["a flag", "a function of one's own", "a closure as a method"], SET))

@@ -9,6 +9,7 @@ import math
 import operator
 import pathlib
 import re
+import threading
 import types
 import typing
 
@@ -248,7 +249,7 @@ def test_a_structure_that_contains_itself_has_a_token():
 
 
 REFUSED = {
-    "here, function 'outer.<locals>.f', its variable 'held'": lambda: closure(object()),
+    "here, function 'outer.<locals>.f', its variable 'held'": lambda: closure(threading.Lock()),
     "here, function 'f', a default": lambda: made_by("def f(x, y=held): pass", held=iter([])),
     "here, function 'f', an attribute": lambda: attributed(a=iter([])),
     "here.rate": lambda: Settings(rate=iter([])),

@@ -64,4 +64,4 @@ def test_the_versions_of_what_compiles_are_part_of_it():
     assert (found["jax"], found["numpy"]) == (jax.__version__, np.__version__)
     assert found["jaxlib"]
     assert sys.version in found["python"]
-    assert found["optimised"] == str(sys.flags.optimize)
+    assert found["flags of python"] == f"{sys.flags.optimize} {sys.flags.dev_mode}"

@@ -11,7 +11,8 @@ import zipfile
 
 import pytest
 
-from plait.transforms.stored import origins, sources
+from plait import origins
+from plait.transforms.stored import sources
 from plait.transforms.stored.descriptions import Unrecordable
 from plait.transforms.stored.sources import sources_of, sources_token
 

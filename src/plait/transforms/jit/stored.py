@@ -168,6 +168,8 @@ class Request:
             self.key = text.partition(":")[2]
         except Unrecordable as error:
             self.reason = str(error)
+        except Exception as error:  # a user's class may raise anything when it is inspected
+            self.reason = f"an argument or the function, whose description raised {type(error).__name__}: {error}"
         self.memory_key = (self.key or self.reason, *self.inputs, self.tree)
 
 
@@ -261,6 +263,7 @@ class Stored(Compiled):
         structure += [describer.graphdef(g, next(labels)) for g in self.structure.roots]
         name = f"the function {getattr(self.f, '__qualname__', self.f)!r}"
         return {
+            "places": digest("places", map(jax.tree_util.keystr, self.structure.places())),
             "function": describer.token(self.f, name),
             "options": describer.token(self.options, "the options of jit"),
             "donation": describer.token(donation, "donate"),

@@ -11,10 +11,11 @@ Values without such a description raise ``Unrecordable``: a lock, an open file, 
 
 from __future__ import annotations
 
-import _abc  # type: ignore[import-not-found]
-import abc
+import array
 import collections
 import dataclasses
+import datetime
+import decimal
 import enum
 import functools
 import hashlib
@@ -38,11 +39,12 @@ from ...core.graph.graphdef import GraphDef, LeafDef, NodeDef, StaticAttribute, 
 from ...core.objects.named import Sentinel, name_of
 from ...core.objects.nodes import Static
 from ...core.objects.statics import HashableMapping
+from ...origins import Origin, is_users, origin_of
 from ...paths import format_path
 from ...words import describe_type
 from ..call.prefixes import is_graph_leaf
 from .codes import EMPTY, cells_of, code_token, content_of, digest, inner_codes
-from .origins import Origin, is_users, origin_of
+from .values import HEAP, ITEMS, function_in, is_plain, is_python, registered_with
 
 
 class Unrecordable(Exception):
@@ -56,14 +58,14 @@ _IMPURE_TYPES = frozenset({io.FileIO})
 
 # Values ---------------------------------------------------------------------------------------------------------------
 
-PLAIN = frozenset({bool, int, float, str, type(None)})
+
 _SIMPLE = (type(None), bool, int, str, bytes, type(...), type(NotImplemented), range, slice)
 _NO_CONTENT = frozenset({
     "__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__annotations__", "__annotate__",
     "__annotate_func__", "__annotations_cache__", "__abstractmethods__", "_abc_impl", "__parameters__",
     "__firstlineno__", "__static_attributes__", "__dataclass_params__", "__orig_bases__", "__type_params__",
+    "__slotnames__",
 })  # fmt: skip
-_HEAP = 1 << 9  # the flag of classes that are not static structures of C
 _OF_MEMBERS = ("__objclass__", "_sort_order_")
 _DESCRIPTORS = (
     types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType,
@@ -71,12 +73,8 @@ _DESCRIPTORS = (
 )  # fmt: skip
 _OF_LOGGERS = frozenset(vars(logging.Logger("")) | {"parent": None})
 _OWN = __name__.partition(".")[0]
+_DISPATCHER = functools.singledispatch(lambda value: None).__code__  # type: ignore[attr-defined]
 _ADDRESS = re.compile(" at 0x[0-9a-f]+")
-_HOLDERS = {
-    staticmethod: "__func__", classmethod: "__func__", property: "fget", functools.cached_property: "func",
-    functools.partialmethod: "func",
-}  # fmt: skip
-_CONTAINERS = (dict, list, tuple, str, int, float, bytes, set, frozenset)
 
 
 class Describer:
@@ -164,6 +162,10 @@ class Describer:
             return device_token(value)
         if isinstance(value, Sentinel):
             return f"sentinel:{value.__module__}:{value.name}"
+        if isinstance(value, functools.partial):
+            return _partial(self, value, place)
+        if kind.__module__ == "absl.flags._flagvalues":
+            return digest("flags", [self.token(sorted(value.flag_values_dict().items()), place)])
         if isinstance(value, logging.Logger):
             own = sorted((name, item) for name, item in vars(value).items() if name not in _OF_LOGGERS)
             level = f"{value.getEffectiveLevel()} {value.disabled} {value.manager.disable}"
@@ -218,6 +220,8 @@ class Describer:
         name = None if is_users(f) else self.installed_name(f)
         if name is not None:
             return name
+        if f.__code__ is _DISPATCHER:
+            return digest("dispatcher", [self.token(f.registry, place)])  # type: ignore[attr-defined]
         if "jitted_fn" in f.__dict__:  # a jitted function: its function and options
             return self.token(f.__dict__["jitted_fn"], place)
         place = f"{place}, function {f.__qualname__!r}" if f.__qualname__ not in place else place
@@ -227,7 +231,8 @@ class Describer:
         defaults = self.all("defaults", f.__defaults__ or (), f"{place}, a default")
         keywords = self.all("defaults", sorted((f.__kwdefaults__ or {}).items()), f"{place}, a default")
         rest = self.all("dict", f.__dict__.items(), f"{place}, an attribute")
-        return digest("function", [str(f.__module__), code_token(f.__code__), *cells, defaults, keywords, rest])
+        names = f"{f.__module__} {f.__name__} {f.__qualname__}"
+        return digest("function", [names, code_token(f.__code__), *cells, defaults, keywords, rest])
 
     def cell(self, cell: Any, place: str) -> str:
         """The description of the value of a variable of an enclosing function."""
@@ -237,7 +242,7 @@ class Describer:
     def _class(self, cls: type, place: str) -> str:
         if cls in _IMPURE_TYPES:
             raise Unrecordable(f"{place}: {cls.__module__}.{cls.__qualname__}, which reads files")
-        is_native = not cls.__flags__ & _HEAP and origin_of(cls.__module__) is not Origin.USER
+        is_native = not cls.__flags__ & HEAP and origin_of(cls.__module__) is not Origin.USER
         name = f"class:{cls.__module__}:{cls.__qualname__}"
         if is_native:
             return name
@@ -251,16 +256,16 @@ class Describer:
             for name, value in vars(cls).items()
             if name not in _NO_CONTENT
         ]
-        return digest("class", [cls.__module__, cls.__qualname__, *bases, *content, *_registered(cls)])
+        return digest("class", [cls.__module__, cls.__qualname__, *bases, *content, *registered_with(cls)])
 
     def _assigned(self, cls: type, place: str) -> Iterator[str]:
         """The attributes of an installed class, also inherited ones, that a program can have set: functions of the
         user's, and plain values."""
         for base in cls.__mro__:
             origin = origin_of(base.__module__)
-            for name, value in [*vars(base).items()] if origin is not Origin.USER and base.__flags__ & _HEAP else ():
-                is_flag = type(value) in PLAIN and origin is Origin.PACKAGE and not name.startswith("__")
-                if is_flag or is_users(_inside(value)):
+            for name, value in [*vars(base).items()] if origin is not Origin.USER and base.__flags__ & HEAP else ():
+                is_flag = origin is Origin.PACKAGE and not name.startswith("__") and is_plain(value)
+                if is_flag or is_users(function_in(value)):
                     yield f"{name}={self.token(value, f'{place}, its attribute {name!r}')}"
 
     # Objects
@@ -273,9 +278,9 @@ class Describer:
             return digest("object", [self.token(kind, place), self.token(described(value), place)])
         content: list[str] = []
         for base in kind.__mro__:
-            if base in _CONTAINERS:
-                content.append(self.token(base(value), place))  # type: ignore[call-arg]
-            elif not base.__flags__ & _HEAP and base is not object:  # not written in Python
+            if base in ITEMS:
+                content.append(self.token(ITEMS[base](value), place))
+            elif base is not object and not is_python(base):
                 raise Unrecordable(f"{place}: {describe_type(value)}")
         slots = [
             name
@@ -283,11 +288,17 @@ class Describer:
             for name, member in vars(base).items()
             if isinstance(member, types.MemberDescriptorType)
         ]
+        if kind is object:
+            return "sentinel"  # which only its place tells from others
         if not hasattr(value, "__dict__") and not slots and not content and "__slots__" not in vars(kind):
             raise Unrecordable(f"{place}: {describe_type(value)}")
         attributes = {**{name: getattr(value, name) for name in slots if hasattr(value, name)}}
         attributes.update(getattr(value, "__dict__", {}))
-        content += [f"{name}={self.token(item, f'{place}.{name}')}" for name, item in attributes.items()]
+        content += [
+            f"{name}={self.token(item, f'{place}.{name}')}"
+            for name, item in attributes.items()
+            if name != "_hash" and not isinstance(getattr(kind, name, None), functools.cached_property)
+        ]
         return digest("object", [self.token(kind, place), *content])
 
     def _array(self, value: Any, place: str) -> str:
@@ -339,20 +350,6 @@ def device_token(device: Any) -> str:
     return f"device:{device.platform}:{device.device_kind}:{device.id}:{device.process_index}"
 
 
-def _inside(value: Any) -> Any:
-    """The function of a property or method; other values themselves."""
-    name = _HOLDERS.get(type(value))
-    return value if name is None else getattr(value, name)
-
-
-def _registered(cls: type) -> list[str]:
-    """The names of the classes that were registered with an abstract base class."""
-    if not isinstance(cls, abc.ABCMeta):
-        return []
-    registered = [reference() for reference in _abc._get_dump(cls)[0]]
-    return sorted(f"{each.__module__}:{each.__qualname__}" for each in registered if each is not None)
-
-
 def _dict(self: Describer, value: Any, place: str) -> str:
     items = [(self.token(key, place), self.token(item, f"{place}[{key!r}]")) for key, item in value.items()]
     return digest(type(value).__name__, [text for item in items for text in item])
@@ -394,7 +391,8 @@ def _cached(self: Describer, value: Any, place: str) -> str:
         return name
     if isinstance(value.__wrapped__, FunctionType):
         self.kept.append(value.__wrapped__)
-    return digest("cached", [self.token(value.__wrapped__, place)])
+    own = {key: item for key, item in vars(value).items() if key not in functools.WRAPPER_ASSIGNMENTS}
+    return digest("cached", [self.token(own, place), str(value.cache_parameters()["typed"])])
 
 
 def _field(self: Describer, value: Any, place: str) -> str:
@@ -410,6 +408,11 @@ def _by(*names: str) -> Callable[[Describer, Any, str], str]:
         return digest(type(value).__name__, [self.token(getattr(value, name), place) for name in names])
 
     return make
+
+
+def _partial(self: Describer, value: functools.partial[Any], place: str) -> str:
+    parts = type(value), value.func, value.args, value.keywords, vars(value)
+    return digest("partial", [self.token(part, place) for part in parts])
 
 
 def _reduced(self: Describer, value: Any, place: str) -> str:
@@ -438,7 +441,17 @@ _MAKERS: dict[Any, Callable[[Describer, Any, str], str]] = {
     types.CodeType: lambda self, value, place: code_token(value),
     types.CellType: Describer.cell,
     types.SimpleNamespace: lambda self, value, place: digest("namespace", [_dict(self, vars(value), place)]),
-    functools.partial: _by("func", "args", "keywords"),
+    functools.partial: _partial,
+    collections.OrderedDict: _dict,
+    collections.defaultdict: lambda self, value, place: digest(
+        "defaultdict", [self.token(value.default_factory, place), _dict(self, value, place)]
+    ),
+    collections.deque: lambda self, value, place: digest("deque", [repr(value.maxlen), _sequence(self, value, place)]),
+    array.array: lambda self, value, place: f"array:{value.typecode}:{value.tobytes().hex()}",
+    decimal.Decimal: lambda self, value, place: f"decimal:{value}",
+    **dict.fromkeys(
+        (datetime.date, datetime.time, datetime.datetime, datetime.timedelta), lambda self, value, place: repr(value)
+    ),
     functools.cached_property: _by("func"),
     functools.partialmethod: _by("func", "args", "keywords"),
     property: _by("fget", "fset", "fdel"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import functools
 import os
 import platform
@@ -23,7 +24,7 @@ _NO_MATTER = (
     "jax_captured_constants", "jax_transfer_guard", "jax_compiler_detailed_logging", "jax_check_proxy_envs",
     "jax_no_tracing", "jax_no_execution", "jax_check_tracer_leaks", "jax_send_traceback",
 )  # fmt: skip
-_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")
+_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE", "PYTHONHASHSEED")
 _FORMAT = "3"  # of stored programs; a different number invalidates all of them
 
 
@@ -60,7 +61,9 @@ def _versions() -> dict[str, str]:
         "jaxlib": jaxlib_version(),
         "numpy": np.__version__,
         "plait": str(getattr(own, "__version__", "")),
-        "optimised": str(sys.flags.optimize),
+        "flags of python": f"{sys.flags.optimize} {sys.flags.dev_mode}",
+        "numpy's errors": str(np.geterr()),
+        "decimal": str(decimal.getcontext()),
     }
 
 

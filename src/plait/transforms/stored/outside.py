@@ -22,6 +22,7 @@ import importlib.machinery
 import importlib.util
 import inspect
 import io
+import linecache
 import logging
 import os
 import pickle
@@ -31,6 +32,7 @@ import random
 import runpy
 import socket
 import sys
+import tempfile
 import threading
 import time
 import typing
@@ -42,7 +44,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from .origins import Origin, origin_of
+from ...origins import Origin, is_own, origin_of
 
 _SYSTEM = sys.modules[os.name if os.name in sys.modules else "posix"]  # the module that defines the functions of os
 _HARMLESS = frozenset({"fspath", "_path_normpath", "_path_splitroot", "get_terminal_size", "getpid", "cpu_count"})
@@ -87,13 +89,15 @@ _RUNNING = frozenset({
 })  # fmt: skip
 _REACHING = frozenset({
     sys._getframe, sys._current_frames, builtins.globals, builtins.eval, builtins.exec, builtins.__import__,
-    sys.setprofile,
+    sys.setprofile, sys.getrecursionlimit,
 })  # fmt: skip
 _RUNNING_CODE = _codes([ThreadPoolExecutor.submit, threading.Thread.start, pickle._loads])  # type: ignore[attr-defined]
 _REACHING_CODE = _codes([
     inspect.currentframe, inspect.stack, inspect.trace, inspect.getmodule, inspect.getsource, inspect.getsourcelines,
     inspect.findsource, inspect.getdoc, inspect.getcomments, inspect.getclosurevars, inspect.get_annotations,
-    importlib.reload, importlib.util.module_from_spec, runpy.run_path, runpy.run_module, typing.get_type_hints,
+    inspect.signature, inspect.getfullargspec, linecache.getline, linecache.getlines, tempfile.gettempdir,
+    importlib.util.find_spec, importlib.reload, importlib.util.module_from_spec, runpy.run_path, runpy.run_module,
+    typing.get_type_hints,
 ])  # fmt: skip
 _IMPORTS = id(importlib.import_module.__code__)
 _LOGGERS = id(logging.getLogger.__code__)
@@ -111,6 +115,30 @@ REACHING_NAMES = frozenset({
     ("sys", "modules"), ("sys", "_getframe"), ("sys", "_current_frames"), ("io", "FileIO"), ("_io", "FileIO"),
     ("pickle", "loads"), ("pickle", "load"), ("pickle", "Unpickler"), ("gc", "get_objects"), ("gc", "get_referrers"),
 })  # fmt: skip
+
+# What a function with cached results may have read before the trace, when nothing was reported.
+_READING_MODULES = frozenset({
+    "pathlib", "_io", "io", "os", "json", "pickle", "csv", "glob", "shutil", "tempfile", "datetime", "urllib", "http",
+    "sqlite3", "configparser", "tomllib", "platform", "locale", "getpass", "zipfile", "gzip", "bz2", "lzma",
+    "linecache", "pkgutil", "importlib",
+})  # fmt: skip
+_READING = frozenset({id(each) for each in (np.load, np.loadtxt, np.genfromtxt, np.fromfile, np.memmap, jnp.load)})
+_CALCULATING = frozenset({"flax", "optax", "einops", "chex", "jaxtyping"})
+
+
+def refusal_of_cached(module: str, name: str, value: Any) -> str | None:
+    """Why a program that uses a kept result cannot be stored, if the function that made it uses this value.
+
+    Args:
+        module, name: where the function finds the value.
+    """
+    own = str(getattr(value, "__module__", None) or module)
+    top = own.partition(".")[0]
+    is_package = origin_of(own) is Origin.PACKAGE and not is_own(own) and top not in _CALCULATING
+    if not (id(value) in _READING or top in _READING_MODULES or is_package):
+        return None
+    return f"a function with cached results uses {module}.{name}, and what that read before the trace was not seen"
+
 
 # Modules in which nothing of the program is computed; of importlib, only what imports.
 _NO_PROGRAM = frozenset({

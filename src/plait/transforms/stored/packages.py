@@ -7,7 +7,6 @@ belongs to the user; everything else is made by the package itself, whose files 
 
 from __future__ import annotations
 
-import enum
 import functools
 import importlib
 import inspect
@@ -16,19 +15,15 @@ from collections.abc import Iterator
 from types import FunctionType, ModuleType
 from typing import Any
 
-import numpy as np
-
-from ..._compat import ArrayImpl
 from ...core.objects.named import Sentinel
+from ...origins import Origin, contents_of, is_own, is_users, origin_of
 from .codes import code_token, content_of, digest
-from .descriptions import PLAIN, Describer
-from .origins import Origin, contents_of, is_own, is_users, origin_of
+from .descriptions import Describer
+from .values import PLAIN, is_plain
 
 Setting = tuple[str, ...]  # a module, and the attributes that lead to a value
 
 _ABSENT: Any = Sentinel(__name__, "_ABSENT", "<absent>")
-_SCALARS = PLAIN | {bytes, complex, range, slice, np.ndarray, ArrayImpl}
-_CONTAINERS = (tuple, list, set, frozenset)
 
 
 def setting_of(names: Setting, describer: Describer) -> tuple[Setting, str | None]:
@@ -38,16 +33,25 @@ def setting_of(names: Setting, describer: Describer) -> tuple[Setting, str | Non
         Unrecordable: a value of the user's that cannot be described.
     """
     value: Any = sys.modules.get(names[0])
-    is_compared = False  # plait's settings are compared by themselves, and so are JAX's
+    is_compared, module = False, None  # plait's settings are compared by themselves, and so are JAX's
     for i, name in enumerate(names[1:], 2):
         if isinstance(value, ModuleType):
             module = contents_of(value).get("__name__")
             is_compared = not is_own(module) and origin_of(module) is not Origin.VERSION
+        else:
+            module = None
         value = _attribute(value, name)
-        users = [("", value)] if is_users(value) else [*_users_functions(value)]
-        if users or (is_compared and _is_plain(value)):
+        users = [("", value)] if is_users(value) or type(value) is functools.partial else [*_users_functions(value)]
+        if users or (is_compared and is_plain(value)):
             return names[:i], describer.token(users or value, ".".join(names[:i]))
+        if isinstance(module, str) and origin_of(module) is Origin.VERSION and _is_function(value):
+            return (module, name), f"{type(value).__name__}:{value.__module__}:{value.__qualname__}"
     return names, None
+
+
+def _is_function(value: Any) -> bool:
+    """Whether a value of JAX or NumPy is a function; a program may replace it."""
+    return callable(value) and not isinstance(value, type) and isinstance(getattr(value, "__qualname__", None), str)
 
 
 def _attribute(value: Any, name: str) -> Any:
@@ -55,19 +59,6 @@ def _attribute(value: Any, name: str) -> Any:
     if isinstance(value, ModuleType):
         return contents_of(value).get(name, _ABSENT)
     return inspect.getattr_static(value, name, _ABSENT)
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether a value consists of numbers, texts and arrays."""
-    kind = type(value)
-    if kind in _SCALARS or isinstance(value, (np.generic, enum.Enum)):
-        return True
-    try:
-        if kind is dict:
-            return all(_is_plain(each) for item in value.copy().items() for each in item)
-        return kind in _CONTAINERS and all(map(_is_plain, [*value]))
-    except RecursionError:
-        return False
 
 
 def _users_functions(value: Any) -> Iterator[tuple[str, FunctionType]]:

@@ -27,14 +27,15 @@ from typing import Any
 import numpy as np
 
 from ...core.objects.named import Sentinel
+from ...origins import Origin, origin_of
 from .codes import cells_of, code_token, content_of, inner_codes
 from .descriptions import IMPURE, Describer, Unrecordable
 from .names import names_in
-from .origins import Origin, origin_of
-from .outside import REACHING_NAMES, only_listens, refusal_in_c, refusal_in_python
+from .outside import REACHING_NAMES, only_listens, refusal_in_c, refusal_in_python, refusal_of_cached
 from .packages import Setting, setting_of
 
 _ABSENT: Any = Sentinel(__name__, "_ABSENT", "<absent>")
+_EXISTS = ""  # in place of a name: whether the module can be imported
 _HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
 
@@ -197,7 +198,9 @@ class Recording:
                     continue  # compared by its code and files
                 for code in inner_codes(function.__code__):
                     for read in self.read(code, function.__globals__):
-                        if not isinstance(value_of(read), ModuleType):
+                        value = value_of(read)
+                        if not isinstance(value, ModuleType):
+                            self._refuse(refusal_of_cached(*read, value))
                             token_of(read, around)
 
     def finish(self) -> None:
@@ -252,6 +255,8 @@ class Recording:
             module = importlib.util.resolve_name("." * level + name, package) if level else name
             if module in sys.modules:
                 self._record(module, chain)
+            else:  # the code may have noticed that it is missing
+                self.reads[module, _EXISTS] = token_of((module, _EXISTS), self.describer)
 
 
 _REFUSED = "refused:"
@@ -325,6 +330,8 @@ def value_of(read: Read) -> Any:
 
 def token_of(read: Read, describer: Describer) -> str:
     """The description of the current value of a name in a module."""
+    if read[1] == _EXISTS:
+        return "found" if _exists(read[0]) else "absent"
     value = value_of(read)
     if isinstance(value, ModuleType):
         return describer.module(value)
@@ -334,6 +341,14 @@ def token_of(read: Read, describer: Describer) -> str:
         if origin_of(read[0]) is Origin.VERSION and _is_its_own(value):
             return f"opaque:{read[0]}:{read[1]}"  # JAX's settings are compared one by one
         raise
+
+
+def _exists(module: str) -> bool:
+    """Whether a module can be imported."""
+    try:
+        return module in sys.modules or importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError, AttributeError):
+        return False
 
 
 def _is_its_own(value: Any) -> bool:

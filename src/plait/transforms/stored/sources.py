@@ -21,9 +21,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import FunctionType, ModuleType
 
+from ...origins import Origin, contents_of, origin_of, places_of
 from .codes import digest
 from .descriptions import Unrecordable
-from .origins import Origin, contents_of, origin_of, places_of
 
 _HEAD = 1 << 16  # of a compiled module, which contains the identity of its build
 _digests: weakref.WeakKeyDictionary[ModuleType, str] = weakref.WeakKeyDictionary()

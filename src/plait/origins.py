@@ -54,10 +54,16 @@ def is_users(value: Any) -> bool:
     use: ``functools.wraps`` gives them the name of another."""
     if isinstance(value, FunctionType):
         module = value.__globals__.get("__name__")
-    else:
-        module = getattr(value if isinstance(value, type) else type(value), "__module__", None)
+        return isinstance(module, str) and origin_of(module) is Origin.USER
+    module = getattr(value if isinstance(value, type) else type(value), "__module__", None)
     # some types in C belong to a module that does not exist
     return isinstance(module, str) and module in sys.modules and origin_of(module) is Origin.USER
+
+
+def is_users_module(module: ModuleType) -> bool:
+    """Whether a module is of the user's."""
+    name = contents_of(module).get("__name__")
+    return isinstance(name, str) and origin_of(name) is Origin.USER
 
 
 def is_own(module: str | None) -> bool:
