@@ -18,6 +18,7 @@ from hypothesis import given, settings
 
 import plait
 from plait.errors import ArgumentError, ArgumentTypeError, FilterError, GraphError, ShapeError, SharingError
+from tests.sampling import slow_but
 
 from .stacks import FEATURES, KINDS, Block, Net, Wider, blocks_of, pair
 
@@ -554,37 +555,37 @@ def given_nested() -> Any:
 
 
 TWICE = {
-    "jit": (lambda m: plait.jit(doubled)(m, m.inner[1]), "args[0].inner[1].w and args[1].w", "pass the model alone"),
+    "jit": (lambda m: plait.jit(doubled)(m, m.inner[1]), "model.inner[1].w and block.w", "pass the model alone"),
     "by name": (
         lambda m: plait.jit(doubled)(m, block=m.inner[1]),
-        "args[0].inner[1].w and args[1].w",
+        "model.inner[1].w and block.w",
         "pass the model alone",
     ),
     "in a list": (
         lambda m: plait.jit(lambda m, blocks: doubled(m, blocks[0]))(m, [m.inner[2]]),
-        "args[0].inner[2].w and args[1][0].w",
+        "m.inner[2].w and blocks[0].w",
         "pass the model alone",
     ),
-    "grad": (lambda m: plait.grad(product)(m, m.inner[1]), "args[0].inner[1].w and args[1].w", "pass the model alone"),
+    "grad": (lambda m: plait.grad(product)(m, m.inner[1]), "model.inner[1].w and block.w", "pass the model alone"),
     "vmap": (
         lambda m: plait.vmap(lambda x, m, b: m(x) * b.w[...], in_axes=(0, None, None))(jnp.ones(3), m, m.inner[1]),
-        "args[1].inner[1].w and args[2].w",
+        "m.inner[1].w and b.w",
         "pass the model alone",
     ),
     "two views": (
         lambda m: plait.jit(doubled)(m.inner[1], m.inner[1]),
-        "args[0].w and args[1].w",
+        "model.w and block.w",
         "index the stack once",
     ),
-    "nested": (lambda _: given_nested(), "args[0].inner[0].w and args[1].w", "pass the model alone"),
+    "nested": (lambda _: given_nested(), "block.inner[0].w and leaf.w", "pass the model alone"),
     "an attribute, jit": (
         lambda _: plait.jit(lambda m: m.net(1.0))(Storing()),
-        "args[0].net.inner[0].w and args[0].first.w",
+        "m.net.inner[0].w and m.first.w",
         "do not store a view",
     ),
     "an attribute, grad": (
         lambda _: plait.grad(lambda m: product(m.net, m.first))(Storing()),
-        "args[0].net.inner[0].w and args[0].first.w",
+        "m.net.inner[0].w and m.first.w",
         "do not store a view",
     ),
 }
@@ -653,18 +654,103 @@ def attending_twice(make: Any) -> Holder:
     return Holder(make([Holder(make([Attending(rngs) for _ in range(2)])) for _ in range(3)]))
 
 
-@pytest.mark.parametrize("make", [attending, attending_twice], ids=["stack", "nested"])
-@pytest.mark.parametrize("per_sequence", [False, True])
-def test_a_view_gives_each_layer_its_cache(make: Any, per_sequence: bool) -> None:
+def attentions(model: Any) -> list[Any]:
+    return [module for _, module in plait.iter_modules(model) if isinstance(module, plait.MultiHeadAttention)]
+
+
+def set_attributes(model: Any, options: Any) -> Any:
+    model.set_attributes(decode=True, **options)
+    return model
+
+
+def init_cache(model: Any, options: Any) -> Any:
+    model.set_attributes(decode=True)
+    for attention in attentions(model):
+        attention.init_cache((3, 4, FEATURES), per_sequence=options["per_sequence"])
+    return model
+
+
+def replaced(model: Any, options: Any) -> Any:
+    model.set_attributes(decode=True)
+
+    def with_cache(path: Any, attention: Any) -> Any:
+        attention.init_cache((3, 4, FEATURES), per_sequence=options["per_sequence"])
+        return attention
+
+    plait.select(model, plait.MultiHeadAttention).replace(with_cache)
+    return model
+
+
+CACHES = {
+    "view": lambda model, options: plait.view(model, decode=True, **options),
+    "set_attributes": set_attributes,
+    "init_cache": init_cache,
+    "select": replaced,
+}
+FAST_CACHES = [("view", "nested", False), ("set_attributes", "stack", True), ("init_cache", "nested", True)]
+EVERY_CACHE = [(way, make, each) for way in CACHES for make in ("stack", "nested") for each in (False, True)]
+
+
+@pytest.mark.parametrize(("way", "make", "per_sequence"), slow_but(FAST_CACHES, EVERY_CACHE))
+def test_each_layer_has_its_cache(way: str, make: str, per_sequence: bool) -> None:
     """ST3: the batch is as large as the stack is deep, so that only the axis of layers tells them apart."""
     x = jax.random.normal(jax.random.key(0), (3, 4, FEATURES))
     found = []
     for kind in (plait.List, plait.Stack):
         options = {"batch_size": 3, "max_length": 4, "per_sequence": per_sequence}
-        decoder = plait.view(make(kind), decode=True, **options)
+        model = attending(kind) if make == "stack" else attending_twice(kind)
+        decoder = CACHES[way](model, options)
         step = plait.jit(forward)
         found.append(jnp.concatenate([decoder(x[:, :1]), *(step(decoder, x[:, t : t + 1]) for t in (1, 2, 3))], 1))
     np.testing.assert_allclose(found[1], found[0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_cache_is_made_anew() -> None:
+    """Also by a part of a stack, and in a program."""
+    stack = attending_twice(plait.Stack).inner
+    stack.set_attributes(decode=True)
+    [attention] = attentions(stack)
+    for length in (4, 6):
+        attention.init_cache((2, length, FEATURES))
+        assert attention.cached_key.shape == (3, 2, 2, length, 2, FEATURES // 2)
+        assert attention.cache_index.shape == (3, 2)
+    plait.jit(lambda stack: attentions(stack)[0].init_cache((5, 1, FEATURES)))(stack)
+    assert attention.cached_key.shape == (3, 2, 5, 1, 2, FEATURES // 2)
+    assert stack[0].inner[1].attention.cached_key.shape == (5, 1, 2, FEATURES // 2)
+    inner = attentions(stack[0])[0]
+    with pytest.raises(GraphError, match="a changed attribute"):
+        inner.init_cache((2, 4, FEATURES))
+
+
+class Remembering(plait.Module):
+    """A layer of a user, whose mode creates a variable."""
+
+    def __init__(self) -> None:
+        self.cache: Any = None
+
+    def set_view(self, memory: int | None = None) -> None:
+        if memory is not None:
+            self.cache = plait.Cache(jnp.zeros((memory,)), out_sharding=("memory",))
+
+
+MODES = {
+    "view": lambda m: plait.view(m, memory=3),
+    "set_attributes": lambda m: m.set_attributes(memory=3),
+    "of a part": lambda m: [
+        part.set_attributes(memory=3) for _, part in plait.iter_modules(m) if hasattr(part, "cache")
+    ],
+}
+
+
+@pytest.mark.parametrize("way", MODES)
+def test_a_variable_that_a_mode_creates_is_that_of_each_layer(way: str) -> None:
+    inner = [plait.Stack([Remembering() for _ in range(3)], axis="inner") for _ in range(2)]
+    model = Holder(plait.Stack(inner, axis="layers"))
+    found = MODES[way](model)
+    model = found if isinstance(found, Holder) else model
+    assert model.inner[0][1].cache.shape == (3,)
+    whole = plait.variables(model.inner)["0:2"]["0:3"]["cache"]
+    assert (whole.shape, whole.out_sharding) == ((2, 3, 3), ("layers", "inner", "memory"))
 
 
 def test_views_of_layers_share_the_cache_of_their_stack() -> None:
@@ -678,14 +764,14 @@ def test_views_of_layers_share_the_cache_of_their_stack() -> None:
 
 def test_a_value_without_an_axis_of_layers_is_named() -> None:
     model = plait.view(attending(plait.Stack), decode=True)
-    for _, module in plait.iter_modules(model):
-        if isinstance(module, plait.MultiHeadAttention):
-            module.init_cache((2, 4, FEATURES))
+    for attention in attentions(model):
+        attention.cache_index = plait.Cache(jnp.zeros((2,), jnp.int32))
     with pytest.raises(ShapeError, match=re.escape("[0:3].attention.cache_index")) as caught:
         model(jnp.ones((2, 1, FEATURES)))
     assert "plait.view(model, decode=True" in str(caught.value)
-    with pytest.raises(ShapeError, match="no axis of layers"):
-        model.inner[1].attention.cache_index[...]
+    for index in range(3):
+        with pytest.raises(ShapeError, match="no axis of layers"):
+            model.inner[index].attention.cache_index[...]
 
 
 # Random streams -------------------------------------------------------------------------------------------------------
@@ -734,9 +820,7 @@ class Sowing(Leaf):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize(
-    "call", [forward, plait.jit(forward), plait.capture(forward, plait.Intermediate)], ids=["eager", "jit", "capture"]
-)
+@pytest.mark.parametrize("call", [forward, plait.jit(forward)], ids=["eager", "jit"])
 def test_a_view_that_sows_alone_is_told_how_to(call: Any) -> None:
     stack = plait.Stack([Sowing(1.0) for _ in range(3)])
     with pytest.raises(GraphError, match=r"plait.capture\(model, plait.Intermediate\)") as caught:

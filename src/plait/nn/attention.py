@@ -16,6 +16,7 @@ from ..core.objects.module import Module
 from ..core.objects.rngs import Rngs, RngStream
 from ..core.objects.statics import HashableMapping
 from ..core.objects.variable_kinds import Cache
+from ..core.tools.every_layer import for_every_layer
 from ..errors import ArgumentError, ShapeError
 from ..typing import Array, ArrayLike, DTypeLike, Initializer, PrecisionLike, Shape
 from .checks import check_last_axis, check_min_rank, resolve_switch, weight_length
@@ -374,7 +375,8 @@ class MultiHeadAttention(Module):
         """
         sizes = (self.num_kv_heads, self.head_dim)
         caches = empty_cache(input_shape, *sizes, dtype, per_sequence=per_sequence, layer=self)
-        self.cached_key, self.cached_value, self.cache_index = caches
+        with for_every_layer(self):
+            self.cached_key, self.cached_value, self.cache_index = caches
 
     def _with_step(self, key: Array, value: Array, index: Array) -> tuple[Array, Array]:
         """The keys and values of the cache and of this step."""

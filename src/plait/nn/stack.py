@@ -19,7 +19,6 @@ import numpy as np
 from jax.tree_util import tree_flatten, tree_unflatten
 
 from ..core.graph.axes import PARTITION_NAME
-from ..core.graph.flatten import Walk
 from ..core.graph.locate import describe_place
 from ..core.objects.containers import List
 from ..core.objects.filters import Not
@@ -29,22 +28,27 @@ from ..core.objects.nodes import Static
 from ..core.objects.pytree import Pytree
 from ..core.objects.rngs import Rngs
 from ..core.objects.variable_kinds import Param
+from ..core.tools.every_layer import note_stack
 from ..core.tools.stack_records import layers_recorded, with_records
 from ..core.tools.stacking import (
+    LayerWrite,
     check_equal,
     check_layers,
     described,
     is_same_layer,
     layer_copy,
     layer_view,
+    layer_writes,
     place_new,
     smallest_period,
     stacked,
+    write_layer,
 )
 from ..errors import ArgumentError, ArgumentTypeError
 from ..paths import layers_key
 from ..transforms.batching import vmap
 from ..transforms.call.call import Call
+from ..transforms.call.functions import check_function
 from ..transforms.call.loop_rules import Loop
 from ..transforms.call.prefixes import Carry, Prefix, StateAxes, is_graph_leaf
 from ..transforms.layer_scan import Recomputing, scan_layers
@@ -168,6 +172,10 @@ class Stack(Module):
             drawn = sum(draws[i % self.period][name] for i in range(number))
             stream.count.set_value(stream.count.get_value() + np.uint32(drawn))
 
+    def _graph_flatten(self) -> tuple[list[tuple[str, Any]], Any]:
+        note_stack(self)
+        return super()._graph_flatten()
+
     # The groups -------------------------------------------------------------------------------------------------------
 
     def _groups(self) -> list[range]:
@@ -176,10 +184,10 @@ class Stack(Module):
         loop = [range(first, whole, self.period) for first in range(self.period)] if whole else []
         return [*loop, *(range(i, i + 1) for i in range(whole, self.depth))]
 
-    def _group_of(self, layer: int) -> tuple[str, int]:
-        """The key of the group of a layer, and its place there."""
+    def _group_of(self, layer: int) -> tuple[str, int, int]:
+        """The key of the group of a layer, its place there, and the number of layers there."""
         layers = next(layers for layers in self._groups() if layer in layers)
-        return layers_key(layers), layers.index(layer)
+        return layers_key(layers), layers.index(layer), len(layers)
 
     # A list -----------------------------------------------------------------------------------------------------------
 
@@ -194,15 +202,14 @@ class Stack(Module):
         if isinstance(index, slice):
             return [self[i] for i in range(self.depth)[index]]
         layer = self._layer(index)
-        key, place = self._group_of(layer)
-        return with_records(self, layer, layer_view(self.__dict__[key], place, self.axis))
+        key, place, count = self._group_of(layer)
+        return with_records(self, layer, key, layer_view(self.__dict__[key], place, count, self.axis))
 
     def __setitem__(self, index: int | slice, block: Any) -> None:
         """Write the values of another block of the same structure into a layer; or of a list of blocks into a slice.
 
-        A block of this stack is a view, so it has the new values as soon as they are written, and
-        ``stack[0], stack[1] = stack[1], stack[0]`` loses a layer. A slice reads all blocks before it writes:
-        ``stack[:2] = [stack[1], stack[0]]``.
+        Earlier views of the layer keep its old values, and are views no more, as a block that was taken out of a list.
+        So ``stack[0], stack[1] = stack[1], stack[0]`` exchanges two layers.
         """
         layers = [*range(self.depth)[index]] if isinstance(index, slice) else [self._layer(index)]
         blocks = list(block) if isinstance(index, slice) else [block]
@@ -213,15 +220,16 @@ class Stack(Module):
                 expected="one block for each layer",
                 do=_OTHER_DEPTH,
             )
-        writes = [write for pair in zip(layers, blocks, strict=True) for write in self._writes(*pair)]
-        for own, value in writes:
-            own.set_raw_value(value)
+        for write in [write for pair in zip(layers, blocks, strict=True) for write in self._writes(*pair)]:
+            write_layer(write)
 
-    def _writes(self, layer: int, block: Any) -> list[tuple[Any, Any]]:
-        """The variables of a layer, each with its new value from a block."""
-        views, blocks = Walk(), Walk()
-        check_equal(views.add(self[layer]), blocks.add(block), f"blocks[{layer}]", "the new block")
-        return [(own, other.get_raw_value()) for own, other in zip(views.leaves, blocks.leaves, strict=True)]
+    def _writes(self, layer: int, block: Any) -> list[LayerWrite]:
+        """What gives a layer the values of a block; nothing if the block is that layer."""
+        view = self[layer]
+        if is_same_layer(view, block):
+            return []
+        key, place, _ = self._group_of(layer)
+        return layer_writes(self.__dict__[key], view, place, block, (f"blocks[{layer}]", "the new block"))
 
     def __delitem__(self, index: Any) -> None:
         raise ArgumentTypeError(
@@ -251,7 +259,7 @@ class Stack(Module):
             'Linear'
         """
         places = map(self._group_of, range(self.depth))
-        return List([layer_copy(self.__dict__[key], place, self.axis) for key, place in places])
+        return List([layer_copy(self.__dict__[key], place, count, self.axis) for key, place, count in places])
 
     # The loop ---------------------------------------------------------------------------------------------------------
 
@@ -281,6 +289,10 @@ class Stack(Module):
         Returns:
             The last ``x``, and the outputs.
 
+        Raises:
+            ArgumentTypeError: ``f`` is not callable.
+            ArgumentError: ``f`` is a bound method of a module, whose module would be a hidden constant.
+
         Example:
             >>> stack = plait.Stack(lambda rngs: plait.Linear(2, 2, rngs=rngs), 3, rngs=plait.Rngs(0))
             >>> def step(linear, x, scale):
@@ -290,6 +302,7 @@ class Stack(Module):
             >>> len(squares), squares.stack().shape
             (3, (3,))
         """
+        check_function(f, "Stack.scan")
         return self._run(f, x, args, kwargs)
 
     def _run(self, f: Callable[..., Any], x: Any, args: Any, kwargs: Any) -> tuple[Any, PerLayer]:
@@ -319,13 +332,13 @@ class Stack(Module):
         shared = [leaf for leaf in leaves if not _is_each(leaf)]
         parts = self.remat if isinstance(self.remat, dict) else {}
         places = tuple(map(_is_each, leaves))
-        period = _Period(keys, treedef, places, tuple(sorted(parts.items())), None if f is _call else Static(f))
+        period = _Period(keys, treedef, places, tuple(sorted(parts.items())))
         blocks = {key: self.__dict__[key] for key in keys}
-        axes = (Carry, 0, 0, [_SHARED if is_graph_leaf(leaf) else None for leaf in shared], None)
+        axes = (Carry, 0, 0, [_SHARED if is_graph_leaf(leaf) else None for leaf in shared], None, None)
         call = Call(
             "Stack",
-            _iteration if f is _call else lambda *args: _iteration(*args),
-            (x, blocks, each, shared, Static(period)),
+            _iteration,
+            (x, blocks, each, shared, Static(period), Static(f)),
             ins=Prefix.of("Stack", "the arguments", axes, updates=True),
             outs=Prefix.of("Stack", "the output", (Carry, 0), updates=True),
             axis_metadata={PARTITION_NAME: self.axis},
@@ -359,17 +372,15 @@ class _Period:
         treedef: of ``(args, kwargs)``.
         places: which of its leaves have a value for each layer.
         parts: the parts of a block that are recomputed, as pairs.
-        f: what to do with a block; ``None`` is to call it.
     """
 
     keys: tuple[str, ...]
     treedef: Any
     places: tuple[bool, ...]
     parts: tuple[tuple[str, Any], ...]
-    f: Any
 
 
-def _iteration(x: Any, blocks: dict[str, Any], each: list[Any], shared: list[Any], period: _Period) -> Any:
+def _iteration(x: Any, blocks: dict[str, Any], each: list[Any], shared: list[Any], period: _Period, f: Any) -> Any:
     """One iteration: the blocks of one period, in order."""
     outputs = []
     for number, key in enumerate(period.keys):
@@ -378,9 +389,7 @@ def _iteration(x: Any, blocks: dict[str, Any], each: list[Any], shared: list[Any
         args, kwargs = tree_unflatten(period.treedef, leaves)
         block = blocks[key]
         with recomputed_parts(block, dict(period.parts)):
-            x, out = (
-                (block(x, *args, **kwargs), None) if period.f is None else period.f.value(block, x, *args, **kwargs)
-            )
+            x, out = (block(x, *args, **kwargs), None) if f is _call else f(block, x, *args, **kwargs)
         outputs.append(out)
     return x, outputs
 

@@ -8,13 +8,16 @@ exactly. (rules G19 to G24)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import Any
 
 from ...paths import format_path
 from ..objects.attributes import contains_itself
 from ..objects.cells import metadata_key
 from ..objects.clock import Stamp, mark_seen
+from ..objects.layer_cells import views_exist
+from ..objects.layers_once import Found, LayersOnce
 from ..objects.nodes import (
     _KINDS,
     GRAPH_REGISTRY,
@@ -27,6 +30,7 @@ from ..objects.nodes import (
     pytree_impl,
 )
 from ..objects.state import State, tracking_of
+from ..objects.variables import Variable
 from .graphdef import (
     GraphDef,
     Link,
@@ -95,6 +99,10 @@ class IndexMap(dict[int, Any]):
 class Walk:
     """The result of one or several walks with a shared index, in order.
 
+    Args:
+        refs: the objects of earlier walks, which become back-references.
+        names: returns the names of the roots, for errors.
+
     Attributes:
         refs: object → index.
         leaves: variables, references, arrays and data leaves.
@@ -103,23 +111,61 @@ class Walk:
         containers: mutable plain containers, each with a copy of its contents.
     """
 
-    __slots__ = ("_latest_state", "containers", "leaves", "links", "refs", "stamps")
+    __slots__ = (
+        "_checked",
+        "_latest_state",
+        "_names",
+        "_once",
+        "_roots",
+        "containers",
+        "leaves",
+        "links",
+        "refs",
+        "stamps",
+    )
 
-    def __init__(self, refs: RefMap | None = None) -> None:
+    def __init__(self, refs: RefMap | None = None, names: Callable[[], Sequence[str]] | None = None) -> None:
         self.refs = RefMap() if refs is None else refs
         self.leaves: list[Any] = []
         self.links: list[Link] = []
         self.stamps: list[Stamp] | None = []
         self.containers: list[tuple[Any, Any]] = []
         self._latest_state: Stamp | None = None
+        self._names = names
+        self._once: LayersOnce | None = None
+        self._checked = self._roots = 0
 
     def add(self, root: Any, link: Link = None) -> GraphDef:
-        """Walk one root. Returns its graphdef, and appends to leaves, links and the other attributes."""
+        """Walk one root. Returns its graphdef, and appends to leaves, links and the other attributes.
+
+        Raises:
+            SharingError: the walk met a layer of a stack twice; names both paths.
+        """
         kind = _KINDS.get(type(root)) or _classify(root)
         if kind is not Kind.GRAPH and kind is not Kind.PYTREE:
-            return self._add_leaf(root, kind, link)
-        seen = self.refs.get(root) if kind is Kind.GRAPH else None
-        return self._add_node(root, kind, link) if seen is None else node_ref(type(root), seen)
+            graphdef = self._add_leaf(root, kind, link)
+        else:
+            seen = self.refs.get(root) if kind is Kind.GRAPH else None
+            graphdef = self._add_node(root, kind, link) if seen is None else node_ref(type(root), seen)
+        if views_exist():
+            self._check_layers()
+        self._roots += 1
+        return graphdef
+
+    def _check_layers(self) -> None:
+        """Raise if a layer of a stack is among the leaves twice."""
+        once = self._once
+        if once is None:
+            once = self._once = LayersOnce(self._names)
+            own = set(map(id, self.leaves))
+            for item in self.refs:
+                if isinstance(item, Variable) and id(item) not in own:
+                    once.add(Found(item, self._roots, None))
+        for place in range(self._checked, len(self.leaves)):
+            leaf = self.leaves[place]
+            if isinstance(leaf, Variable):
+                once.add(Found(leaf, self._roots, functools.partial(path_of, self.links[place])))
+        self._checked = len(self.leaves)
 
     def _add_leaf(self, leaf: Any, kind: Kind, link: Link) -> GraphDef:
         """Add a variable, reference or array; one that was visited before becomes a back-reference."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..objects.clock import Stamp, clock
@@ -50,6 +50,9 @@ class Contents:
 class CachedWalk:
     """One or several roots, walked with one index.
 
+    Args:
+        names: returns the names of the roots, for errors.
+
     Attributes:
         graphdefs: one for each root.
         cells: the cells of the variables in walk order; arrays are ``Constant``s.
@@ -62,9 +65,9 @@ class CachedWalk:
             reference cells, not the walk.
     """
 
-    def __init__(self, roots: tuple[Any, ...]) -> None:
+    def __init__(self, roots: tuple[Any, ...], names: Callable[[], Sequence[str]] | None = None) -> None:
         self.stamp = clock.now  # before the walk, so a concurrent change makes this time outdated
-        walk = Walk()
+        walk = Walk(names=names)
         graphdefs, counts = [], []
         # The contents of plain containers per root, as callables, because all roots except the first are referenced
         # weakly.
@@ -153,8 +156,15 @@ def _unchanged(container: tuple[Any, Any]) -> bool:
     )
 
 
-def find_walk(roots: tuple[Any, ...]) -> CachedWalk:
-    """The cached walk of these roots, or a new one, cached on the first root if possible."""
+def find_walk(roots: tuple[Any, ...], names: Callable[[], Sequence[str]] | None = None) -> CachedWalk:
+    """The cached walk of these roots, or a new one, cached on the first root if possible.
+
+    Args:
+        names: returns the names of the roots, for errors.
+
+    Raises:
+        SharingError: a layer of a stack is in the roots twice.
+    """
     first = roots[0]
     try:
         kept = first._walks
@@ -166,7 +176,7 @@ def find_walk(roots: tuple[Any, ...]) -> CachedWalk:
         if walk is not None and walk.is_current() and _same_roots(walk.others, roots):
             return walk
         drop_walk(kept, key)
-    walk = CachedWalk(roots)
+    walk = CachedWalk(roots, names)
     if walk.stamps is not None and kind_of(first) in (Kind.GRAPH, Kind.VARIABLE):
         try:
             walk.others = tuple(weakref.ref(root, _forget(weakref.ref(first), key)) for root in roots[1:])

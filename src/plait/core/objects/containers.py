@@ -16,8 +16,9 @@ from .clock import mark_changed
 from .hidden_statics import hide_static, show_static
 from .module import Module
 from .named import from_named
+from .node_info import NodeInfo
 from .nodes import DataElem, check_index
-from .pytree import NodeInfo, Pytree, own_info
+from .pytree import Pytree, check_no_view, own_info
 from .trace_guard import check_trace
 from .variables import Variable
 
@@ -50,6 +51,7 @@ class List(Module, MutableSequence[A], _slots=True):
 
     def _change(self) -> NodeInfo:
         check_trace(self._info.trace, self, "change a")
+        check_no_view(self)
         return self._info
 
     def __len__(self) -> int:
@@ -152,7 +154,7 @@ class List(Module, MutableSequence[A], _slots=True):
                 self._elements.append(value)
             else:
                 self.__dict__[key] = value
-        mark_changed(self._info)
+        self._info.mark_rebuilt()
 
     # As a JAX pytree
 

@@ -1,4 +1,4 @@
-"""Graphs that JAX flattens as trees: cycles raise an error, and lost sharing causes a warning.
+"""Graphs that JAX flattens as trees: cycles and stored views raise an error, and lost sharing causes a warning.
 
 JAX flattens an object by requesting its children one at a time, and flattens each before it requests the next. So while
 the outermost object yields its children, all other objects that JAX flattens are below it. A cycle would never end (and
@@ -17,8 +17,10 @@ from typing import Any
 from ...errors import GraphError, LostSharingWarning
 from ...notices import warn
 from ...paths import describe_path
+from .layer_cells import is_slice, views_exist
 from .nodes import Kind, kind_of
-from .visit import children_if_any, visit
+from .variables import Variable
+from .visit import check_layers, children_if_any, visit
 
 # JAX's own functions that flatten and use only the leaves, or only the structure.
 _KEEP_NO_TREE = {"tree_leaves", "leaves", "tree_structure", "structure", "tree_reduce", "tree_all", "block_until_ready"}
@@ -59,6 +61,7 @@ def watched(node: Any, children: Sequence[Any]) -> Iterable[Any]:
 
     Raises:
         GraphError: the object contains itself.
+        SharingError: the outermost object contains a layer of a stack twice.
 
     Warns:
         LostSharingWarning: an object or a variable has several paths from the outermost object.
@@ -83,6 +86,8 @@ def _from_root(root: Any, children: Sequence[Any]) -> Iterator[Any]:
     finally:
         _latest.flattening = None
     every = [*itertools.chain.from_iterable(seen)]
+    if views_exist() and any(isinstance(item, Variable) and is_slice(item._cell) for item in every):
+        check_layers(root)
     if len({*map(id, every)}) < len(every):
         _warn_of_shared(root, every)
 

@@ -7,8 +7,13 @@ accepts. The layer itself defines what a mode does; it need not be an attribute 
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+from collections.abc import Callable
 from typing import Any
+
+# ``core/tools/every_layer.py`` registers what surrounds a change of modes: node → context.
+around_changes: list[Callable[[Any], contextlib.AbstractContextManager[None]]] = []
 
 
 def mode_names(node: Any) -> set[str] | None:
@@ -19,3 +24,11 @@ def mode_names(node: Any) -> set[str] | None:
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return None
     return {parameter.name for parameter in parameters}
+
+
+def change_modes(node: Any, settings: dict[str, Any]) -> None:
+    """Call the ``set_view`` of a node, which may be a block of many layers."""
+    with contextlib.ExitStack() as around:
+        for enter in around_changes:
+            around.enter_context(enter(node))
+        node.set_view(**settings)

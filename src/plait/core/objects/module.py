@@ -8,7 +8,7 @@ from typing import Any, TypeVar, dataclass_transform
 from ...errors import ArgumentError
 from .attributes import _NOTHING, Mark, data, static
 from .filters import All, Predicate
-from .modes import mode_names
+from .modes import change_modes, mode_names
 from .pytree import Pytree
 from .sowing import Sowing
 from .visit import iter_graph_nodes
@@ -37,7 +37,7 @@ class Module(Sowing, Pytree):
     def set_attributes(self, *filters: Any, raise_if_not_found: bool = True, **attributes: Any) -> None:
         """Set existing attributes, or modes, on this module and all modules below it, in place.
 
-        If a name is not an attribute of a module, it is passed to the module's ``set_view``, if that accepts it.
+        Names that are no attributes of a module are passed to its ``set_view`` together, if that accepts them.
 
         Args:
             *filters: only modules that one of these matches are changed; without filters, all modules.
@@ -74,18 +74,20 @@ def set_attributes(node: Any, chosen: Predicate, attributes: dict[str, Any], *, 
         ArgumentError: no such node has an attribute, and ``raise_if_not_found`` is set.
     """
     missing = set(attributes)
-    for path, module in list(iter_graph_nodes(node)):
+    places = list(iter_graph_nodes(node))
+    for path, module in sorted(places, key=lambda place: not _is_view(place[1])):  # views raise before others change
         if chosen(path, module):
             modes = mode_names(module) or set()
-            for name, value in attributes.items():
-                # Not hasattr: an Rngs answers to every name.
-                if name in getattr(module, "__dict__", ()) or hasattr(type(module), name):
-                    setattr(module, name, value)
-                elif name in modes:
-                    module.set_view(**{name: value})  # type: ignore[attr-defined]
-                else:
-                    continue
-                missing.discard(name)
+            # Not hasattr: an Rngs answers to every name.
+            own = [
+                name for name in attributes if name in getattr(module, "__dict__", ()) or hasattr(type(module), name)
+            ]
+            for name in own:
+                setattr(module, name, attributes[name])
+            settings = {name: value for name, value in attributes.items() if name in modes and name not in own}
+            if settings:  # all at once, since some are given together
+                change_modes(module, settings)
+            missing.difference_update(own, settings)
     if missing and raise_if_not_found:
         raise ArgumentError(
             "Could not find at least one instance of the following attributes: no module has them",
@@ -93,6 +95,10 @@ def set_attributes(node: Any, chosen: Predicate, attributes: dict[str, Any], *, 
             expected="attributes of modules that the filters match",
             do="check the names, or pass raise_if_not_found=False",
         )
+
+
+def _is_view(node: Any) -> bool:
+    return isinstance(node, Pytree) and node._info.is_view
 
 
 class Object(Pytree, pytree=False):

@@ -42,11 +42,13 @@ from .attributes import (
     is_data,
 )
 from .cells import ARRAYS, run_through
-from .clock import Stamp, mark_changed
+from .clock import mark_changed
 from .hidden_statics import hide_static, show_static
 from .jax_flattening import check_no_cycle, watched
+from .layer_cells import restructured
 from .module_repr import gives_short_form, is_long_form, module_repr
 from .named import from_named, to_named
+from .node_info import NodeInfo, UnseenInfo
 from .nodes import (
     DataElem,
     Kind,
@@ -59,28 +61,7 @@ from .repr import render_object, repr_fields, size_comment
 from .statics import HashableMapping, same_static
 from .trace_guard import check_trace, path_of, raise_foreign_trace
 from .variables import Variable
-from .visit import iter_variables
-
-
-class NodeInfo(Stamp):
-    """plait's data about one object: its structure version, its trace, and its explicit marks."""
-
-    __slots__ = ("marks", "trace")
-
-    marks: dict[Any, str] | None  # by attribute name; in a List also by index
-    trace: Any
-
-    __init__ = object.__init__  # as for cells: the code that creates one sets all slots
-
-
-class UnseenInfo(NodeInfo):
-    """The shared info of many nodes created at once, used until a node is walked or gets a mark.
-
-    Most merged models are called and dropped, and need nothing else. Its version stays 0.
-    """
-
-    __slots__ = ()
-
+from .visit import check_layers, iter_variables
 
 _MISSING: Any = object()
 
@@ -181,6 +162,8 @@ class Pytree:
                 expected=f"any name but {sorted(RESERVED)}",
                 do=f"choose another name, for example {name.lstrip('_')!r}",
             )
+        if info.version and info.is_view and (status is not None or not _same_plain(before, value)):
+            check_no_view(self)
         if isinstance(before, Variable) and isinstance(value, ARRAYS):
             _warn_of_replaced(self, name, before)
         if status is not None:
@@ -193,6 +176,7 @@ class Pytree:
     def __delattr__(self, name: str) -> None:
         info = self._info
         check_trace(info.trace, self, f"delete the attribute {name!r} of a")
+        check_no_view(self)
         object.__delattr__(self, name)
         if info.marks:
             info.marks.pop(name, None)
@@ -250,11 +234,11 @@ class Pytree:
     def _graph_clear(self) -> None:
         self.__dict__.clear()
         self._info.marks = None
-        mark_changed(self._info)
+        self._info.mark_rebuilt()
 
     def _graph_init(self, children: Iterable[tuple[str, Any]]) -> None:
         self.__dict__.update(children)
-        mark_changed(self._info)
+        self._info.mark_rebuilt()
 
     # As a JAX pytree (rule G63) ---------------------------------------------------------------------------------------
 
@@ -290,6 +274,7 @@ class Pytree:
     def _tree_flatten_with_keys(self) -> Any:
         children, aux = self._tree_parts()
         check_no_cycle(self)
+        check_layers(self)
         return [*zip(self._tree_keys(aux), children, strict=True)], aux
 
     def _tree_flatten(self) -> Any:
@@ -312,6 +297,7 @@ class Pytree:
     # Copies and text --------------------------------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
+        check_layers(self)
         return {"attributes": dict(self.__dict__), "marks": self._info.marks}
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -438,6 +424,16 @@ def empty_objects(classes: Sequence[type]) -> list[Any]:
     run_through(map(_set_info, nodes, itertools.repeat(info)))
     run_through(map(_set_walks, nodes, itertools.repeat(None)))
     return nodes
+
+
+def check_no_view(node: Any) -> None:
+    """Raise before the structure of a view is changed, which has that of all layers of its stack.
+
+    Raises:
+        GraphError: the node belongs to a view.
+    """
+    if node._info.is_view:
+        raise restructured("a changed attribute, or a value that sow stores as one,")
 
 
 def _same_plain(before: Any, value: Any) -> bool:

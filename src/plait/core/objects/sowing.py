@@ -72,6 +72,16 @@ def shared_by_all(modules: Iterable[Any], transform: str) -> Iterator[None]:
             del record[_SHARED]
 
 
+def set_record(module: Any, record: Any) -> None:
+    """Give a module a record; ``None`` removes it."""
+    check_trace(module._info.trace, module, f"set the attribute {RECORD!r} of a")
+    if record is None:
+        module.__dict__.pop(RECORD, None)
+    else:
+        module.__dict__[RECORD] = record
+    module._info.mark_rebuilt()
+
+
 def what_shuts_in(module: Any) -> str | None:
     """The transform that keeps what this module would sow now; ``None`` if it gets out."""
     if _keeping.shut_in is not None:

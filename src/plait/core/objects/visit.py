@@ -13,6 +13,8 @@ from typing import Any
 
 from ...errors import GraphError
 from ...paths import Path
+from .layer_cells import views_exist
+from .layers_once import Found, LayersOnce
 from .nodes import DataElem, Kind, StaticElem, get_node_impl, kind_of
 
 
@@ -86,7 +88,32 @@ def visit(
         is_shared: ``(value, kind) -> bool``: which values count as the same object at all places; other values are new
             each time, but for a plain container that contains itself, which is not entered again.
         children: returns the children of a node; it may omit nodes that cannot be entered.
+
+    Raises:
+        SharingError: a layer of a stack is in the graph twice. Not if other ``children`` are given, which is for code
+            that looks at any graph, such as that of errors.
     """
+    if children is children_of:
+        check_layers(root)
+    yield from _places(root, is_shared, children)
+
+
+def check_layers(root: Any) -> None:
+    """Raise if a layer of a stack is in a graph twice.
+
+    Raises:
+        SharingError: names both paths.
+    """
+    if views_exist():
+        once = LayersOnce()
+        for place in _places(root, has_identity, children_of):
+            if place.kind is Kind.VARIABLE and place.first is None:
+                once.add(Found(place.value, 0, lambda place=place: place.path))
+
+
+def _places(
+    root: Any, is_shared: Callable[[Any, Kind], bool], children: Callable[[Any], Iterable[tuple[Any, Any]]]
+) -> Iterator[Place]:
     met: dict[int, Place] = {}
     plain: dict[int, Place] = {}
     stack = [Place(None, None, root)]

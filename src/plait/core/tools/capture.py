@@ -17,20 +17,20 @@ import jax
 import jax.numpy as jnp
 
 from ...errors import ArgumentTypeError, GraphError
-from ...paths import Path, describe_path
+from ...paths import Path, describe_path, iter_layer_paths
 from ...words import describe_type, first_few
 from ..functional.traversal import find_duplicates
 from ..objects.filters import FilterLiteral, to_predicate
 from ..objects.module import Module
 from ..objects.pytree import Pytree
-from ..objects.sowing import RECORD, new_record, sows
+from ..objects.sowing import RECORD, new_record, set_record, sows
 from ..objects.state import FlatState, State, group_leaves, to_flat_state
 from ..objects.variable_kinds import Perturbation
 from ..objects.variables import Variable
 from ..objects.visit import iter_graph_nodes
 from .method_observers import Observer, observed_methods
 from .path_patterns import PathPattern
-from .stack_records import at_stacked_paths, preset, sown_values
+from .stack_records import layer_of_sown, preset, records_to_views, sown_values
 
 
 def capture(
@@ -198,34 +198,36 @@ def _records(
         for path, module in modules:
             record = new_record(captured, {}, outputs.get(id(module)))
             # A new static value makes the structure different.
-            setattr(module, RECORD, record if run is None else {**record, "run": run, "path": path})
+            set_record(module, record if run is None else {**record, "run": run, "path": path})
         records = {path: module.__dict__[RECORD] for path, module in modules}
         for path in records:
-            preset(records, path, initial.get(path, {}))
+            preset(records, path, initial)
+        records_to_views(module for _, module in modules)
         yield
     finally:
         for module, record in before:
-            if record is not None:
-                setattr(module, RECORD, record)
-            elif RECORD in module.__dict__:
-                delattr(module, RECORD)
+            if record is not None or RECORD in module.__dict__:
+                set_record(module, record)
+        records_to_views(module for module, _ in before)
 
 
 def _initial_values(init: Any, modules: list[tuple[Path, Module]]) -> dict[Path, dict[str, Variable[Any]]]:
+    """The initial values of each module; of a stacked one, of each layer, by its path in a list."""
     flat = init if isinstance(init, FlatState) else to_flat_state(State({}) if init is None else init)
-    paths = {path for path, _ in modules}
+    layers = {layer for path, _ in modules for layer, _ in iter_layer_paths(path)}
     initial: dict[Path, dict[str, Variable[Any]]] = {}
-    for path, leaf in at_stacked_paths(dict(flat), [*paths]).items():
-        if path[:-1] not in paths:
-            raise GraphError(
-                "init has a value at a path that is not a module",
-                at=describe_path(path),
-                found=describe_type(leaf),
-                expected="paths of modules, each with the name of a sown value",
-                do="pass a state that capture returned for this model",
-            )
-        variable = leaf.copy() if isinstance(leaf, Variable) else Perturbation(leaf)
-        initial.setdefault(path[:-1], {})[path[-1]] = variable
+    for path, leaf in flat:
+        variable = leaf if isinstance(leaf, Variable) else Perturbation(leaf)
+        for layer, index in iter_layer_paths(path[:-1]):
+            if layer not in layers:
+                raise GraphError(
+                    "init has a value at a path that is not a module",
+                    at=describe_path(path),
+                    found=describe_type(leaf),
+                    expected="paths of modules, each with the name of a sown value",
+                    do="pass a state that capture returned for this model",
+                )
+            initial.setdefault(layer, {})[path[-1]] = layer_of_sown(variable, index)
     return initial
 
 

@@ -1,8 +1,10 @@
 """Values sown by the layers of a stack: stacked while the layers run, and one value per layer in the result of
 ``capture``.
 
-The record of a stack holds the records of its layers, under ``layers``. A view sows into the record of its layer. For
-the loop, what the layers have sown so far is stacked and handed to the record of the stacked block, and what comes out
+The record of a stack holds the records of its layers, under ``layers``. A view sows into the record of its layer,
+which has an identity: a transform of the view, or of the whole model, that sows puts the values into the same record.
+Views that were made before a capture get their records when it begins, and no view keeps one when it ends. For the
+loop, what the layers have sown so far is stacked and handed to the record of the stacked block, and what comes out
 is divided again at once. So a transform around the stack meets the values of each layer, as it does with a list, and
 may put axes where it likes. (rule ST8)
 """
@@ -11,39 +13,129 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from ..._compat import trace_state
 from ...errors import ArgumentError
 from ...paths import Path, format_path, has_layers, iter_layer_paths, layers_of, parse_path
 from ...words import describe_type
+from ..objects.clock import mark_changed
+from ..objects.pytree import Pytree
 from ..objects.sowing import RECORD, sows
 from ..objects.variables import Variable
 from ..objects.visit import iter_graph_nodes
+from .stacking import ViewInfo
 
-Record = dict[str, Any]
+Record = MutableMapping[str, Any]
 
 _LAYERS = "layers"
 
 
-def with_records(stack: Any, layer: int, view: Any) -> Any:
-    """The view of a layer, whose modules sow into the records of the layer during a capture."""
-    record = stack.__dict__.get(RECORD)
-    if record is not None:
-        for path, module in iter_graph_nodes(view):
-            if sows(module) and not has_layers(path):
-                module.__dict__[RECORD] = _record_in(record, layer, path, module.__dict__[RECORD])
+class LayerRecord(Pytree, MutableMapping[str, Any]):
+    """The record of a module in one layer. A graph node, so that a transform writes back into the same record."""
+
+    def __init__(self, entries: Mapping[str, Any], trace: Any) -> None:
+        self.__dict__.update(entries)
+        self._info.trace = trace
+
+    def __getitem__(self, name: str) -> Any:
+        return self.__dict__[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.__dict__[name] = value
+        mark_changed(self._info)
+
+    def __delitem__(self, name: str) -> None:
+        del self.__dict__[name]
+        mark_changed(self._info)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.__dict__)
+
+    def __len__(self) -> int:
+        return len(self.__dict__)
+
+    __eq__, __hash__ = object.__eq__, object.__hash__  # pyright: ignore[reportAssignmentType]  # not those of mappings
+
+
+# id of a view → the view. What it is a view of is in its info.
+_views: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+
+def with_records(stack: Any, layer: int, key: str, view: Any) -> Any:
+    """A new view of a layer, whose modules sow into the records of the layer during a capture.
+
+    Args:
+        key: of the block that holds the layer.
+    """
+    view._info.source = weakref.ref(stack), layer, key
+    _views[id(view)] = view
+    if RECORD in stack.__dict__:
+        _give_records(stack, layer, key, view)
     return view
 
 
-def _record_in(record: Record, layer: int, path: Path, like: Record) -> Record:
+def records_to_views(modules: Iterable[Any]) -> None:
+    """Give the existing views of stacks among these modules the records that their layers have now, or take them
+    away."""
+    stacks = {id(module) for module in modules}
+    for view in [ref() for ref in _views.valuerefs()]:
+        if view is not None and type(view._info) is ViewInfo:
+            of, layer, key = view._info.source
+            stack = of()
+            if stack is not None and id(stack) in stacks:
+                nodes = _give_records(stack, layer, key, view)
+                for node in nodes:
+                    node._info.mark_rebuilt()
+                records_to_views(nodes)
+
+
+def _give_records(stack: Any, layer: int, key: str, view: Any) -> list[Any]:
+    """Let the modules of a view have the records of the layer, or none, as the stack; returns those that changed."""
+    record: Record | None = stack.__dict__.get(RECORD)
+    if record is not None and stack._info.trace is not trace_state.value:
+        record = {}  # sowing here is an error: nothing may be added to a record of another trace
+    stacked = dict(iter_graph_nodes(stack.__dict__[key]))
+    changed = []
+    for path, module in iter_graph_nodes(view):
+        like = stacked[path].__dict__.get(RECORD) if path in stacked and isinstance(module, Pytree) else None
+        own = module.__dict__.get(RECORD) if isinstance(module, Pytree) else None
+        if record is None or like is None:
+            wanted = None
+        elif has_layers(path):  # in a stack of the block: its loop needs the form of a record alone
+            wanted = _without_values(like)
+        else:
+            wanted = _record_in(record, layer, path, like, stack._info.trace)
+        if wanted is not own:
+            if wanted is None:
+                del module.__dict__[RECORD]
+            else:
+                module.__dict__[RECORD] = wanted
+            changed.append(module)
+    return changed
+
+
+def _without_values(record: Record) -> dict[str, Any]:
+    return {**{key: value for key, value in record.items() if key != _LAYERS}, "values": {}}
+
+
+def _record_in(record: Record, layer: int, path: Path, like: Record, trace: Any = None) -> Record:
     """The record of the module at a path of a layer, in the record of the stack; a new one is like another, without its
-    values."""
-    empty = {**{key: value for key, value in like.items() if key != _LAYERS}, "values": {}}
-    return record.setdefault(_LAYERS, {}).setdefault(layer, {}).setdefault(format_path(path), empty)
+    values.
+
+    Args:
+        trace: that of the module; ``None`` means the current one.
+    """
+    records = record.setdefault(_LAYERS, {}).setdefault(layer, {})
+    text = format_path(path)
+    if text not in records:
+        records[text] = LayerRecord(_without_values(like), trace_state.value if trace is None else trace)
+    return records[text]
 
 
 @contextlib.contextmanager
@@ -114,10 +206,13 @@ def _divide_into(
         value, variables = handed.get(id(variable), (None, []))
         if variables and variable.get_raw_value() is value:
             continue  # it was only read
-        layer = variable.copy(_slice(variable.get_raw_value(), (index,)))
-        if name in own["values"] and not variables:
-            layer = _joined(own["values"][name], layer, (*path, name))
-        own["values"][name] = layer
+        layer = layer_of_sown(variable, (index,))
+        if name not in own["values"]:
+            own["values"][name] = layer
+        elif variables:  # into the same variable, which an outer stack may have handed in
+            own["values"][name].set_raw_value(layer.get_raw_value())
+        else:
+            own["values"][name] = _joined(own["values"][name], layer, (*path, name))
     for number, records in sown.get(_LAYERS, {}).items():
         for text, inner in records.items():
             place = parse_path(text)
@@ -149,21 +244,26 @@ def sown_values(path: Path, record: Mapping[str, Any]) -> Iterator[tuple[Path, V
             yield from sown_values((*path, number, *parse_path(text)), inner)
 
 
-def preset(records: Mapping[Path, Record], module: Path, values: Mapping[str, Variable[Any]]) -> None:
+def preset(records: Mapping[Path, Record], module: Path, initial: Mapping[Path, Mapping[str, Variable[Any]]]) -> None:
     """Put initial values into the record of a module; for a stacked module, into new records of its layers.
 
     The records are made before the model runs, because a loop around the model may not add any.
 
     Args:
         records: of all modules, by their paths.
+        initial: those of each module; of a stacked one, of each layer, by its path in a list.
     """
     places = [place for place, key in enumerate(module) if layers_of(key) is not None]
-    for layer, index in iter_layer_paths(module):
+    for layer, _ in iter_layer_paths(module):
         record = records[module[: places[0]] if places else module]
         for place, end in zip(places, [*places, len(module)][1:], strict=True):
             record = _record_in(record, layer[place], module[place + 1 : end], records[module[:end]])
-        for name, variable in values.items():
-            record["values"][name] = variable.copy(_slice(variable.get_raw_value(), index)) if index else variable
+        record["values"].update(initial.get(layer, {}))
+
+
+def layer_of_sown(variable: Variable[Any], index: tuple[int, ...]) -> Variable[Any]:
+    """A copy of a sown variable; of a stacked one, of one layer, by its index in each stack."""
+    return variable.copy(_slice(variable.get_raw_value(), index)) if index else variable.copy()
 
 
 def _slice(value: Any, index: tuple[int, ...]) -> Any:

@@ -7,7 +7,7 @@ view can change only values, since all layers of a stack have the same structure
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,93 +15,36 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ..._compat import is_mutable_array
-from ...errors import ArgumentError, GraphError, ShapeError, SharingError
+from ...errors import ArgumentError, SharingError
 from ...paths import Path, describe_path, has_layers, layers_of
-from ...words import describe_type
 from ..functional.merge import clone
+from ..functional.update import children_by_key, update
 from ..graph.axes import PARTITION_NAME, drop_axis, has_axis_metadata, put_axis
 from ..graph.diff import diff
 from ..graph.flatten import Walk, path_of
 from ..graph.graphdef import GraphDef
 from ..graph.unflatten import Builder
-from ..objects.cells import PLAIN_METADATA, SCALARS, Cell
+from ..objects.cells import PLAIN_METADATA
+from ..objects.clock import Stamp, mark_changed
+from ..objects.layer_cells import (
+    SliceCell,
+    check_layer,
+    layer_of,
+    no_layers,
+    origin_of,
+    part_from,
+    restructured,
+    with_layer,
+)
+from ..objects.node_info import NodeInfo
 from ..objects.nodes import Kind, kind_of
-from ..objects.pytree import NodeInfo, Pytree, own_info
+from ..objects.pytree import Pytree, own_info
+from ..objects.sowing import set_record, sows
 from ..objects.statics import same_static
+from ..objects.trace_guard import check_trace
 from ..objects.variables import Variable, eager_sharding_hooks, make_variable, variable_around
 from ..objects.visit import iter_graph_nodes, iter_variables
-from .views import axes_along
-
-
-class SliceCell(Cell):
-    """The cell of a variable of a view: one layer of the cell of the stacked variable.
-
-    Attributes:
-        whole: the cell of the stacked variable.
-        index: the number of the layer.
-    """
-
-    __slots__ = ("_metadata", "index", "whole")
-
-    def __init__(self, whole: Cell, index: int, metadata: dict[str, Any]) -> None:
-        self.version = 0
-        self.whole, self.index, self._metadata = whole, index, metadata
-
-    @property
-    def raw(self) -> Any:
-        return jax.tree.map(lambda array: layer_of(array, self.index), self.whole.raw)
-
-    @raw.setter
-    def raw(self, value: Any) -> None:
-        raw = self.whole.raw
-        arrays, treedef = jax.tree.flatten(raw)
-        parts, own = jax.tree.flatten(value)
-        if own != treedef:
-            raise _other_value(value, raw)
-        new = [_with_layer(array, self.index, part) for array, part in zip(arrays, parts, strict=True)]
-        self.whole.raw = jax.tree.unflatten(treedef, new)
-
-    @property
-    def trace(self) -> Any:
-        return self.whole.trace
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        return self._metadata
-
-    @metadata.setter
-    def metadata(self, metadata: Any) -> None:
-        raise _all_alike("new metadata of a variable", "model.blocks.set_metadata, or plait.select(model, ...)")
-
-
-def origin_of(cell: Cell) -> tuple[Cell, tuple[int, ...]]:
-    """The stored cell behind the cell of a view, and the number of the layer in each stack, outermost first."""
-    indices: list[int] = []
-    while isinstance(cell, SliceCell):
-        indices.append(cell.index)
-        cell = cell.whole
-    return cell, tuple(reversed(indices))
-
-
-def layer_of(array: Any, index: int) -> Any:
-    """One layer of a stacked array or of a stacked ``ShapeDtypeStruct``."""
-    if isinstance(array, jax.ShapeDtypeStruct):
-        return jax.ShapeDtypeStruct(array.shape[1:], array.dtype, sharding=_inner(array.sharding))
-    if not np.shape(array):
-        raise no_layers(None, ())
-    return array[index]
-
-
-def no_layers(at: str | None, shape: Any) -> ShapeError:
-    """The error for a value in a stack that has no axis of layers, such as one that a method of its block set."""
-    return ShapeError(
-        "a value in a stack has no axis of layers",
-        at=at,
-        found=f"an array of shape {tuple(shape)}",
-        expected="one value for each layer, along the first axis",
-        do="create it in the constructor of the block, before the blocks are stacked; a cache of attention also with "
-        "plait.view(model, decode=True, batch_size=..., max_length=...)",
-    )
+from .every_layer import axes_along
 
 
 def check_layers(block: Any, number: int, name: str) -> None:
@@ -120,90 +63,56 @@ def check_layers(block: Any, number: int, name: str) -> None:
                 raise no_layers(f"{name}.{describe_path(path)}", np.shape(leaf))
 
 
-def _inner(sharding: Any) -> Any:
-    """The sharding of one layer, from that of the stacked array."""
-    if not isinstance(sharding, NamedSharding):
-        return sharding
-    return NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[1:]))
-
-
-def _with_layer(array: Any, index: int, part: Any) -> Any:
-    if isinstance(array, jax.ShapeDtypeStruct):
-        raise _all_alike("a value for one layer, when the others only have a shape", "initialize the whole model first")
-    is_number = isinstance(part, SCALARS) or getattr(part, "weak_type", False)
-    if np.shape(part) != array.shape[1:] or (not is_number and getattr(part, "dtype", None) != array.dtype):
-        raise ShapeError(
-            "one layer of a stack was given a value with a different shape or dtype",
-            found=f"{getattr(part, 'dtype', type(part).__name__)}{np.shape(part)}",
-            expected=f"{array.dtype}{array.shape[1:]}, since the layers of a stack are stored as one array",
-            do="cast it, or convert the stack to a list: plait.as_list(model)",
-        )
-    if isinstance(array, np.ndarray):
-        array = array.copy()
-        array[index] = part
-        return array
-    return array.at[index].set(part)
-
-
-def _other_value(value: Any, whole: Any) -> ShapeError:
-    return ShapeError(
-        "one layer of a stack was given a value of a different type",
-        found=describe_type(value),
-        expected=f"a value of the same type as in the other layers: {describe_type(whole)}",
-        do="convert the stack to a list: plait.as_list(model)",
-    )
-
-
-def _all_alike(found: str, do: str) -> GraphError:
-    return GraphError(
-        "one layer of a stack cannot differ from the others in structure",
-        found=f"{found} of one layer",
-        expected="new values only",
-        do=f"change all layers: {do}; or convert the stack to a list: plait.as_list(model)",
-    )
-
-
 class ViewInfo(NodeInfo):
-    """The info of a node of a view, which has the structure of all layers."""
+    """The info of a node of a view, which has the structure of all layers.
 
-    __slots__ = ()
+    Attributes:
+        changes: those that are allowed: a capture takes values from this layer.
+        source: of the root of a view of a stack: the stack, referred to weakly, the number of the layer, and the key of
+            the block that holds it.
+    """
+
+    __slots__ = ("changes", "source")
+    is_view = True
 
     @property
     def version(self) -> int:
-        return 1
+        return self.changes.version
 
     @version.setter
     def version(self, version: int) -> None:
-        raise _all_alike(
-            "a changed attribute, or a value that sow stores as one,",
-            "model.eval(), plait.view(model, ...), plait.select(model, ...); sow while the whole model is captured: "
-            "plait.capture(model, plait.Intermediate)(x)",
-        )
+        raise restructured("a changed attribute, or a value that sow stores as one,")
+
+    def mark_rebuilt(self) -> None:
+        mark_changed(self.changes)
 
 
-def layer_view(stacked: Any, index: int, axis: str | None) -> Any:
+def layer_view(stacked: Any, index: int, count: int, axis: str | None) -> Any:
     """A view of one layer of a stacked block.
 
     Args:
+        count: how many layers there are.
         axis: the name of the stacked axis.
     """
     walk = Walk()
     graphdef = walk.add(stacked)
 
     def slices(definitions: Sequence[Any], leaves: Sequence[Any]) -> Sequence[Any]:
-        return [_slice(variable, index, axis) for variable in leaves]
+        return [_slice(variable, index, count, axis) for variable in leaves]
 
-    leaves = [leaf if isinstance(leaf, Variable) else layer_of(leaf, index) for leaf in walk.leaves]
-    view = Builder(make_variables=slices).build(graphdef, leaves)
-    for _, node in iter_graph_nodes(view):
-        if isinstance(node, Pytree):
-            info, marks = ViewInfo(), own_info(node).marks
-            info.trace, info.marks = node._info.trace, marks
-            object.__setattr__(node, "_info", info)
+    leaves = [leaf if isinstance(leaf, Variable) else layer_of(leaf, index, count) for leaf in walk.leaves]
+    made: dict[int, Any] = {}
+    view = Builder(made, make_variables=slices).build(graphdef, leaves)
+    for whole, number in walk.refs.items():
+        if isinstance(whole, Pytree):
+            info, changes = ViewInfo(), Stamp()
+            changes.version = 1
+            info.changes, info.trace, info.marks = changes, whole._info.trace, own_info(made[number]).marks
+            object.__setattr__(made[number], "_info", info)
     return view
 
 
-def _slice(variable: Variable[Any], index: int, axis: str | None) -> Variable[Any]:
+def _slice(variable: Variable[Any], index: int, count: int, axis: str | None) -> Variable[Any]:
     cell = variable._cell
     metadata = cell.metadata
     names = {PARTITION_NAME: axis}
@@ -211,7 +120,7 @@ def _slice(variable: Variable[Any], index: int, axis: str | None) -> Variable[An
         inner = make_variable(type(variable), cell.raw, dict(metadata), cell.trace)
         drop_axis(inner, 0, names)
         metadata = inner._cell.metadata
-    return variable_around(type(variable), SliceCell(cell, index, metadata))
+    return variable_around(type(variable), SliceCell(cell, index, count, metadata))
 
 
 def is_same_layer(view: Any, other: Any) -> bool:
@@ -225,9 +134,78 @@ def is_same_layer(view: Any, other: Any) -> bool:
     return bool(ours) and all(same)
 
 
-def layer_copy(stacked: Any, index: int, axis: str | None) -> Any:
+class LayerWrite(NamedTuple):
+    """A new value for one layer of a leaf.
+
+    Attributes:
+        block: the stacked block.
+        path: of the leaf in the block.
+        leaf: a stacked variable, or an array.
+        place: the number of the layer.
+    """
+
+    block: Any
+    path: Path
+    leaf: Any
+    place: int
+    value: Any
+
+
+def layer_writes(stacked: Any, view: Any, index: int, block: Any, names: tuple[str, str]) -> list[LayerWrite]:
+    """What gives one layer of a stacked block the values of another block, all of it checked.
+
+    Args:
+        view: a view of the layer.
+        names: of the layer and of the block, for errors.
+
+    Raises:
+        ArgumentError: the block has another structure.
+        ShapeError: a value has another shape or dtype.
+    """
+    whole, other = Walk(), Walk()
+    whole.add(_without_records(stacked))
+    check_equal(Walk().add(_without_records(view)), other.add(_without_records(block)), *names)
+    writes = []
+    for leaf, link, new in zip(whole.leaves, whole.links, other.leaves, strict=True):
+        is_variable = isinstance(leaf, Variable)
+        if is_variable:
+            check_trace(leaf._cell.trace, leaf, "change the value of")
+        value = new.get_raw_value() if is_variable else new
+        check_layer(leaf.get_raw_value() if is_variable else leaf, value)
+        writes.append(LayerWrite(stacked, path_of(link), leaf, index, value))
+    return writes
+
+
+def _without_records(block: Any) -> Any:
+    """The block itself, or during a capture a copy with the same variables and without what was sown."""
+    if not any(sows(node) for _, node in iter_graph_nodes(block)):
+        return block
+    copied = clone(block, variables=False)
+    for _, node in iter_graph_nodes(copied):
+        if sows(node):
+            set_record(node, None)
+    return copied
+
+
+def write_layer(write: LayerWrite) -> None:
+    """Write a new value into a layer. The views that it has so far keep the old value."""
+    block, path, leaf, index, value = write
+    if isinstance(leaf, Variable):
+        part_from(leaf._cell, index)
+        leaf.set_raw_value(with_layer(leaf.get_raw_value(), index, value))
+        return
+    owner = block
+    for key in path[:-1]:
+        owner = children_by_key(owner)[key]
+    entry: Any = with_layer(children_by_key(owner)[path[-1]], index, value)
+    for key in reversed(path):
+        entry = {key: entry}
+    update(block, entry)
+
+
+def layer_copy(stacked: Any, index: int, count: int, axis: str | None) -> Any:
     """A copy of one layer of a stacked block."""
-    return clone(layer_view(stacked, index, axis))
+    return clone(layer_view(stacked, index, count, axis))
 
 
 def stacked(blocks: Sequence[Any], axis: str | None, names: Callable[[int], str] = "blocks[{}]".format) -> Any:
@@ -366,9 +344,10 @@ def _over(function: Callable[[Path, Any], Any], path: Path, value: Any, axes: Se
     if place is None:
         return function(path, value)
     found, names = [], []
-    for index, layer in enumerate(layers_of(path[place]) or ()):
+    layers = layers_of(path[place]) or range(0)
+    for index, layer in enumerate(layers):
         own = (*path[:place], layer, *path[place + 1 :])
-        found.append(_over(function, own, _one_layer(value, index, axes[0]), axes[1:]))
+        found.append(_over(function, own, _one_layer(value, index, len(layers), axes[0]), axes[1:]))
         names.append(describe_path(own))
     if kind_of(found[0]) is Kind.STATIC:
         odd = next((number for number, each in enumerate(found) if not same_static(each, found[0])), None)
@@ -384,8 +363,8 @@ def _over(function: Callable[[Path, Any], Any], path: Path, value: Any, axes: Se
     return stacked(found, axes[0], names.__getitem__)
 
 
-def _one_layer(value: Any, index: int, axis: str | None) -> Any:
+def _one_layer(value: Any, index: int, count: int, axis: str | None) -> Any:
     kind = kind_of(value)
     if kind is Kind.STATIC or value is None:
         return value
-    return layer_of(value, index) if kind is Kind.ARRAY else layer_copy(value, index, axis)
+    return layer_of(value, index, count) if kind is Kind.ARRAY else layer_copy(value, index, count, axis)

@@ -5,32 +5,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
-
-import jax
-import jax.numpy as jnp
 
 from ..._compat import new_ref
 from ...errors import ArgumentError, GraphError
-from ...paths import Path, describe_path, layers_of
+from ...paths import Path, describe_path
 from ...typing import FilterLiteral
 from ...words import describe_type
 from ..functional.merge import clone, merge
 from ..functional.traversal import find_duplicates
-from ..graph.axes import PARTITION_NAME, has_axis_metadata, put_axis
 from ..graph.flatten import Walk, path_of
 from ..objects.filters import to_predicate
-from ..objects.modes import mode_names
+from ..objects.modes import change_modes, mode_names
 from ..objects.module import set_attributes
-from ..objects.nodes import Kind, PytreeNodeImpl, get_node_impl, kind_of
+from ..objects.nodes import PytreeNodeImpl, get_node_impl
 from ..objects.pure_dicts import plain_value
 from ..objects.repr import Text
 from ..objects.variables import Variable
-from ..objects.visit import Place, children_first, children_of, iter_graph_nodes, visit
+from ..objects.visit import Place, children_first, iter_graph_nodes, visit
 
 N = TypeVar("N")
 
@@ -88,11 +83,10 @@ def view(
     """
     copied = clone(node, variables=False)
     unused = set(settings)
-    for path, value in _viewed(copied, only):
+    for value in _viewed(copied, only):
         names = mode_names(value)
         chosen = settings if names is None else {name: v for name, v in settings.items() if name in names}
-        with _new_variables_stacked(copied, path, value):
-            value.set_view(**chosen)
+        change_modes(value, chosen)
         unused -= set(chosen)
     if unused and raise_if_not_found:
         raise ArgumentError(
@@ -104,50 +98,11 @@ def view(
     return copied
 
 
-def _viewed(node: Any, only: FilterLiteral) -> list[tuple[Path, Any]]:
-    """The matching objects that have modes, with their paths."""
+def _viewed(node: Any, only: FilterLiteral) -> list[Any]:
+    """The matching objects that have modes."""
     predicate = to_predicate(only)
     places = iter_graph_nodes(node)
-    return [(path, value) for path, value in places if mode_names(value) != set() and predicate(path, value)]
-
-
-@contextlib.contextmanager
-def _new_variables_stacked(model: Any, path: Path, node: Any) -> Iterator[None]:
-    """Variables that a node in a stack sets inside the block, such as an empty cache, get the axes of its layers."""
-    sizes = [len(layers) for key in path if (layers := layers_of(key)) is not None]
-    attributes = getattr(node, "__dict__", {}) if sizes else {}
-    before = {id(value): value for value in attributes.values()}
-    yield
-    for name, value in list(attributes.items()):
-        if isinstance(value, Variable) and id(value) not in before:
-            setattr(node, name, _with_layers(value, sizes, axes_along(model, path)))
-
-
-def _with_layers(variable: Variable[Any], sizes: Sequence[int], axes: Sequence[str | None]) -> Variable[Any]:
-    """The variable of a stacked block in which each layer has the value of this one.
-
-    Args:
-        sizes: the numbers of layers, of the outermost stack first.
-        axes: the names of their axes.
-    """
-    shape = tuple(sizes)
-    value = jax.tree.map(lambda x: jnp.broadcast_to(x, shape + jnp.shape(x)), variable.get_raw_value())
-    whole = variable.copy(value)
-    for axis in reversed(axes):
-        names = {PARTITION_NAME: axis}
-        if has_axis_metadata(whole, names):
-            put_axis(whole, 0, names)
-    return whole
-
-
-def axes_along(model: Any, path: Path) -> list[str | None]:
-    """The names of the axes of the stacks on a path, outermost first."""
-    axes, node = [], model
-    for key in path:
-        if layers_of(key) is not None:
-            axes.append(getattr(node, "axis", None))
-        node = dict(children_of(node)).get(key) if kind_of(node) in (Kind.GRAPH, Kind.PYTREE) else None
-    return axes
+    return [value for path, value in places if mode_names(value) != set() and predicate(path, value)]
 
 
 def view_info(node: Any, /, *, only: FilterLiteral = ...) -> str:
@@ -159,7 +114,7 @@ def view_info(node: Any, /, *, only: FilterLiteral = ...) -> str:
           deterministic: bool | None = None whether to return the input unchanged.
     """
     sections: dict[str, str] = {}
-    for _, value in _viewed(node, only):
+    for value in _viewed(node, only):
         method = type(value).set_view
         parameters = list(inspect.signature(method).parameters.values())[1:]
         texts = _argument_texts(inspect.getdoc(method) or "")
