@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import plait
-from plait.errors import GraphError, SharingError
+from plait.errors import GraphError, SharingError, TraceContextError
 from tests.oracles import describe
 from tests.strategies import Leafy, Node
 
@@ -192,3 +192,28 @@ def test_the_same_transform_runs_on_flax():
         return metadata, groups, same is counter, counter.count[...].item(), counter.new[...].item()
 
     assert run(plait) == run(nnx) == (0, 2, True, 2.0, 2.0)
+
+
+@pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
+def test_nothing_is_written_if_one_of_several_objects_is_captured():
+    """G64: all are checked before the first is written."""
+    captured = plait.Dict(n=plait.Variable(jnp.float32(0)))
+
+    def outer(x):
+        own = plait.Dict(n=plait.Variable(x))
+        with pytest.raises(TraceContextError, match=r"cannot change the value of Variable(?s:.)*at +captured\.n"):
+            counted(own, captured)
+        assert own.n[...] is x
+        return x
+
+    @plait.update_context("count")
+    def counted(*models):
+        inner = plait.from_tree(plait.to_tree(models, ctxtag="count"), is_inner=True, ctxtag="count")
+        for model in inner:
+            model.n[...] += 1
+        plait.from_tree(plait.to_tree(inner, ctxtag="count"), is_inner=False, ctxtag="count")
+
+    plait.jit(outer)(jnp.float32(3))
+    assert float(captured.n[...]) == 0
+    counted(captured, plait.Dict(n=captured.n))
+    assert float(captured.n[...]) == 2

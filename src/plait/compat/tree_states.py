@@ -209,6 +209,9 @@ def from_tree(
             outside, which changes the caller's own; ``None`` reads it from the graphdefs.
         ctxtag: the tag of the active update context that this is a step of.
 
+    Raises:
+        TraceContextError: an object of the caller that would change belongs to a different trace.
+
     Example:
         >>> linear = plait.Linear(2, 2, rngs=plait.Rngs(0))
         >>> tree = plait.to_tree({"model": linear, "kernel": linear.kernel, "x": 1.0})
@@ -220,6 +223,8 @@ def from_tree(
     stand_ins = [Variable(0) if is_node_leaf(leaf) else 0 for _, leaf in pairs]  # a mapping by filter may be here
     prefixes = _spread("from_tree", prefix, jax.tree_util.tree_unflatten(treedef, stand_ins))
     with merge_context(ctxtag, is_inner) as context:
+        if merge_fn is merge_node:  # all are checked before the first is written
+            context.check((leaf.graphdef, *leaf.states) for _, leaf in pairs if isinstance(leaf, NodeStates))
         leaves = [
             merge_fn(context, path, value, leaf) if map_non_graph_nodes or is_node_leaf(leaf) else leaf
             for (path, leaf), value in zip(pairs, prefixes, strict=True)

@@ -1,6 +1,8 @@
 """Going through graphs. (rules G53, G54, G56)"""
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import plait
@@ -98,6 +100,25 @@ def test_later_paths_count_if_the_filter_selects_them(names):
     results = [found(plait, only) for only in filters]
     assert results == [found(nnx, only) for only in filters]
     assert len({*map(str, results)}) >= 3
+
+
+@pytest.mark.parametrize("only", [..., jax.Array, np.ndarray, plait.Variable, lambda path, _: len(path) == 1])
+@pytest.mark.parametrize("make", [jnp.ones, np.ones], ids=["JAX", "NumPy"])
+@pytest.mark.oracle
+def test_arrays_that_two_places_hold_are_duplicates(make, only):
+    """G56: arrays as attributes and in containers, but not those inside variables, and no tracers."""
+    nnx = pytest.importorskip("flax.nnx")
+    array = make(3)
+
+    def places(library):
+        only_here = library.Variable if only is plait.Variable else only
+        shared = {"z": array}
+        node = library.Dict(a=array, b=library.Dict(z=array), c=library.Param(array), n=1.5)
+        graphs = [node, [array, {"x": (array,)}], {"a": shared, "b": shared}, library.List([library.Param(array)] * 2)]
+        jax.jit(lambda x: graphs.append(library.Dict(a=x, b=x)))(array)
+        return [library.find_duplicates(graph, only=only_here) for graph in graphs]
+
+    assert places(plait) == places(nnx)
 
 
 def test_metadata_is_set_on_the_live_variables():

@@ -11,7 +11,9 @@ import pytest
 import plait
 from plait import Param
 from plait.core.functional.update_context import UpdateContext, _stacks
-from plait.errors import GraphError
+from plait.errors import GraphError, TraceContextError
+from tests.oracles import describe
+from tests.strategies import Node
 
 
 class Pair(plait.Module):
@@ -344,3 +346,98 @@ def test_mappings_are_composed_where_they_meet(first, second, forward, back):
     """What only one of the two knows is left out."""
     assert plait.graph.compose_mapping(first, second) == forward
     assert plait.graph.compose_mapping_reversed(first, second) == back
+
+
+def graph():
+    return Node(a=Param(jnp.float32(1)), items=[Param(jnp.float32(2))], inner=Node(w=Param(jnp.float32(3)), on=True))
+
+
+def append(inner, x):
+    inner.items.append(Param(x))
+
+
+def exchange(inner, x):
+    inner.a, inner.inner.w = inner.inner.w, inner.a
+
+
+# What happens inside, and what the caller's own objects would lose by it.
+CHANGES = {
+    "a value": (lambda inner, x: inner.inner.w.set_value(x), "change the value of Param"),
+    "metadata": (lambda inner, x: inner.a.set_metadata(note=1), "change the metadata of Param"),
+    "a static attribute": (lambda inner, x: setattr(inner.inner, "on", False), "set the attribute 'on' of a Node"),
+    "a new attribute": (lambda inner, x: setattr(inner.inner, "new", Param(x)), "set the attribute 'new' of a Node"),
+    "an array attribute": (lambda inner, x: setattr(inner, "x", x), "set the attribute 'x' of a Node"),
+    "a deleted attribute": (lambda inner, x: delattr(inner.inner, "on"), "delete the attribute 'on' of a Node"),
+    "a container": (append, "set the attribute 'items' of a Node"),
+    "an exchange": (exchange, "set the attribute 'a' of a Node"),
+    "another node": (lambda inner, x: setattr(inner, "inner", Node()), "set the attribute 'inner' of a Node"),
+    "a cycle": (lambda inner, x: setattr(inner.inner, "up", inner), "set the attribute 'up' of a Node"),
+}
+TRACES = {
+    "jit": lambda f: plait.jit(f)(jnp.float32(5)),
+    "jax.jit": lambda f: jax.jit(f)(jnp.float32(5)),
+    "grad": lambda f: plait.grad(f)(jnp.float32(5)),
+    "vmap": lambda f: plait.vmap(f)(jnp.ones(2)),
+}
+
+
+def by_hand(change, model, x):
+    with plait.update_context("test") as context:
+        inner = context.merge(*context.split(model))
+        change(inner, x)
+        context.merge(*context.split(inner))
+    return x
+
+
+@pytest.mark.parametrize("trace", TRACES)
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
+def test_a_captured_model_is_not_changed(name, trace):
+    """G64: refused as a direct write is, and nothing is written before."""
+    (change, what), model = CHANGES[name], graph()
+    before = describe(model)
+    with pytest.raises(TraceContextError, match=f"cannot {what}"):
+        TRACES[trace](lambda x: by_hand(change, model, x))
+    assert describe(model) == before
+    by_hand(change, model, jnp.float32(5))
+    assert describe(model) != before
+
+
+@pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
+def test_the_error_has_the_path_and_both_traces():
+    model = graph()
+    message = (
+        r"at +model\.inner\.w(?s:.)*found +the current trace is a function under jit(?s:.)*expected +the top level"
+    )
+    with pytest.raises(TraceContextError, match=message):
+        plait.jit(lambda x: by_hand(CHANGES["a value"][0], model, x))(jnp.float32(5))
+
+
+@pytest.mark.parametrize("trace", TRACES)
+@pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
+def test_a_captured_model_may_be_read(trace):
+    """Also as a part of what the trace itself makes, and changes."""
+    model = graph()
+    model.items += [1.0, (2, [None])]
+    model.x = jnp.ones(2)
+    before = describe(model)
+    TRACES[trace](lambda x: by_hand(lambda inner, x: inner.a[...] + x, model, x))
+
+    def around(x):
+        own = Node(model=model, n=plait.Variable(x))
+        by_hand(lambda own, x: (own.n.set_value(own.model.a * x), setattr(own, "new", own.model.inner)), own, x)
+        assert own.new is model.inner
+        return own.n[...]
+
+    TRACES[trace](around)
+    assert describe(model) == before
+
+
+@pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
+def test_a_reference_is_written_through_from_any_trace():
+    """V44: as ``set_value`` does; but its metadata belong to one."""
+    model = Node(r=plait.Variable(jnp.float32(1), ref=True))
+    plait.jit(lambda x: by_hand(lambda inner, x: inner.r.set_value(x), model, x))(jnp.float32(5))
+    assert float(model.r[...]) == 5
+    with pytest.raises(TraceContextError, match="cannot change the metadata of Variable"):
+        plait.jit(lambda x: by_hand(lambda inner, x: inner.r.set_metadata(note=1), model, x))(jnp.float32(5))

@@ -172,3 +172,35 @@ def test_containers_are_rebuilt_with_their_types():
     built = unflatten(*flatten(graph))
     assert describe(built) == describe(graph)
     assert type(built) is Box
+
+
+def test_a_cache_of_other_classes_changes_nothing():
+    """G30: the class of each object is checked before the first is emptied."""
+    graph, other = model(), model()
+    other.a = plait.Cache(jnp.ones(2))
+    other.again = other.a
+    graphdef, raw = flatten(graph, with_paths=False)
+    refs = plait.graph.RefMap()
+    flatten(other, refs)
+    before = describe(other)
+    with pytest.raises(plait.errors.GraphError, match="Expected a node of type Param, but the cache has a Cache"):
+        unflatten(graphdef, raw, index_ref_cache={index: item for item, index in refs.items()})
+    assert describe(other) == before
+
+
+@pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
+def test_a_cached_object_of_a_different_trace_is_not_changed():
+    """G64."""
+    graph = model()
+    before = describe(graph)
+
+    @plait.jit
+    def outer(x):
+        refs = plait.graph.RefMap()
+        graphdef, raw = flatten(graph, refs, with_paths=False)
+        raw[0] = x
+        unflatten(graphdef, raw, index_ref_cache={index: item for item, index in refs.items()})
+
+    with pytest.raises(plait.errors.TraceContextError, match=r"cannot change the value of Param(?s:.)*at +graph\.a"):
+        outer(jnp.ones(2))
+    assert describe(graph) == before

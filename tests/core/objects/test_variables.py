@@ -882,6 +882,8 @@ WRITES = {
     "set_metadata": lambda v: v.set_metadata(note=1),
     "del_metadata": lambda v: v.del_metadata("note"),
     "copy_from": lambda v: v.copy_from(nnx.Param(2.0)),
+    "update_from_state": lambda v: v.update_from_state(nnx.Param(2.0)),
+    "update_from_state, metadata": lambda v: v.update_from_state(nnx.Param(0.0, note=1)),
     "add_axis hook": lambda v: v.add_axis(0, "a"),
 }
 

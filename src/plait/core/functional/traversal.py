@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ..._compat import Tracer
 from ...errors import GraphError
 from ...paths import Path
 from ...typing import FilterLiteral
+from ..objects.cells import ARRAYS
 from ..objects.filters import to_predicate
+from ..objects.layer_cells import is_slice
 from ..objects.module import Module
 from ..objects.nodes import Kind, kind_of, not_a_node
 from ..objects.pytree import Pytree
@@ -69,7 +72,9 @@ def iter_module_children(node: Any, /) -> Iterator[tuple[Any, Any]]:
 
 
 def find_duplicates(node: Any, /, *, only: FilterLiteral = ...) -> list[list[Path]]:
-    """Lists of paths that lead to the same object, for variables and graph nodes with two or more paths.
+    """Lists of paths that lead to the same object: variables, graph nodes and arrays with two or more paths.
+
+    Arrays inside variables and traced arrays are not listed.
 
     Args:
         node: the graph.
@@ -82,7 +87,7 @@ def find_duplicates(node: Any, /, *, only: FilterLiteral = ...) -> list[list[Pat
     """
     predicate = to_predicate(only)
     found: dict[Place, list[Path]] = {}
-    for place in visit(node):
+    for place in visit(node, is_shared=_may_be_duplicate):
         first = place.first
         if first is None:
             found[place] = []
@@ -91,9 +96,13 @@ def find_duplicates(node: Any, /, *, only: FilterLiteral = ...) -> list[list[Pat
     return [[first.path, *others] for first, others in found.items() if others]
 
 
+def _may_be_duplicate(value: Any, kind: Kind) -> bool:
+    return has_identity(value, kind) or (isinstance(value, ARRAYS) and not isinstance(value, Tracer))
+
+
 def set_metadata(node: Any, /, *, only: FilterLiteral = Variable, **metadata: Any) -> None:
     """Set metadata, in place, on the matching variables of a graph."""
     predicate = to_predicate(only)
-    for path, variable in list(iter_variables(node)):
-        if predicate(path, variable):
-            variable.set_metadata(**metadata)
+    chosen = [variable for path, variable in iter_variables(node) if predicate(path, variable)]
+    for variable in sorted(chosen, key=lambda variable: not is_slice(variable._cell)):  # those of views raise
+        variable.set_metadata(**metadata)

@@ -15,13 +15,15 @@ from ..graph.state_leaves import mismatch
 from ..objects.cells import PLAIN_METADATA, Cell
 from ..objects.clock import DETACHED
 from ..objects.containers import List
+from ..objects.layer_cells import is_slice, views_exist
 from ..objects.lost_writes import note_write
 from ..objects.nodes import _KINDS, Kind, change_of, check_index, get_node_impl, kind_of, not_a_node, unwrapped
-from ..objects.pytree import Pytree, check_kept_status
+from ..objects.pytree import Pytree, check_kept_status, check_no_view
 from ..objects.state import State
 from ..objects.state_functions import joined
 from ..objects.trace_guard import check_trace, raise_foreign_trace
 from ..objects.variables import Variable, cell_of
+from ..objects.visit import check_layers
 
 
 def update(node: Any, state: Any, /, *states: Any) -> None:
@@ -32,6 +34,7 @@ def update(node: Any, state: Any, /, *states: Any) -> None:
 
     Raises:
         GraphError: an entry does not match the graph; the message names its path.
+        SharingError: an entry is for a view of a stack that the graph also contains.
 
     Example:
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
@@ -157,6 +160,8 @@ def _planned_writes(node: Any, mapping: Mapping[Any, Any]) -> list[_Write]:
                 _check_can_set(owner, key, value, path_of((link, key)), size)
                 size += current is _ABSENT and type(key) is int
                 writes.append((owner, key, None, _new_child(value, current is _ABSENT)))
+    if views_exist() and any(isinstance(owner, Variable) and is_slice(owner._cell) for owner, *_ in writes):
+        check_layers(node)
     return writes
 
 
@@ -178,6 +183,7 @@ def _check_can_set(owner: Any, key: Any, value: Any, path: Path, size: int) -> N
     """Raise, before anything is written, if the owner would reject the child."""
     if isinstance(owner, Pytree):
         check_trace(owner._info.trace, owner, "update")
+        check_no_view(owner)
     if isinstance(owner, list) or (isinstance(owner, List) and type(key) is int):
         check_index(owner, key, size, describe_path(path))
     elif isinstance(owner, Pytree):

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from jax.tree_util import register_static
@@ -24,6 +25,7 @@ from ...words import describe_type
 from ..graph.flatten import IndexMap, RefMap
 from ..graph.graphdef import GraphDef, NodeDef, NodeRef, VariableDef, with_index_mapping
 from ..graph.identities import moved_indices, own_objects
+from ..graph.refills import check_refill
 from ..graph.unflatten import Builder
 from ..objects.state import group_leaves
 from .merge import leaves_of
@@ -104,6 +106,7 @@ class UpdateContext:
 
         Raises:
             GraphError: there was no split before, or ``graphdef`` is a back-reference or not a graphdef.
+            TraceContextError: an object of the caller that would change belongs to a different trace.
         """
         if not isinstance(graphdef, (NodeDef, VariableDef)):
             raise GraphError(
@@ -295,24 +298,54 @@ class MergeContext:
             self.context.unflatten_end(index_ref, self.inner)
 
     def merge(self, graphdef: GraphDef, state: Any, /, *states: Any) -> Any:
-        """``plait.merge``, with indices shared with the other roots of the context."""
+        """``plait.merge``, with indices shared with the other roots of the context.
+
+        Raises:
+            TraceContextError: an object of the caller that would change belongs to a different trace.
+        """
         if self._index_ref is None:
             raise _ended("merge")
         leaves = leaves_of(graphdef, state, *states)
-        mapping = getattr(graphdef, "index_mapping", None)
-        inner = mapping is None if self.inner is None else self.inner
+        own = self._refilled(graphdef)
         if self.inner is None and not isinstance(graphdef, NodeRef):
-            self.inner = inner
-        cache = None
-        if not inner and self.context is not None and mapping is not None:
-            assert self.context.ref_index is not None
-            own = own_objects(self.context.ref_index, mapping)
-            cache = {new: item for new, item in own.items() if new not in self._index_ref}
+            self.inner = _mapping_of(graphdef) is None
+        if own:
+            check_refill((graphdef,), leaves, own)
+        cache = {new: item for new, item in own.items() if new not in self._index_ref}
         return Builder(self._index_ref, cache).build(graphdef, leaves)
+
+    def check(self, parts: Iterable[tuple[Any, ...]]) -> None:
+        """Raise, before the first of several merges, if one of them would change an object of a different trace.
+
+        Args:
+            parts: the arguments of each merge.
+
+        Raises:
+            TraceContextError: as for a direct write to the object.
+        """
+        parts, own = [*parts], {}
+        for graphdef, *_ in parts:
+            own.update(self._refilled(graphdef))
+        if own:
+            leaves = itertools.chain.from_iterable(leaves_of(*part) for part in parts)
+            check_refill([graphdef for graphdef, *_ in parts], leaves, own)
+
+    def _refilled(self, graphdef: GraphDef) -> dict[int, Any]:
+        """Index → the caller's own object, if this is an outer merge."""
+        mapping = _mapping_of(graphdef)
+        inner = mapping is None if self.inner is None else self.inner
+        if inner or self.context is None or mapping is None:
+            return {}
+        assert self.context.ref_index is not None
+        return own_objects(self.context.ref_index, mapping)
 
     def unflatten(self, graphdef: GraphDef, flat: Any, /, *flats: Any) -> Any:
         """``plait.unflatten``, with indices shared with the other roots of the context."""
         return self.merge(graphdef, flat, *flats)
+
+
+def _mapping_of(graphdef: GraphDef) -> Mapping[int, int] | None:
+    return getattr(graphdef, "index_mapping", None)
 
 
 @contextlib.contextmanager

@@ -15,15 +15,13 @@ from ..._compat import is_mutable_array, trace_state
 from ...errors import GraphError, RegistryError
 from ...words import describe_type, with_article
 from ..objects.cells import dict_of, metadata_key
-from ..objects.clock import mark_changed
 from ..objects.nodes import GRAPH_REGISTRY
 from ..objects.pytree import Pytree, empty_objects, own_info
 from ..objects.variables import Variable, cell_of, copied_cells, make_variable
 from .graphdef import GraphDef, LeafDef, VariableDef
 from .plan import Plan, plan_of
+from .refills import UNTOUCHED
 
-# What a step-4 merge passes for a leaf of the caller that the transformed function did not write.
-UNTOUCHED: Any = type("Untouched", (), {"__repr__": lambda self: "<untouched>"})()
 MakeVariables = Callable[[Sequence[VariableDef], Sequence[Any]], Sequence[Any]]
 
 
@@ -64,6 +62,8 @@ class Builder:
         outer = [_built_before(known or {}, definition) for definition in plan.outer]
         if known:
             _check_new(known, plan)
+        if self.cache:
+            self._check_types(plan)
         nodes, refilled = self._nodes(plan) if self.cache else (_new_nodes(plan), ())
         slots = [*plan.constants, *outer, *self._leaves(plan, leaves), *nodes]
         if known is not None:
@@ -71,21 +71,30 @@ class Builder:
         for step in plan.steps:
             step(slots)
         for node in refilled:
-            mark_changed(node._info)
+            node._info.mark_rebuilt()
         return slots[plan.root]
+
+    def _check_types(self, plan: Plan) -> None:
+        """Raise, before anything is written, if a cached object is of a different class than the graphdef says."""
+        variables = (part for part in plan.leaves if type(part) is VariableDef)
+        for definition in (*plan.plain, *plan.others, *variables):
+            cached = self.cache.get(definition.index)  # type: ignore[arg-type]
+            if cached is not None and type(cached) is not definition.type:
+                name = definition.type.__name__
+                is_mixed_up = type(definition) is VariableDef and not isinstance(cached, Variable)
+                raise GraphError(
+                    "Expected a Variable in the cache"
+                    if is_mixed_up
+                    else f"Expected a node of type {name}, but the cache has {describe_type(cached)}",
+                    at=f"index {definition.index}",
+                    found=describe_type(cached),
+                    expected=f"a Variable of class {name}" if is_mixed_up else with_article(name),
+                    do="omit the cache, or pass one that maps the indices of this graphdef to matching objects",
+                )
 
     def _nodes(self, plan: Plan) -> tuple[list[Any], list[Pytree]]:
         """The empty graph nodes, from the cache if it has them; and plait's own nodes among the cached ones."""
         found = [self.cache.get(definition.index) for definition in (*plan.plain, *plan.others)]  # type: ignore[arg-type]
-        for definition, node in zip((*plan.plain, *plan.others), found, strict=True):
-            if node is not None and type(node) is not definition.type:
-                raise GraphError(
-                    f"Expected a node of type {definition.type.__name__}, but the cache has {describe_type(node)}",
-                    at=f"index {definition.index}",
-                    found=describe_type(node),
-                    expected=with_article(definition.type.__name__),
-                    do="omit the cache, or pass one that maps the indices of this graphdef to matching objects",
-                )
         nodes = _new_nodes(plan)
         for place, node in enumerate(found):
             if node is not None:
@@ -178,29 +187,17 @@ def raw_leaves(definitions: Sequence[VariableDef], leaves: Sequence[Any]) -> Seq
 
 
 def write_cached_variable(cached: Any, definition: VariableDef, leaf: Any) -> Any:
-    """Write a leaf into an existing variable.
-
-    Raises:
-        GraphError: the cached object is not a variable of the recorded class.
-    """
-    if not isinstance(cached, Variable) or type(cached) is not definition.type:
-        raise GraphError(
-            "Expected a Variable in the cache"
-            if not isinstance(cached, Variable)
-            else f"Expected a node of type {definition.type.__name__}, but the cache has {describe_type(cached)}",
-            at=f"index {definition.index}",
-            found=describe_type(cached),
-            expected=f"a Variable of class {definition.type.__name__}",
-            do="omit the cache, or pass one that maps the indices of this graphdef to matching objects",
-        )
+    """Write a leaf into an existing variable; nothing is written if it would stay the same."""
+    cell = cached._cell
     if isinstance(leaf, Variable):
-        cached.update_from_state(leaf)
+        if leaf._cell.raw is not cell.raw or metadata_key(leaf._cell) != metadata_key(cell):
+            cached.update_from_state(leaf)
         return cached
-    if leaf is not UNTOUCHED:
-        if cached._cell.metadata["ref"]:
-            cached._cell.raw[...] = leaf
+    if leaf is not UNTOUCHED and leaf is not cell.raw:
+        if cell.metadata["ref"]:
+            cell.raw[...] = leaf
         else:
-            cached._cell.raw = leaf
-    if definition.metadata != metadata_key(cached._cell):
-        cached.update_from_state(make_variable(definition.type, cached._cell.raw, dict_of(definition.metadata), None))
+            cell.raw = leaf
+    if definition.metadata != metadata_key(cell):
+        cached.update_from_state(make_variable(definition.type, cell.raw, dict_of(definition.metadata), None))
     return cached

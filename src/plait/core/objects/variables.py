@@ -457,19 +457,28 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         self.update_from_state(other)
 
     def update_from_state(self, leaf: Variable[A]) -> None:
-        """Copy the raw value and, if different, the metadata of a state leaf; the three flags are kept."""
+        """Copy the raw value and, if different, the metadata of a state leaf; the three flags are kept.
+
+        Raises:
+            TraceContextError: this variable belongs to a different trace, and has no reference to write through.
+        """
         cell, source = self._cell, leaf._cell
+        if cell.trace is not trace_state.value and not has_ref(cell):
+            raise_foreign_trace(cell.trace, self, "change the value of")
+        metadata = cell.metadata
+        if metadata is not source.metadata:
+            merged = {**source.metadata, **{name: metadata[name] for name in REQUIRED_METADATA}}
+            if HashableMapping(merged) != HashableMapping(metadata):
+                check_trace(cell.trace, self, "change the metadata of")
+                metadata = PLAIN_METADATA if merged == PLAIN_METADATA else merged
         raw = source.raw if source.metadata is PLAIN_METADATA else read(source.raw)
         if cell.metadata is not PLAIN_METADATA and has_ref(cell):
             cell.raw[...] = raw
         else:
             cell.raw = raw
-        if cell.metadata is not source.metadata:
-            flags = {name: cell.metadata[name] for name in REQUIRED_METADATA}
-            merged = {**source.metadata, **flags}
-            if HashableMapping(merged) != HashableMapping(cell.metadata):
-                cell.metadata = PLAIN_METADATA if merged == PLAIN_METADATA else merged
-                mark_changed(cell)
+        if metadata is not cell.metadata:
+            cell.metadata = metadata
+            mark_changed(cell)
 
     def __copy__(self) -> Variable[A]:
         return self.copy()
