@@ -306,4 +306,4 @@ def __dir__() -> list[str]:
 if os.environ.get("PLAIT_EXPLAIN_RETRACES", "0") not in ("", "0"):
     from .inspect.retrace import explain_retraces as _explain_retraces
 
-    _explain_retraces().__enter__()
+    _explain_retraces().everywhere()

@@ -8,33 +8,34 @@ folder inside an area belong to that folder's own area where it has one, and are
 FILES: dict[str, tuple[str, ...]] = {
     "row 0": (
         "errors", "words", "notices", "lazy_names", "context_values", "deprecations", "paths", "scratch",
-        "whole_writes", "dependencies", "typing", "_compat", "_public",
+        "whole_writes", "dependencies", "origins", "typing", "_compat", "_public",
     ),
     "core/objects": (
         "clock", "named", "statics", "trace_guard", "filters", "repr", "settings", "variable_metadata",
-        "cells", "operators", "lost_writes", "metadata_methods", "variables", "variable_kinds",
-        "variable_names", "nodes",
+        "cells", "layer_cells", "operators", "lost_writes", "metadata_methods", "variables", "variable_kinds",
+        "variable_names", "node_info", "nodes", "layers_once",
         "node_predicates", "visit", "same_leaf", "nesting", "state", "state_functions", "pure_dicts", "attributes",
         "sowing", "jax_flattening", "module_repr", "hidden_statics",
         "pytree", "modes", "module", "containers", "rngs",
     ),
     "core/graph": (
-        "graphdef", "diff", "flatten", "identities", "axes", "plan", "state_leaves", "unflatten", "walks", "locate",
+        "graphdef", "diff", "flatten", "identities", "axes", "plan", "state_leaves", "refills", "unflatten", "walks",
+        "locate",
     ),
     "core/functional": (
         "graph_state", "split", "merge", "update", "pop", "traversal", "update_context", "proxy_caller",
     ),
     "core/tools": (
-        "config", "dtypes", "views", "path_patterns", "method_observers", "labelled_calls", "stacking",
+        "config", "dtypes", "views", "path_patterns", "method_observers", "labelled_calls", "every_layer", "stacking",
         "unrolled_loops", "module_names", "layer_scopes", "stack_records", "capture", "nonfinite", "parts", "surgery",
     ),
     "core": (),
     "transforms/call": (
         "names", "prefixes", "aliasing", "policy", "gather", "arguments", "outcome", "enter", "functions", "captures",
-        "guards", "leave", "loop_rules", "body", "write_back", "call", "donating",
+        "guards", "leave", "loop_rules", "body", "refused", "write_back", "traces", "call", "donating",
     ),
     "transforms/stored": (
-        "codes", "origins", "descriptions", "sources", "environment", "folder", "forms", "outside", "names",
+        "codes", "values", "descriptions", "sources", "environment", "folder", "forms", "outside", "names",
         "packages", "reads",
     ),
     "transforms/jit": (

@@ -397,7 +397,7 @@ MISTAKES = {
         wrong='plait.jit(step)(model, x, "fast")',
         error=TypeError,
         message="""
-            step was called with an argument that is not an array
+            jit: step was called with an argument that is not an array
               at        argument mode
               found     a str: 'fast'
               expected  arrays, numbers, modules, and containers of them

@@ -1,4 +1,4 @@
-"""Every error and warning of core and transforms: what raises it, what it says, and that its advice runs."""
+"""Every error and warning of core, transforms and compat: what raises it, what it says, and that its advice runs."""
 
 import functools
 import importlib
@@ -28,6 +28,8 @@ ELSEWHERE = {
     ("transforms/jit/stored.py", "say_fallback"): "needs a device without serialization: W10 in tests/transforms",
     ("transforms/jit/stored.py", "load"): "needs a program of other devices: W7 in tests/transforms",
     ("transforms/jit/stored.py", "check"): "needs a program that recorded too little: W9 in tests/transforms",
+    ("compat/old_methods.py", "_to_pure_dict"): "a deprecated method: tests/compat/test_old_methods.py",
+    ("compat/old_methods.py", "_replace_by_pure_dict"): "a deprecated method: tests/compat/test_old_methods.py",
     ("core/objects/pytree.py", "_warn_if_flax_reads"): "needs Flax: tests/test_as_flax.py",
 }
 
@@ -68,7 +70,7 @@ def test_every_error_has_a_row():
     """A new ``raise`` of one of plait's errors needs a row of the table that reaches it."""
     reached = set().union(*(outcome(name)[2] for name in ROWS))
     missing = {}
-    files = [file for folder in ("core", "transforms") for file in sorted((SOURCE / folder).rglob("*.py"))]
+    files = [file for folder in ("core", "transforms", "compat") for file in sorted((SOURCE / folder).rglob("*.py"))]
     for site in itertools.chain.from_iterable(map(sites, files)):
         if not any(file == site.file and site.first <= line <= site.last for file, line in reached):
             missing[(site.place, site.function)] = str(site)

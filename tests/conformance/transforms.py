@@ -24,6 +24,8 @@ class Transform:
         structural: whether changes of structure do, too, in this use of it.
         sets_attributes: whether array attributes that ``f`` sets do, too.
         traced_once: whether JAX traces its own transform once for equal calls of one function, outside of jit too.
+        calls: whether plait itself calls ``f``; it cannot check a function that the user's own code calls.
+        writes_params: whether ``f`` may write a ``Param`` of the model, too.
     """
 
     name: str
@@ -32,6 +34,8 @@ class Transform:
     structural: bool = True
     sets_attributes: bool = True
     traced_once: bool = False
+    calls: bool = True
+    writes_params: bool = True
 
 
 def grad(f):
@@ -185,6 +189,63 @@ def make_jaxpr(f):
     return plait.make_jaxpr(f)
 
 
+def stack_scan(f):
+    blocks = plait.Stack(lambda rngs: plait.Linear(1, 1, rngs=rngs), 1, rngs=plait.Rngs(0))
+
+    def run(model, x):
+        return blocks.scan(lambda block, x, model: (x, f(model, x)), x, model)[1][0]
+
+    return run
+
+
+# Ways to enter and leave a transform of JAX by hand.
+
+
+def update_context(f):
+    @jax.jit
+    def pure(graphdef, state, x):
+        context = plait.current_update_context("row")
+        model = context.merge(graphdef, state)
+        out = f(model, x)
+        return *context.split(model), out
+
+    def run(model, x):
+        with plait.update_context("row") as context:
+            graphdef, state, out = pure(*context.split(model), x)
+            context.merge(graphdef, state)
+        return out
+
+    return run
+
+
+def update_context_alone(f):
+    """The four steps without a transform in between."""
+
+    def run(model, x):
+        with plait.update_context("row") as context:
+            inner = context.merge(*context.split(model))
+            out = f(inner, x)
+            context.merge(*context.split(inner))
+        return out
+
+    return run
+
+
+def from_tree(f):
+    @jax.jit
+    def pure(tree):
+        model, x = plait.from_tree(tree, is_inner=True, ctxtag="row")
+        out = f(model, x)
+        return plait.to_tree((model, out), ctxtag="row")
+
+    @plait.update_context("row")
+    def run(model, x):
+        tree = pure(plait.to_tree((model, x), ctxtag="row"))
+        return plait.from_tree(tree, is_inner=False, ctxtag="row")[1]
+
+    return run
+
+
 TRANSFORMS = [
     Transform("jit", jit, traced_once=True),
     Transform("grad", grad),
@@ -213,6 +274,10 @@ TRANSFORMS = [
     Transform("cached_partial", cached_partial, traced_once=True),
     Transform("eval_shape", eval_shape, writes=False),
     Transform("make_jaxpr", make_jaxpr, writes=False),
+    Transform("Stack.scan", stack_scan, structural=False, writes_params=False),
+    Transform("update_context", update_context, traced_once=True, calls=False),
+    Transform("update_context, alone", update_context_alone, calls=False),
+    Transform("from_tree", from_tree, traced_once=True, calls=False),
 ]
 
 # Public functions of the transforms package that run no function of the user's under a JAX transform.
@@ -226,7 +291,6 @@ NOT_TRANSFORMS = {
     "reseed",
     "backup_keys",
     "restore_rngs",
-    "to_tree",
-    "from_tree",
+    "to_tree",  # beside from_tree
     "compat",
 }

@@ -237,7 +237,7 @@ SEVERAL = {
         lambda model, x: nnx.cond(x.sum() > 0, lambda a, b, x: b(a(a(x))), lambda b, a, x: x, *model.parts, x),
         {"": 3},
     ),
-    "a rule": (lambda model, x: with_rule(model.parts[0], model.b, x), {"": 2}),
+    "a rule": (lambda model, x: with_rule(model.parts[0], model.b, x), {"parts[0]": 1, "b": 1}),
     "one of them twice": (lambda model, x: nnx.remat(twice)(model.a, model.a, x), {"a": 3}),
     "itself and a part": (lambda model, x: nnx.remat(lambda a, m, x: a(m.a(x)))(model.b, model, x), {"a": 1, "b": 1}),
     "jit": (lambda model, x: nnx.jit(twice)(model.a, model.b, x), {"a": 2, "b": 1}),

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -220,3 +221,36 @@ def test_a_cleared_cache_is_told_from_a_setting():
         jax.clear_caches()
         f(jnp.ones(3))
     assert re.search(r"nothing in the arguments or in JAX's settings.*jax\.clear_caches\(\)", messages[1])
+
+
+def in_a_thread(run):
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+
+
+def test_a_thread_hears_only_its_own_traces():
+    """Like JAX's settings, a listener belongs to the thread that set it."""
+    step = plait.jit(lambda x: x * 2)
+    inner = []
+
+    def other():
+        with plait.explain_retraces(report=inner.append):
+            step(jnp.ones(5))
+
+    with plait.explain_retraces(report=lambda message: None, max_traces=1) as explanations:
+        in_a_thread(lambda: step(jnp.ones(3)))
+        assert explanations.messages == []
+        step(jnp.ones(4))
+        in_a_thread(other)
+    assert [len(explanations.messages), len(inner)] == [1, 1]
+
+
+def test_the_setting_of_the_environment_holds_for_all_threads():
+    code = (
+        "import threading, jax.numpy as jnp, plait\n"
+        "step = plait.jit(lambda x: x * 2)\n"
+        "thread = threading.Thread(target=lambda: step(jnp.ones(3))); thread.start(); thread.join()"
+    )
+    done = run_python("-c", code, env={**os.environ, "PLAIT_EXPLAIN_RETRACES": "1"}, check=True)
+    assert "traced for the first time" in done.stderr

@@ -602,3 +602,24 @@ def test_flax_refuses_the_same_argnums_when_it_wraps(wrap):
     """X13."""
     with pytest.raises(ValueError, match=r"not allowed|not supported"):
         wrap(pytest.importorskip("flax.nnx"))
+
+
+EMPTY = {"a dict": {}, "a state": plait.State({}), "None": None}
+
+
+@pytest.mark.parametrize("name", ["grad", "value_and_grad", "jacrev", "jacfwd", "hessian"])
+@pytest.mark.parametrize("kind", EMPTY)
+def test_the_gradient_of_nothing_is_nothing(name, kind):
+    """X12: as in JAX and Flax, for an argument without leaves, and for no argument."""
+    x, nothing = jnp.float32(2), EMPTY[kind]
+    found = getattr(plait, name)(lambda _, x: x * 1.0)(nothing, x)
+    assert (found[1] if name == "value_and_grad" else found) == nothing
+    found = getattr(plait, name)(lambda _, x: x * 1.0, argnums=())(nothing, x)
+    assert (found[1] if name == "value_and_grad" else found) == ()
+
+
+def test_other_derivatives_of_nothing():
+    assert plait.hvp(lambda _: jnp.float32(1), ({},), {}) == {}
+    model = plait.Dict(w=plait.Param(jnp.ones(2)))
+    value, grads = plait.capture_gradients(lambda model, x: (model.w[...] * x).sum())(model, jnp.float32(2))
+    assert (float(value), grads) == (4.0, plait.State({}))

@@ -533,15 +533,15 @@ ERRORS = {
     "missing leaf": (
         lambda m: plait.grad(ruled(bwd=lambda m, g: (plait.State({"x": A}), None)))(m, A),
         ValueError,
-        r"(?s)argument 0.*at +seen\n.*nothing",
+        r"(?s)argument m.*at +seen\n.*nothing",
     ),
     "unknown leaf": (
         lambda m: plait.grad(ruled(bwd=lambda m, g: (plait.State({"q": A}), None)))(m, A),
         ValueError,
-        r"(?s)argument 0.*at +q\n",
+        r"(?s)argument m.*at +q\n",
     ),
-    "array for a module": (lambda m: plait.grad(ruled(bwd=lambda m, g: (A, None)))(m, A), ValueError, "argument 0"),
-    "tree for an array": (lambda m: plait.grad(ruled(bwd=lambda m, g: (None, [A])))(m, A), TypeError, "argument 1"),
+    "array for a module": (lambda m: plait.grad(ruled(bwd=lambda m, g: (A, None)))(m, A), ValueError, "argument m"),
+    "tree for an array": (lambda m: plait.grad(ruled(bwd=lambda m, g: (None, [A])))(m, A), TypeError, "argument a"),
     "shape": (
         lambda m: plait.grad(ruled(bwd=lambda m, g: (None, jnp.ones(3))), argnums=1)(m, A),
         ValueError,

@@ -683,3 +683,25 @@ def test_what_all_iterations_share_may_be_written_beside_a_carry_of_modules():
     assert out[0] is carried
     assert (shared.total[...].tolist(), carried.total[...].tolist()) == ([3, 3], [6, 6])
     np.testing.assert_array_equal(out[1], jnp.stack([jnp.full(2, n) for n in (1.0, 2.0, 3.0)]))
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero")
+def test_two_zeros_are_two_values():
+    """X20: a number that all iterations share is part of the program."""
+    divided = plait.scan(lambda carry, x, by: (carry, x / by), in_axes=(plait.Carry, 0, None))
+    for zero in (0.0, -0.0, 0.0):
+        assert divided(0.0, jnp.ones(1), zero)[1] == 1 / np.float32(zero)
+
+
+@pytest.mark.parametrize("axis", ["a", 1.0, ..., True, np.int64(0), plait.Carry], ids=repr)
+@pytest.mark.parametrize("transform", ["vmap", "scan", "pmap"])
+def test_what_is_no_axis_is_refused(transform, axis):
+    """X2: before the call, by its place; also in a mapping from filters."""
+    if transform == "scan" and axis is plait.Carry:
+        return
+    first = plait.Carry if transform == "scan" else 0
+    for second in (axis, plait.StateAxes({...: axis})):
+        with pytest.raises((TypeError, ValueError), match=rf"(?s){transform}: Invalid axes: in_axes.*at +in_axes\[1\]"):
+            getattr(plait, transform)(lambda a, b: (a, b), in_axes=(first, second))
+    with pytest.raises((TypeError, ValueError), match=r"(?s)Invalid axes: out_axes.*at +out_axes\['x'\]"):
+        getattr(plait, transform)(lambda a: {"x": a}, in_axes=(first,), out_axes={"x": axis})

@@ -114,7 +114,7 @@ def test_static_arguments_are_part_of_the_key():
     np.testing.assert_allclose(f(x, 2), x**2)
     np.testing.assert_allclose(f(x, 3), x**3)
     assert traces == [2, 3]
-    with pytest.raises(ArgumentError, match=r"at +argument 1\n +found +a list"):
+    with pytest.raises(ArgumentError, match=r"at +argument \w+\n +found +a list"):
         f(x, [2])
 
 

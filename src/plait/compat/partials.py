@@ -114,8 +114,8 @@ def jit_partial(
 
 
 def _check_no_variables(fun: Callable[..., Any], bound: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    names = parameter_names(fun)[bound:]
-    for path, leaf in jax.tree_util.tree_flatten_with_path((args, kwargs), is_leaf=is_graph_leaf)[0]:
+    names, tree = parameter_names(fun), ((*[None] * bound, *args), kwargs)
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_graph_leaf)[0]:
         if is_graph_leaf(leaf) and any(True for _ in iter_variables(leaf)):
             raise ArgumentError(
                 "jit_partial takes variables in the bound arguments only",

@@ -20,13 +20,13 @@ from ..core.graph.graphdef import GraphDef, LeafDef, NodeDef, StaticAttribute, V
 from ..core.objects.nodes import Static
 from ..errors import ArgumentTypeError, RetraceError
 from ..paths import Path, format_path
-from ..transforms.call.arguments import argument_name, parameter_names
-from ..transforms.jit.compiled import TraceSignature, trace_listeners
+from ..transforms.call.names import argument_name, parameter_names
+from ..transforms.jit.compiled import TraceSignature, process_listeners, trace_listening
 from ..words import describe_type, with_article
 
 
 class Explanations(contextlib.ContextDecorator):
-    """Listens to traces while it is active; ``messages`` has the messages so far."""
+    """Listens to the traces of its thread while it is active; ``messages`` has the messages so far."""
 
     def __init__(self, report: Callable[[str], Any], max_traces: int | None) -> None:
         self._report = report
@@ -46,11 +46,17 @@ class Explanations(contextlib.ContextDecorator):
 
     def __enter__(self) -> Explanations:
         self._counts.clear()
-        trace_listeners.append(self._heard)
+        trace_listening.listeners = (*trace_listening.listeners, self._heard)
         return self
 
     def __exit__(self, *_: Any) -> None:
-        trace_listeners.remove(self._heard)
+        listeners = list(trace_listening.listeners)
+        listeners.remove(self._heard)
+        trace_listening.listeners = tuple(listeners)
+
+    def everywhere(self) -> None:
+        """Listen to the traces of all threads from now on."""
+        process_listeners.append(self._heard)
 
     def _heard(self, function: Callable[..., Any], signature: TraceSignature, earlier: list[TraceSignature]) -> None:
         message = explain(function, signature, earlier)
@@ -69,8 +75,8 @@ class Explanations(contextlib.ContextDecorator):
 def explain_retraces(report: Callable[[str], Any] | None = None, *, max_traces: int | None = None) -> Explanations:
     """Report, for each new trace of a jitted function, what differed from the most similar earlier one, by path.
 
-    Use it as a context manager or decorator, or set ``PLAIT_EXPLAIN_RETRACES=1`` in the environment to enable it for a
-    whole program.
+    Use it as a context manager or decorator, which hear the traces of their own thread, or set
+    ``PLAIT_EXPLAIN_RETRACES=1`` in the environment to enable it for a whole program, with all its threads.
 
     Args:
         report: called with each message; default: it is written to standard error. The context manager also keeps
@@ -157,7 +163,7 @@ def _containers(function: Callable[..., Any], old: TraceSignature, new: TraceSig
     pairs = [*enumerate(zip(args, others, strict=False)), *((name, (kwargs[name], named.get(name))) for name in kwargs)]
     for key, (first, second) in pairs:
         if jax.tree_util.tree_structure(first) != jax.tree_util.tree_structure(second):
-            name = names[key] if isinstance(key, int) and key < len(names) else key
+            name = names.at(key) if isinstance(key, int) else key
             yield f"arg {name}: {first!r:.60} -> {second!r:.60}"
 
 

@@ -188,7 +188,8 @@ class Differentiated:
         ins = spread_requests(args, kwargs, self.requests)
         outs = Prefix.of(name, "the output", (VALUE, BESIDE) if has_aux else VALUE, updates=True)
         rules = {"writes": BESIDE, "returns_inputs": True, "check_output": check_output}
-        self.call = call = Call(name, f, args, kwargs, ins=ins, outs=outs, crossing=carried, **rules)
+        kinds = (DIFFERENTIATED,)
+        self.call = call = Call(name, f, args, kwargs, ins=ins, outs=outs, crossing=carried, kinds=kinds, **rules)
         if carried.updates:
             warn_of_nothing(name, call, len(args), chosen.argnums)
         if not allow_int:

@@ -22,7 +22,7 @@ from ..errors import PartitioningUnspecifiedError
 from .call.arguments import positional
 from .call.call import prefixes_of
 from .call.functions import check_function, curried
-from .call.names import argument_names
+from .call.names import parameter_names
 from .call.policy import STRUCTURE, Crossing
 from .call.prefixes import Prefix, choose, is_graph_leaf
 
@@ -74,7 +74,7 @@ def transform_metadata(
                 return f(*args, **kwargs)
         args, kwargs = positional(f, args, kwargs)
         ins, outs = prefixes_of("transform_metadata", {"in_axes": in_axes, "out_axes": out_axes}, STRUCTURE)
-        crossing.check(args, lambda: argument_names(f, len(args)))
+        crossing.check(args, lambda: [*map(parameter_names(f).at, range(len(args)))])
         return _run_without_names(f, args, kwargs, ins, outs, metadata)
 
     setattr(wrapper, _NAME, partition)

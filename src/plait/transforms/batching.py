@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from .._compat import jax_version, pmap as jax_pmap
-from ..errors import ArgumentError, MissingDependencyError
+from ..errors import ArgumentError, ArgumentTypeError, MissingDependencyError
 from ..words import describe_type
 from .axis_names import read_axis_name
 from .call.arguments import positional, with_statics
@@ -20,6 +20,7 @@ from .call.donating import Donating, donate
 from .call.functions import check_function, curried
 from .call.outcome import Outcome
 from .call.policy import STRUCTURE, Crossing
+from .call.prefixes import Carry, FilterMapping, NodePrefix
 
 # vmap's error for an output that is batched with axis None: its port, and its position in the port.
 _BATCHED = re.compile(r"out_axes\[0\]\[(\d+)\]\[(\d+)\].*got axis spec None but output was batched")
@@ -71,12 +72,18 @@ def vmap(
     check_function(f, "vmap")
     f, transform_metadata = read_axis_name(f, transform_metadata)
     axes = {"in_axes": in_axes, "out_axes": out_axes}
-    prefixes_of("vmap", axes, crossing)  # checks what does not depend on the call
+    check_axes_alone("vmap", axes, crossing)
 
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         call = prefixed_call("vmap", f, args, kwargs, axes, crossing, axis_metadata=transform_metadata)
-        check_axes(call, axis_size)
+        if check_axes(call, axis_size) is None:
+            raise ArgumentError(
+                "vmap: no argument has a mapped axis",
+                found="axis None for all arguments, or no arguments, and no axis_size",
+                expected="at least one array with an axis, or the number of calls",
+                do="map an argument, as in in_axes=(None, 0), or pass the number of calls, as in axis_size=8",
+            )
         outcomes: list[Outcome] = []
 
         def body(inputs: Any) -> Any:
@@ -177,7 +184,7 @@ def pmap(
         )
     f, transform_metadata = read_axis_name(f, transform_metadata)
     axes = {"in_axes": in_axes, "out_axes": out_axes}
-    prefixes_of("pmap", axes, crossing)  # checks what does not depend on the call
+    check_axes_alone("pmap", axes, crossing)
     donated = _numbers(donate_argnums)
     options = {"axis_name": axis_name, "devices": devices, "backend": backend, "axis_size": axis_size}
     mapped_functions: dict[Any, Callable[..., Any]] = {}
@@ -185,13 +192,13 @@ def pmap(
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = positional(f, args, kwargs)
-        args = with_statics("pmap", args, static_broadcasted_argnums)
+        args = with_statics("pmap", f, args, static_broadcasted_argnums)
         call = prefixed_call("pmap", f, args, kwargs, axes, crossing, axis_metadata=transform_metadata)
         _check_devices(check_axes(call, axis_size), call, devices, backend)
         donating = donate(call, args, donated)
         if donating not in mapped_functions:  # JAX recompiles for a different function object, even if equal
             mapped_functions[donating] = _mapped(donating, call.ports, donated, options)
-        outputs, outcome = mapped_functions[donating](*donating.separated(call.inputs))
+        outputs, outcome = call.run(mapped_functions[donating], *donating.separated(call.inputs))
         return call.finish(outputs, outcome)
 
     return wrapper
@@ -224,6 +231,27 @@ def _check_devices(size: int | None, call: Call, devices: Sequence[Any] | None, 
             expected=f"at most {count} elements",
             do="map one part of the axis over the devices and the rest within each device: plait.pmap(plait.vmap(f))",
         )
+
+
+def check_axes_alone(name: str, options: Mapping[str, Any], crossing: Crossing) -> None:
+    """Check what does not depend on the call.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: a value of the prefixes is not an axis; names its place.
+    """
+    others = ", plait.Carry" if name == "scan" else ""
+    for prefix in prefixes_of(name, options, crossing):
+        for place, leaf in prefix.places():
+            for axis in leaf.values_ if isinstance(leaf, FilterMapping) else [leaf]:
+                if axis is None or type(axis) is int or isinstance(axis, NodePrefix) or (others and axis is Carry):
+                    continue
+                raise (ArgumentError if others else ArgumentTypeError)(
+                    f"{name}: Invalid axes: {prefix.argument} must be an int, None{others}, or a tree of these",
+                    at=place,
+                    found=f"{describe_type(axis)}: {axis!r:.60}",
+                    expected="the number of a dimension, or None" + (" or plait.Carry" if others else ""),
+                    do=f"pass the number as a Python integer, such as {prefix.argument}=0",
+                )
 
 
 def check_axes(call: Call, size: int | None = None) -> int | None:

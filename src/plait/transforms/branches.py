@@ -22,6 +22,7 @@ from .call.gather import Structure
 from .call.names import joined
 from .call.outcome import Address, Outcome
 from .call.policy import STRUCTURE, Crossing
+from .call.traces import Traces, Types, types_of
 
 
 def cond(
@@ -107,29 +108,26 @@ def _choose(
     except TypeError:
         _explain(kept, branches)
         raise
-    key = _types(calls[0].inputs)
-    seen = [branch.seen[key] for branch in kept if key in branch.seen]
-    written = {position for left, _ in seen for position, _ in left.written}
+    seen = [branch.traces.of(calls[0].inputs[0]) for branch in kept]
+    written = {position for known in seen if known is not None for position, _ in known[0].written}
     return calls[0].finish(outputs, outcome.with_written(written))
 
 
 class _Branch:
-    """A branch as a function of its inputs. JAX traces it once for each combination of their shapes.
+    """A branch as a function of its inputs.
 
     Attributes:
-        seen: types of the inputs → its outcome, and the types of its outputs.
-        latest: the last entry of ``seen``.
+        traces: of each trace its outcome, and the types of its outputs.
     """
 
     def __init__(self, body: Body) -> None:
         self.body = body
-        self.seen: dict[Any, tuple[Outcome, Any]] = {}
-        self.latest: tuple[Outcome, Any] | None = None
+        self.traces: Traces[tuple[Outcome, Types] | None] = Traces(None)
 
     def __call__(self, inputs: Any) -> Any:
         with shut_in(self.body.name):
             outputs, outcome = self.body(inputs)
-        self.seen[_types(inputs)] = self.latest = outcome, _types(outputs)
+        self.traces.add(inputs[0], (outcome, types_of(outputs[0])))
         return outputs, outcome.like()
 
 
@@ -137,16 +135,8 @@ def _explain(kept: Sequence[_Branch], branches: tuple[Callable[..., Any], ...]) 
     """Raise an error that shows how two branches differ."""
     first, *others = kept
     for number, other in enumerate(others, 1):
-        if first.latest is not None and other.latest is not None:
-            _check_alike(first.body, first.latest, other.latest, _title(branches, 0, number))
-
-
-def _types(ports: Any) -> tuple[tuple[tuple[Any, ...], ...], ...]:
-    """Shape and dtype of each leaf of each value in the single port of a branch."""
-    return tuple(
-        tuple((jax.typeof(leaf).shape, jax.typeof(leaf).dtype) for leaf in jax.tree_util.tree_leaves(value))
-        for value in ports[0]
-    )
+        if first.traces.latest is not None and other.traces.latest is not None:
+            _check_alike(first.body, first.traces.latest, other.traces.latest, _title(branches, 0, number))
 
 
 def _check_alike(body: Body, mine: Any, other: Any, titles: list[str]) -> None:

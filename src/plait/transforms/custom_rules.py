@@ -214,7 +214,7 @@ class CustomVjp(_Custom):
 
         rule = jax.custom_vjp(pure)
         rule.defvjp(forward, backward, symbolic_zeros=True)
-        return call.finish(rule(*call.inputs))
+        return call.apply(rule)
 
 
 class CustomJvp(_Custom):
@@ -259,7 +259,7 @@ class CustomJvp(_Custom):
 
         rule = jax.custom_jvp(pure)
         rule.defjvp(both, symbolic_zeros=True)
-        return call.finish(rule(*call.inputs))
+        return call.apply(rule)
 
 
 def _values_of(primals: Any) -> Any:
@@ -268,9 +268,10 @@ def _values_of(primals: Any) -> Any:
 
 def _mark(call: RuleCall, entered: Entered, values: dict[str, Any], plain: dict[str, Any]) -> list[Any]:
     """The arguments, with JAX's primal records in place of values. (``symbolic_zeros``)"""
-    for variable, label in zip(entered.variables(), call.labels, strict=True):
-        if variable is not None and not call.is_fixed(label):
-            variable._cell.raw = values[label]
+    labels = enumerate(zip(entered.variables(), call.labels, strict=True))
+    entered.put(
+        {i: values[label] for i, (variable, label) in labels if variable is not None and not call.is_fixed(label)}
+    )
     supply = iter(call.in_order(values, plain)[1])
     marked = jax.tree_util.tree_map(
         lambda leaf: leaf if is_graph_leaf(leaf) else next(supply), entered.tree[0], is_leaf=is_graph_leaf
@@ -281,11 +282,16 @@ def _mark(call: RuleCall, entered: Entered, values: dict[str, Any], plain: dict[
 
 def _unmark(entered: Entered) -> None:
     """The inverse of ``_mark``, for variables that were not written."""
-    for variable, value in zip(entered.variables(), entered.values, strict=True):
-        if variable is not None:
-            leaves = jax.tree_util.tree_leaves(variable._cell.raw)
-            if any(isinstance(leaf, CustomVJPPrimal) for leaf in leaves):
-                variable._cell.raw = value
+    marked = [
+        position
+        for position, variable in enumerate(entered.variables())
+        if variable is not None and _is_marked(variable.get_raw_value())
+    ]
+    entered.put({position: entered.values[position] for position in marked})
+
+
+def _is_marked(value: Any) -> bool:
+    return any(isinstance(leaf, CustomVJPPrimal) for leaf in jax.tree_util.tree_leaves(value))
 
 
 def _fixed_values(call: RuleCall, values: dict[str, Any], plain: dict[str, Any]) -> Any:

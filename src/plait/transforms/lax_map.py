@@ -19,7 +19,7 @@ from .batching import check_axes, vmap
 from .call.call import Call, prefixed_call
 from .call.functions import check_function
 from .call.loop_rules import Loop
-from .call.names import argument_names
+from .call.names import parameter_names
 from .call.policy import STRUCTURE, Crossing
 from .call.prefixes import Carry, StateAxes, is_graph_leaf, prefix
 from .loops import scan_ports
@@ -87,7 +87,7 @@ def lax_map(
     if size is None:
         raise ArgumentError(
             "lax_map does not know how many calls to make",
-            at=argument_names(f, 1)[0],
+            at=parameter_names(f).at(0),
             found="no array in xs",
             expected="at least one array with a leading axis",
             do="pass jnp.arange(n) to make n calls",
@@ -137,7 +137,7 @@ def _batched(f: Callable[..., Any], crossing: Crossing) -> Callable[..., Any]:
         out = f(x, *operands)
         for (number, *path), variable, old in before:
             if variable._cell.raw is not old:
-                name = argument_names(f, 1 + len(operands))[1 + number]
+                name = parameter_names(f).at(1 + number)
                 raise ArgumentError(
                     "lax_map with batch_size: a variable of an operand was written",
                     at=format_path((name, *path)),

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..core.objects.nodes import Static
 from .call.body import Body
 from .call.call import Call
 from .call.outcome import Outcome
@@ -48,11 +49,11 @@ class _Layer:
 
     body: Body
     treedef: Any
-    constants: tuple[Any, ...]
+    constants: tuple[Static | None, ...]
 
     def __call__(self, carried: list[Any], arrays: list[Any], slices: dict[int, list[Any]]) -> Any:
         supply = iter(arrays)
-        leaves = [next(supply) if constant is None else constant[1] for constant in self.constants]
+        leaves = [next(supply) if constant is None else constant.value for constant in self.constants]
         given = {**jax.tree_util.tree_unflatten(self.treedef, leaves), **slices}
         carry = self.body.ports.index(Carry)
         given[carry] = carried

@@ -15,10 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..core.objects.nodes import Static
 from ..core.objects.sowing import shut_in
 from ..errors import ArgumentError, ArgumentTypeError
 from .axis_names import read_axis_name
-from .batching import check_axes
+from .batching import check_axes, check_axes_alone
 from .call.body import Body
 from .call.call import Call, prefixed_call, prefixes_of
 from .call.functions import check_function, curried
@@ -26,6 +27,7 @@ from .call.loop_rules import Loop
 from .call.outcome import Outcome
 from .call.policy import STRUCTURE, Crossing
 from .call.prefixes import Carry, FilterMapping
+from .call.traces import Traces
 
 
 class _Index:
@@ -87,7 +89,7 @@ def scan(
     if in_axes is Carry:
         in_axes = (Carry,)
     axes = {"in_axes": in_axes, "out_axes": out_axes}
-    prefixes_of("scan", axes, crossing)  # checks what does not depend on the call
+    check_axes_alone("scan", axes, crossing)
     rules = Loop("scan", *_carry_positions(in_axes, out_axes), keeps_writes=True)
 
     @functools.wraps(f)
@@ -138,19 +140,19 @@ def scan_ports(
 
 def shared_ports(
     inputs: Sequence[Sequence[Any]], others: Sequence[int | None]
-) -> tuple[Any, list[Any], tuple[Any, ...]]:
+) -> tuple[Any, list[Any], tuple[Static | None, ...]]:
     """The values that all iterations share, flattened: the treedef of their ports, the arrays, and the other leaves.
 
     Args:
         others: the ports that are carried or scanned.
 
     Returns:
-        The other leaves are ``(type, leaf)``, with ``None`` in place of an array.
+        The other leaves are static values, with ``None`` in place of an array.
     """
     shared = {port: list(values) for port, values in enumerate(inputs) if port not in others}
     leaves, treedef = jax.tree_util.tree_flatten(shared)
     arrays = [leaf for leaf in leaves if isinstance(leaf, _ARRAYS)]
-    return treedef, arrays, tuple(None if isinstance(leaf, _ARRAYS) else (type(leaf), leaf) for leaf in leaves)
+    return treedef, arrays, tuple(None if isinstance(leaf, _ARRAYS) else Static(leaf) for leaf in leaves)
 
 
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
@@ -170,12 +172,12 @@ class _Iteration:
 
     body: Body
     treedef: Any
-    constants: tuple[Any, ...]
+    constants: tuple[Static | None, ...]
 
     def __call__(self, handed: tuple[list[Any], list[Any]], slices: dict[int, list[Any]]) -> Any:
         carried, arrays = handed
         supply = iter(arrays)
-        leaves = [next(supply) if constant is None else constant[1] for constant in self.constants]
+        leaves = [next(supply) if constant is None else constant.value for constant in self.constants]
         given = {**jax.tree_util.tree_unflatten(self.treedef, leaves), **slices}
         carry = self.body.ports.index(Carry) if Carry in self.body.ports else None
         if carry is not None:
@@ -252,22 +254,19 @@ class _Question:
 
 
 class _Turn:
-    """One iteration of a loop without outputs. JAX traces it once, and returns only the carried values.
-
-    Attributes:
-        outcome: the outcome of its last trace; outcomes of traces differ only in which values are written.
-    """
+    """One iteration of a loop without outputs, of which JAX returns only the carried values."""
 
     def __init__(self, body: Body) -> None:
         self.body = body
         self.carry = body.ports.index(Carry) if Carry in body.ports else None
-        self.outcome = Outcome()
+        self.traces = Traces(Outcome())
 
     def __call__(self, *given: Any) -> list[Any]:
         carried = given[-1]
         found = {Carry: carried, _Index: [*given[:-1]]}
         with shut_in(self.body.name):
-            outputs, self.outcome = self.body([found.get(kind, []) for kind in self.body.ports])
+            outputs, outcome = self.body([found.get(kind, []) for kind in self.body.ports])
+        self.traces.add(carried, outcome)
         after = [] if self.carry is None else outputs[self.carry]
         if self.carry is not None:
             check_carry_types(self.body, self.carry, carried, after)
@@ -275,7 +274,10 @@ class _Turn:
 
     def finish(self, call: Call, last: list[Any]) -> Any:
         """Write back the results of the last iteration."""
-        return call.finish([last if kind is Carry else [] for kind in call.ports], self.outcome)
+        outcome = self.traces.of(last)  # JAX may have converted a value before the first iteration
+        return call.finish(
+            [last if kind is Carry else [] for kind in call.ports], self.traces.latest if outcome is None else outcome
+        )
 
 
 def fori_loop(

@@ -62,7 +62,12 @@ def capture_gradients(f: Callable[..., Any], *, only: FilterLiteral = ..., has_a
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         args = (*model, *args)
         look = capture(loss, Perturbation, method_outputs=Perturbation, only=only)
-        described = eval_shape(lambda *args, **kwargs: look(*args, **kwargs)[1], *args, **kwargs)
+
+        @functools.wraps(loss)
+        def perturbations(*args: Any, **kwargs: Any) -> Any:
+            return look(*args, **kwargs)[1]
+
+        described = eval_shape(perturbations, *args, **kwargs)
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), described)
         return step(zeros, *args, **kwargs)
 

@@ -50,7 +50,7 @@ def remat(
 
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        args = with_statics("remat", args, static_argnums)
+        args = with_statics("remat", f, args, static_argnums)
         call = Call("remat", f, args, kwargs, crossing=crossing)
         body = call.kept("remat", lambda body: body)
         recomputed = jax.checkpoint(body, prevent_cse=prevent_cse, policy=policy)

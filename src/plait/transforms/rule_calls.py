@@ -21,7 +21,7 @@ from .call.body import reveal
 from .call.call import Call
 from .call.enter import Entered
 from .call.gather import Structure
-from .call.names import argument_names
+from .call.names import argument_name, parameter_names
 from .call.outcome import Address, Outcome
 from .call.policy import Crossing
 from .call.prefixes import is_graph_leaf
@@ -154,11 +154,12 @@ class RuleCall:
                         do="exclude it from grad too, or pass jax.lax.stop_gradient(value)",
                     )
 
-    def finish(self, values: list[Any]) -> Any:
-        """Write back the written values. Returns the output."""
-        call, self._call, self.inputs = self._call, None, None
-        assert self.outcome is not None
+    def apply(self, rule: Callable[..., Any]) -> Any:
+        """Call JAX's function with the rule, and write back the written values. Returns the output."""
+        call, inputs, self._call, self.inputs = self._call, self.inputs, None, None
         assert call is not None
+        values = call.run(rule, *inputs)
+        assert self.outcome is not None
         return call.finish([values if kind is OUT else [] for kind in self.body.ports], self.outcome)
 
 
@@ -195,12 +196,13 @@ def _resolve_arguments(
 
 
 def _check_no_fixed_objects(name: str, fun: Callable[..., Any], args: tuple[Any, ...], fixed: set[int]) -> None:
+    names = parameter_names(fun)
     for number in sorted(fixed):
         for path, leaf in jax.tree_util.tree_flatten_with_path(args[number], is_leaf=is_graph_leaf)[0]:
             if is_graph_leaf(leaf):
                 raise ArgumentTypeError(
                     f"{name} does not accept an integer in nondiff_argnums for an argument with modules or variables",
-                    at=argument_names(fun, len(args))[number] + jax.tree_util.keystr(path),
+                    at=argument_name((jax.tree_util.SequenceKey(0), jax.tree_util.SequenceKey(number), *path), names),
                     found=f"nondiff_argnums has {number}, and the argument a {type(leaf).__name__}",
                     expected="a DiffState that selects its differentiable part",
                     do=f"write plait.DiffState({number}, False) to exclude all of it, or use graph_updates=False",

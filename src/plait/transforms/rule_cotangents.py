@@ -14,6 +14,7 @@ from ..errors import ArgumentTypeError
 from ..words import describe_type
 from .call.enter import rebuild
 from .call.gather import Structure
+from .call.names import parameter_names
 from .call.outcome import Address, Outcome
 from .call.prefixes import is_graph_leaf
 from .rule_calls import RuleCall, follow
@@ -92,9 +93,9 @@ def tangents_by_label(call: RuleCall, returned: Any) -> tuple[dict[str, Any], di
         )
     values: list[Any] = []
     plain: list[Any] = []
-    supply = iter(returned)
+    supply, names = iter(returned), parameter_names(call.fun)
     for number, (treedef, graphdefs) in enumerate((each.treedef, each.graphdefs) for each in structures):
-        given = [None] * len(graphdefs) if number in call.fixed else _spread(next(supply), treedef, number)
+        given = [None] * len(graphdefs) if number in call.fixed else _spread(next(supply), treedef, names.at(number))
         for tangent, graphdef in zip(given, graphdefs, strict=True):
             if graphdef is None:
                 plain.append(tangent)
@@ -103,12 +104,12 @@ def tangents_by_label(call: RuleCall, returned: Any) -> tuple[dict[str, Any], di
             if tangent is None:
                 values += [None] * graphdef.num_leaves
             else:
-                what = f"custom_vjp: the tangent of argument {number}"
+                what = f"custom_vjp: the tangent of argument {names.at(number)}"
                 values += leaves_like(graphdef, call.shapes[part], tangent, what, call.free[part])
     return call.labelled([v if free else None for v, free in zip(values, call.free, strict=True)], plain)
 
 
-def _spread(tangent: Any, treedef: Any, number: int) -> list[Any]:
+def _spread(tangent: Any, treedef: Any, name: str) -> list[Any]:
     """The tangent for each leaf of an argument, where ``None`` applies to everything below it."""
     found: list[Any] = []
     outline = jax.tree_util.tree_unflatten(treedef, range(treedef.num_leaves))
@@ -126,7 +127,7 @@ def _spread(tangent: Any, treedef: Any, number: int) -> list[Any]:
         jax.tree_util.tree_map(place, tangent, outline, is_leaf=stops)
     except ValueError as error:
         raise ArgumentTypeError(
-            f"custom_vjp: the tangent of argument {number} has a different structure than the argument",
+            f"custom_vjp: the tangent of argument {name} has a different structure than the argument",
             found=f"{jax.tree_util.tree_structure(tangent, is_leaf=stops)} ({str(error).splitlines()[0]})",
             expected=f"{treedef}, or None for a part whose gradient is zero",
             do="return a tree with the structure of the argument, with a State (or a module) for each module",

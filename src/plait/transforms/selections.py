@@ -23,7 +23,7 @@ from ..typing import FilterLiteral
 from ..words import describe_type, name_of_class
 from .call.call import Call
 from .call.enter import rebuild
-from .call.names import argument_names
+from .call.names import parameter_names
 from .call.prefixes import FilterMapping, is_graph_leaf
 
 # The input ports.
@@ -158,14 +158,30 @@ def check_differentiable(name: str, call: Call) -> None:
             dtype = getattr(leaf, "dtype", None)
             if dtype is None or not jnp.issubdtype(dtype, jnp.integer) or dtype == jax.dtypes.float0:
                 continue
+            do = "pass allow_int=True"
+            if call.body.structural:  # otherwise there is no DiffState
+                do = (
+                    f"exclude it: argnums=plait.DiffState({_argument_of(call, position)}, plait.All(plait.Param, "
+                    "lambda path, v: jnp.issubdtype(v.dtype, jnp.inexact))), use a variable type other than Param, or "
+                    + do
+                )
             raise ArgumentTypeError(
                 f"{name} cannot differentiate with respect to integers",
                 at=call.body.value_labels()[position],
                 found=f"{dtype}{list(leaf.shape)}",
                 expected="floating point numbers",
-                do="exclude it: argnums=plait.DiffState(0, plait.All(plait.Param, lambda path, v: "
-                "jnp.issubdtype(v.dtype, jnp.inexact))), use a variable type other than Param, or pass allow_int=True",
+                do=do,
             )
+
+
+def _argument_of(call: Call, position: int) -> int:
+    """The number of the argument that a value belongs to."""
+    structure, start = call.gathered.structure, 0
+    for number, argument in enumerate(structure.children()[0].children()):
+        start += sum(root.num_leaves for root in argument.roots)
+        if position < start:
+            return number
+    return 0
 
 
 def _chosen(call: Call) -> list[list[int]]:
@@ -204,7 +220,7 @@ def warn_of_nothing(name: str, call: Call, count: int, given: Sequence[int | Dif
                 name,
                 argnum.filter if isinstance(argnum, DiffState) else Param,
                 kinds,
-                at=f"argument {argument_names(call.f, count)[number]}",
+                at=f"argument {parameter_names(call.f).at(number)}",
                 so="so the gradient is empty",
                 do=_what_to_select(number, kinds),
             )

@@ -64,7 +64,7 @@ def vjp(
     @functools.wraps(f)
     def of(*primals: Any) -> Any:
         call = _OfValues("vjp", f, primals, has_aux, crossing)
-        values, pull, rest = jax.vjp(call, call.inputs, has_aux=True)
+        values, pull, rest = call.run(jax.vjp, call.inputs)
         out, output = call.finished(values, rest)
         shapes, treedef = jax.tree_util.tree_flatten(shapes_of(values))
         pullback = Partial(_Pullback(call.structure, output, treedef, tuple(shapes)), pull)
@@ -116,7 +116,7 @@ def jvp(
         check_tuple("jvp", "tangents", tangents, len(primals))
         call = _OfValues("jvp", f, tuple(primals), has_aux, crossing)
         moves = call.tangents()(tuple(tangents))
-        values, slopes, rest = jax.jvp(call, (call.inputs,), (moves,), has_aux=True)
+        values, slopes, rest = call.run(jax.jvp, (call.inputs,), (moves,))
         out, output = call.finished(values, rest)
         tangent = _around(output, slopes)
         return (out[0], tangent, out[1]) if has_aux else (out, tangent)
@@ -151,7 +151,7 @@ def linearize(
     @functools.wraps(f)
     def of(*primals: Any) -> Any:
         call = _OfValues("linearize", f, primals, has_aux, crossing)
-        values, push, rest = jax.linearize(call, call.inputs, has_aux=True)
+        values, push, rest = call.run(jax.linearize, call.inputs)
         out, output = call.finished(values, rest)
         count, to_tangents = len(primals), call.tangents()
 
@@ -192,6 +192,10 @@ class _OfValues(Differentiated):
         options: Any = {"has_aux": has_aux, "crossing": ValuesOnly(crossing), "allow_int": True, "check_output": check}
         super().__init__(name, f, primals, {}, chosen, **options)
         self.has_aux, self.structure = has_aux, self.call.gathered.structure
+
+    def run(self, derivative: Callable[..., Any], *inputs: Any) -> Any:
+        """The output, what JAX's derivative of the call returns beside it, and the rest."""
+        return self.call.run(functools.partial(derivative, self, has_aux=True), *inputs)
 
     def finished(self, values: list[Any], rest: tuple[list[Any], Outcome]) -> tuple[Any, Structure]:
         """Write back the written values. Returns the output, and the structure of its differentiable part."""

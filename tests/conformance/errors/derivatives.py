@@ -223,7 +223,7 @@ ROWS = {
     "a tangent of a rule with another structure": Row(
         "plait.grad(ruled((zeros, [x[0], x[0]])))(node, x[0])",
         ArgumentTypeError,
-        "the tangent of argument 1",
+        "the tangent of argument x",
         "plait.grad(ruled((zeros, x[0])))(node, x[0])",
         setup=RULE,
     ),

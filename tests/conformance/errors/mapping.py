@@ -48,6 +48,20 @@ ROWS = {
         fix="in_axes=(plait.StateAxes({plait.BatchStat: 0, ...: None}), 0)",
         cure="plait.vmap(f, $)(model, x)",
     ),
+    "an axis that is none": Row(
+        "plait.vmap(lambda x: x, in_axes=('rows',))(x)",
+        ArgumentTypeError,
+        (r"Invalid axes: in_axes must be an int, None", r"at +in_axes\[0\]\n", "a str: 'rows'"),
+        fix="in_axes=0",
+        cure="plait.vmap(lambda x: x, $)(x)",
+    ),
+    "an axis of scan that is none": Row(
+        "plait.scan(lambda c, x: (c, x), in_axes=(plait.Carry, 1.0))(1.0, x)",
+        ArgumentError,
+        (r"Invalid axes: in_axes must be an int, None, plait\.Carry", r"at +in_axes\[1\]\n", "a float"),
+        fix="in_axes=0",
+        cure="plait.scan(lambda x: x, $, out_axes=0)(x)",
+    ),
     "pmap of nothing": Row(
         "plait.pmap(lambda x: x, in_axes=None)(x)",
         ArgumentError,

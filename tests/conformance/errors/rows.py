@@ -170,8 +170,8 @@ class Site:
 
 # Python's own protocols: an attribute or a key that is not there, what a subclass defines, an error passed on inside.
 BUILTINS = {"AttributeError", "KeyError", "TypeError", "ValueError", "NotImplementedError", "StopIteration"}
-# They do not leave their package: each becomes the `found` of a warning that has a row.
-INTERNAL = {"Damaged", "NoForm", "Unrecordable"}
+# They do not leave their package.
+INTERNAL = {"Damaged", "NoForm", "Unrecordable", "_NotExcusedError"}
 WARNERS = {"warn", "warn_nothing_selected", "deprecated"}
 
 

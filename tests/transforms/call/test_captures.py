@@ -75,7 +75,7 @@ def test_the_warning_points_at_the_callers_line():
 def test_a_tracer_left_in_a_captured_container_is_named_at_the_next_call():
     model = plait.Dict(blocks=[plait.Param(jnp.ones(2))])
     jax.jit(lambda x: model.blocks.append(plait.Param(x)))(jnp.ones(2))  # where plait is not asked
-    with pytest.raises(TraceContextError, match=r"at +blocks\[1\]"):
+    with pytest.raises(TraceContextError, match=r"at +m\.blocks\[1\]"):
         plait.jit(lambda m: m.blocks[0] * 2)(model)
 
 

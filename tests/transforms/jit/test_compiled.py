@@ -1,5 +1,6 @@
 """Donation: written variables give their buffers away, and only those."""
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -82,6 +83,39 @@ def test_two_variables_on_one_buffer_are_refused_before_the_call():
         assert model.written[0] == model.read[0]
         model.read.set_value(jnp.copy(model.written.get_value()))
         jitted(model, jnp.ones(2))
+
+
+TRACES = {
+    "grad": lambda f: plait.grad(f)(jnp.float32(1)),
+    "vmap": lambda f: plait.vmap(f)(jnp.ones(2)),
+}
+
+
+@pytest.mark.parametrize("trace", TRACES)
+@pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
+def test_a_captured_model_keeps_its_buffers(trace):
+    """G64: the write would be refused after the call, so the call does not run; also once it has its fast path."""
+    model = Net()
+    jitted = plait.jit(step, donate=True)
+    for _ in range(3):
+        with pytest.raises(plait.errors.TraceContextError, match=r"at +model\.\w+ \(a (?s:.)*expected +the top level"):
+            TRACES[trace](lambda x: (jitted(model, jnp.ones(2)), x)[1])
+        assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(plait.state(model)))
+        jitted(model, jnp.ones(2))
+
+
+@pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
+def test_an_attribute_of_a_captured_model_keeps_its_buffer():
+    model = Net()
+    model.seen = jnp.ones(2)
+
+    def see(model):
+        model.seen = model.seen + 1
+
+    jitted = plait.jit(see, donate_argnums=0)
+    with pytest.raises(plait.errors.TraceContextError, match="cannot set the attribute 'seen' of a Net"):
+        plait.grad(lambda x: (jitted(model), x)[1])(jnp.float32(1))
+    assert not model.seen.is_deleted()
 
 
 def test_a_call_that_changes_structure_donates_nothing():

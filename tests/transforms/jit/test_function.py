@@ -297,7 +297,7 @@ def test_static_arguments_are_part_of_the_key():
     m = model()
     assert [float(jitted(m, 2)), float(jitted(m, 3)), float(jitted(m, 2, add=1)), float(jitted(m, 2))] == [4, 8, 5, 4]
     assert f.traces == 3
-    with pytest.raises(ArgumentError, match=r"at +argument 1"):
+    with pytest.raises(ArgumentError, match=r"at +argument args\[1\]"):
         jitted(m, [2])
 
 
@@ -326,7 +326,7 @@ def test_methods_can_be_decorated_and_bound_methods_are_refused():
 def test_a_value_that_is_no_array_is_named():
     """Errors name the path."""
     m = Node(inner=Node(w=plait.Param("text")))
-    with pytest.raises(ArgumentError, match=r"at +inner\.w"):
+    with pytest.raises(ArgumentError, match=r"at +m\.inner\.w"):
         plait.jit(lambda m: None)(m)
 
 

@@ -96,9 +96,9 @@ class Body:
         entered = self.enter(inputs)
         dropped = self._drop_axes(entered)
         if self.loop is None:
-            out = self.call(entered) if run is None else run(entered)
+            out = self.call(entered, run)
         else:
-            out = iteration(self.name, self.f(), lambda: self.call(entered) if run is None else run(entered))
+            out = iteration(self.name, self.f(), lambda: self.call(entered, run))
         if self.check_output is not None:
             self.check_output(out)
         left = self._leave(entered, out, dropped)
@@ -125,11 +125,15 @@ class Body:
             groups[port].append(value)
         return groups
 
-    def call(self, entered: Entered) -> Any:
-        """Call the user's function with the private objects."""
+    def call(self, entered: Entered, run: Callable[[Entered], Any] | None = None) -> Any:
+        """Call the user's function, or ``run``, with the private objects."""
         args, kwargs = entered.tree
         with self._names(entered) if is_naming() else contextlib.nullcontext(), self._sharing(entered):
-            return guarded(self.f(), *map(reveal, args), **{key: reveal(value) for key, value in kwargs.items()})
+            if run is not None:
+                return run(entered)
+            f, named = self.f(), {key: reveal(value) for key, value in kwargs.items()}
+            with watch_captured_containers(f, self.structure):
+                return f(*map(reveal, args), **named)
 
     def _names(self, entered: Entered) -> contextlib.AbstractContextManager[None]:
         """Names the modules of the arguments, and of a program those that its function captures."""
@@ -148,7 +152,7 @@ class Body:
         """The flattened output of the function; its changes to the arguments are ignored."""
         entered = self.enter(inputs)
         out = self.call(entered)
-        left = Left(self.name, entered, out, self.structural, self.value_labels)  # raises for captured objects
+        left = Left(self.name, entered, out, self.structural, self.root_labels)  # raises for captured objects
         if entered.roots:  # the output may refer to them
             return gather(out).parts()
         return Parts(left.output, left.raws, [leaf for leaf in left.leaves if not is_graph_leaf(leaf)])
@@ -157,25 +161,29 @@ class Body:
         """The user's names of the objects and plain leaves of the arguments."""
         return self.structure.labels(self.f())
 
+    def root_labels(self) -> list[str]:
+        """The user's names of the objects of the arguments."""
+        return self.labels()[0]
+
     def names(self) -> list[str]:
         """What the objects of the arguments are called in programs."""
-        labels = self.labels()[0]
+        labels = self.root_labels()
         return labels if self.loop is None else self.loop.names(labels)
 
     def value_labels(self) -> list[str]:
         """The path of each input value: ``model.layers.kernel``."""
-        return self.structure.value_labels(self.labels()[0])
+        return self.structure.value_labels(self.root_labels())
 
     # Axis names -------------------------------------------------------------------------------------------------------
 
     def _leave(self, entered: Entered, out: Any, dropped: Mapping[int, Any]) -> Left:
         structural = self.structural or self.loop is not None  # the returned carry consists of the input objects
         if self.axis_metadata is None:
-            return Left(self.name, entered, out, structural, self.value_labels)
+            return Left(self.name, entered, out, structural, self.root_labels)
         variables = entered.variables()
         for position, names in dropped.items():
             self._put_axis(variables[position], self.ports[self.value_ports[position]], names)
-        left = Left(self.name, entered, out, structural, self.value_labels)
+        left = Left(self.name, entered, out, structural, self.root_labels)
         new = [
             (number, leaf)
             for number, leaf in enumerate(left.walk.leaves)
@@ -190,7 +198,7 @@ class Body:
         for leaf, axis in axes:
             if isinstance(axis, int):
                 self._put_axis(leaf, axis, None)
-        return Left(self.name, entered, out, structural, self.value_labels)
+        return Left(self.name, entered, out, structural, self.root_labels)
 
     def _drop_axes(self, entered: Entered) -> dict[int, Any]:
         """Remove the axis that does not exist inside from the names of each variable; position → what was removed."""
@@ -389,7 +397,7 @@ def _check_output_axis(name: str, axis: Any, value: Any) -> None:
 
 
 def guarded(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a user's function inside a transform."""
+    """Call a function of the user's that comes with another, such as a rule."""
     with watch_captured_containers(f):
         return f(*args, **kwargs)
 

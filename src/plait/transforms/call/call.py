@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -44,6 +44,7 @@ from .gather import Gathered, gather
 from .outcome import Address, Outcome
 from .policy import STRUCTURE, Crossing
 from .prefixes import FilterMapping, NodePrefix, Prefix, choose, values_in
+from .refused import check_plain_arguments
 from .write_back import write_back
 
 T = TypeVar("T")
@@ -62,6 +63,7 @@ class Call:
         ins: the prefix of each leaf of the arguments, or of ``args`` as a tree; ``ALL`` for a single port.
         outs: the prefix of the output.
         crossing: whether structural changes are carried out.
+        kinds: ports that exist even if no value belongs to them.
         axis_metadata, rules: fields of ``Body``.
 
     Attributes:
@@ -80,12 +82,13 @@ class Call:
         ins: Any = ALL,
         outs: Prefix | Any = ALL,
         crossing: Crossing = STRUCTURE,
+        kinds: Sequence[Any] = (),
         axis_metadata: Mapping[str, Any] | None = None,
         **rules: Any,
     ) -> None:
         tree = (args, dict(kwargs or {}))
         self.name, self.f = name, f
-        self.gathered = gathered = gather(tree)
+        self.gathered = gathered = gather(tree, f)
         structural = crossing.updates
         crossing.check(gathered.roots, lambda: gathered.structure.labels(f)[0])
         if not isinstance(outs, Prefix):
@@ -107,7 +110,7 @@ class Call:
             if "loop" in rules and not structural:
                 chosen = rules["loop"].values_only(chosen)
             ports = tuple(
-                values_in([*spread, *chosen, *outs.leaves, *([rules["writes"]] if "writes" in rules else [])])
+                values_in([*kinds, *spread, *chosen, *outs.leaves, *([rules["writes"]] if "writes" in rules else [])])
             )
             value_ports = tuple(map(ports.index, chosen))
             plain_ports = tuple(map(ports.index, plain))
@@ -171,7 +174,7 @@ class Call:
 
         It is not cached for a function that captures modules, whose values may change, nor while outputs are captured.
         """
-        if not isinstance(self.f, FUNCTIONS) or is_observing() or captures_objects(self.f):
+        if not isinstance(self.f, FUNCTIONS) or is_observing() or captures_objects(self.f, self.body.structure):
             return make(self.body)
         try:
             kept = _kept.setdefault(self.f, {})
@@ -200,12 +203,21 @@ class Call:
         with self.in_scope(others):
             return self._run(function, inputs, stepwise or function)
 
-    def in_scope(self, others: Sequence[Call] = ()) -> contextlib.AbstractContextManager[None]:
-        """Inside the block operations have the names of the modules among the arguments."""
-        if not is_naming():
-            return contextlib.nullcontext()
-        names = [call.body.names for call in (self, *others)]
-        return scope_of_arguments(self.gathered.roots, self.gathered.plain, names)
+    @contextlib.contextmanager
+    def in_scope(self, others: Sequence[Call] = ()) -> Iterator[None]:
+        """Inside the block operations have the names of the modules among the arguments.
+
+        Raises:
+            ArgumentTypeError: JAX refused an argument that is not an array.
+        """
+        names = [call.body.names for call in (self, *others)] if is_naming() else []
+        scope = scope_of_arguments(self.gathered.roots, self.gathered.plain, names)
+        try:
+            with scope if names else contextlib.nullcontext():
+                yield
+        except TypeError as error:
+            check_plain_arguments(self.name, self.f, self.gathered, error)
+            raise
 
     def _run(self, function: Callable[..., Any], inputs: tuple[Any, ...], stepwise: Callable[..., Any]) -> Any:
         if jax.config.jax_disable_jit:  # type: ignore[attr-defined]

@@ -1,9 +1,12 @@
-"""Models that a jitted function captures instead of taking as an argument.
+"""Models that a function captures instead of taking as an argument.
 
 Such a model becomes a constant of the compiled program, so later changes to it have no effect. When a function is
-traced, its closure and the globals that its code loads are searched for objects, and a warning names them. Variables
-and modules raise an error if they are changed in the trace. Plain lists and dicts cannot do that, so they are compared
-afterwards.
+traced, what it reads by a name is searched for objects: its closure, its globals and defaults, and the attributes that
+its code names of plain objects and modules of Python. A warning names those of a jitted function. Functions that it
+leads to are searched too, except those of installed packages.
+
+Variables and modules raise an error if they are changed in the trace. Plain lists and dicts cannot do that, so they are
+compared afterwards.
 """
 
 from __future__ import annotations
@@ -11,25 +14,29 @@ from __future__ import annotations
 import contextlib
 import dis
 import functools
+import inspect
 import operator
 from collections.abc import Callable, Iterator
-from types import CodeType, FunctionType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 from ..._compat import top_level_trace
+from ...core.graph.graphdef import GraphDef, NodeDef, StaticAttribute, iter_places, kept_on
 from ...core.graph.walks import find_walk
-from ...core.objects.nodes import Kind, get_node_impl, kind_of, unwrapped
+from ...core.objects.nodes import Static
 from ...core.objects.pytree import Pytree
 from ...core.objects.trace_guard import raise_foreign_trace
 from ...core.objects.variables import Variable
-from ...errors import CapturedModelWarning, GraphError, PlaitError
+from ...core.objects.visit import children_if_any, visit
+from ...errors import CapturedModelWarning, PlaitError
 from ...notices import warn
+from ...origins import is_users, is_users_module
 from .functions import FUNCTIONS, RuledFunction
+from .gather import Structure
 from .prefixes import is_graph_leaf
 
 _LONGEST = 1_000  # longer containers contain data
-_MOST = 200  # the maximal number of functions reached from one function
-_LIBRARIES = {__name__.partition(".")[0], "jax", "numpy", "functools", "builtins", "math"}
+_MOST = 1_000  # the maximal number of functions reached from one function
 
 
 def warn_about_captures(f: Callable[..., Any], name: str) -> None:
@@ -47,59 +54,37 @@ def warn_about_captures(f: Callable[..., Any], name: str) -> None:
         )
 
 
-def captures_objects(f: Callable[..., Any]) -> bool:
+def captures_objects(f: Callable[..., Any], structure: Structure) -> bool:
     """Whether a function uses modules or variables that are not among its arguments, as far as can be detected.
 
-    The functions that it calls by name are examined too, except those of installed libraries.
+    Args:
+        structure: that of the arguments, whose methods, and functions among the static ones, it may call.
     """
-    return any(reached is _TOO_MANY or next(_captured(reached), None) is not None for reached in _reached(f))
+    return next(_search(f, structure), None) is not None
 
 
-def captured_objects(f: Callable[..., Any]) -> dict[str, Any]:
+def captured_objects(f: Callable[..., Any], structure: Structure | None = None) -> dict[str, Any]:
     """The objects that ``captures_objects`` detects, each once, by the first name that leads to one."""
     found: dict[str, Any] = {}
-    for reached in _reached(f):
-        for label, value in () if reached is _TOO_MANY else _captured(reached):
-            if not any(value is known for known in found.values()):
-                found.setdefault(label, value)
+    for label, value in _search(f, structure):
+        if value is not _TOO_MANY and not any(value is known for known in found.values()):
+            found.setdefault(label, value)
     return found
 
 
-_TOO_MANY: Any = object()
-
-
-def _reached(f: Callable[..., Any]) -> Iterator[Any]:
-    """A function and those that it leads to, until they are too many."""
-    found = [f]
-    for each in found:
-        yield each
-        if len(found) > _MOST:
-            yield _TOO_MANY
-            return
-        inner = [value for value in _with_inner_functions(each)[1:] if not _is_library(value)]
-        each = getattr(each, "__wrapped__", each)
-        if isinstance(each, FunctionType):
-            named = (each.__globals__.get(label) for label in _loaded_globals(each.__code__))
-            inner += [value for value in named if isinstance(value, FUNCTIONS) and not _is_library(value)]
-        found += [value for value in inner if not any(value is known for known in found)]
-
-
-def _is_library(f: Any) -> bool:
-    while isinstance(f, functools.partial):
-        f = f.func
-    return (getattr(f, "__module__", None) or "").partition(".")[0] in _LIBRARIES
-
-
 @contextlib.contextmanager
-def watch_captured_containers(f: Callable[..., Any]) -> Iterator[None]:
+def watch_captured_containers(f: Callable[..., Any], structure: Structure | None = None) -> Iterator[None]:
     """Raise if a traced function changed plain lists or dicts of modules that it captures.
 
     Their contents are restored, even if the function raised.
 
+    Args:
+        structure: that of the arguments.
+
     Raises:
         TraceContextError: names the path of the container, and both traces.
     """
-    held = [found for each in _with_inner_functions(f) for _, value in _captured(each) for found in _containers(value)]
+    held = [found for value in captured_objects(f, structure).values() for found in _containers(value)]
     try:
         yield
     finally:
@@ -110,59 +95,162 @@ def watch_captured_containers(f: Callable[..., Any]) -> Iterator[None]:
         raise_foreign_trace(found.trace, found.container, "change the contents of a")
 
 
-def _with_inner_functions(f: Any) -> list[Any]:
-    """A function, the functions that come with it or are in its closure, and theirs."""
-    found = [f]
+# The search -----------------------------------------------------------------------------------------------------------
+
+_TOO_MANY: Any = object()
+_CALLED = (*FUNCTIONS, MethodType)
+_NO_OBJECTS = frozenset({int, float, str, bool, type(None), BuiltinFunctionType})
+
+
+def _captured(f: Any) -> Iterator[tuple[str, Any]]:
+    """The objects that a function reads by a name, without those that it calls."""
+    if is_graph_leaf(f):
+        yield f"the {type(f).__name__} itself", f
+    else:
+        yield from ((label, value) for label, value in _read(f) if not isinstance(value, _CALLED))
+
+
+def _search(f: Any, structure: Structure | None) -> Iterator[tuple[str, Any]]:
+    """The objects that a function, the methods of its arguments and the functions that they lead to read by a name;
+    ``_TOO_MANY`` for those of further functions."""
+    if is_graph_leaf(f):
+        yield f"the {type(f).__name__} itself", f
+    found = [f] if structure is None else [f, *_functions_in(structure)]
+    seen = {id(getattr(each, "__func__", each)) for each in found}
     for each in found:
-        inner: list[Any] = [*each.functions] if isinstance(each, RuledFunction) else []
-        each = getattr(each, "__wrapped__", each)
-        if isinstance(each, functools.partial):
-            inner.append(each.func)
-        cells = (each.__closure__ or ()) if isinstance(each, FunctionType) else ()
+        if len(found) > _MOST:
+            yield "", _TOO_MANY
+            return
+        for label, value in _read(each):
+            if not isinstance(value, _CALLED):
+                yield label, value
+            elif (number := id(getattr(value, "__func__", value))) not in seen:
+                seen.add(number)
+                found.append(value)
+
+
+def _read(f: Any) -> Iterator[tuple[str, Any]]:
+    """The objects and functions that a function reads by a name, or that come with it."""
+    owner = None
+    if isinstance(f, RuledFunction):
+        yield from (("", each) for each in f.functions)
+    if isinstance(f, functools.partial):
+        yield "", f.func
+        for label, value in [*enumerate(f.args), *f.keywords.items()]:
+            yield from _leads(f"argument {label} of the partial", value, frozenset())
+    if isinstance(f, MethodType):
+        f, owner = f.__func__, f.__self__
+    if hasattr(f, "__wrapped__"):
+        yield from _read(f.__wrapped__ if owner is None else MethodType(f.__wrapped__, owner))
+        return
+    if not isinstance(f, FunctionType):
+        return
+    code = f.__code__
+    names = _names(code)
+    parameters = code.co_varnames[: code.co_argcount]
+    defaults = f.__defaults__ or ()
+    named = parameters[len(parameters) - len(defaults) :]
+    given = [*zip(named, defaults, strict=True), *(f.__kwdefaults__ or {}).items()]
+    if owner is not None and parameters and not is_graph_leaf(owner):
+        given.append((parameters[0], owner))
+    for label, cell in zip(code.co_freevars, f.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):  # a variable that has no value yet
-            inner += [cell.cell_contents for cell in cells]
-        found += [g for g in inner if isinstance(g, FUNCTIONS) and not any(g is known for known in found)]
-    return found
+            given.append((label, cell.cell_contents))
+    given += [(label, f.__globals__[label]) for label in _loaded_globals(code) if label in f.__globals__]
+    for label, value in given:
+        if type(value) not in _NO_OBJECTS:
+            yield from _leads(label, value, names)
 
 
-class _Held(NamedTuple):
-    """A container, a copy of it, and the trace of the module that it belongs to."""
-
-    container: Any
-    saved: Any
-    trace: Any
-
-
-def _containers(root: Any) -> Iterator[_Held]:
-    """The plain lists and dicts below a graph node."""
-    seen: set[int] = set()
-    stack = [(root, top_level_trace)]
+def _leads(label: str, value: Any, names: frozenset[str]) -> Iterator[tuple[str, Any]]:
+    """The objects and functions in a Python variable: itself, in plain containers, or as an attribute with one of these
+    names."""
+    stack, seen = [(label, value)], set()
     while stack:
-        value, trace = stack.pop()
-        kind = kind_of(value)
-        if kind is Kind.GRAPH and id(value) not in seen:
-            seen.add(id(value))
-            trace = value._info.trace if isinstance(value, Pytree) else trace
-        elif kind is not Kind.PYTREE:
-            continue
-        if isinstance(value, (list, dict)):
-            yield _Held(value, value.copy(), trace)
-        with contextlib.suppress(GraphError):  # a node that cannot be walked raises its own error elsewhere
-            children = get_node_impl(value).flatten(value)[0]  # type: ignore[union-attr]
-            stack.extend((unwrapped(child), trace) for _, child in children)
+        label, each = stack.pop()
+        if isinstance(each, _CALLED):
+            if not _is_library(each):
+                yield label, each
+        elif is_graph_leaf(each):
+            yield label, each
+        elif id(each) not in seen:
+            seen.add(id(each))
+            if isinstance(each, (list, tuple, dict)):
+                if len(each) <= _LONGEST:
+                    items = each.values() if isinstance(each, dict) else each
+                    stack += [(label, item) for item in items]
+            else:
+                stack += [(f"{label}.{name}", item) for name, item in _attributes(each, names)]
 
 
-def _holds(container: Any, saved: Any) -> bool:
-    """Whether a container has the same objects at the same positions. ``==`` on arrays does not return a bool."""
-    if isinstance(container, dict):
-        same = [*container] == [*saved]
-        return same and all(map(operator.is_, container.values(), saved.values()))
-    return len(container) == len(saved) and all(map(operator.is_, container, saved))
+def _is_library(f: Any) -> bool:
+    f = f.__func__ if isinstance(f, MethodType) else f
+    while isinstance(f, FunctionType) and hasattr(f, "__wrapped__"):
+        f = f.__wrapped__
+    return isinstance(f, FunctionType) and not is_users(f)
 
 
-def _refill(container: Any, saved: Any) -> None:
-    container.clear()
-    (container.update if isinstance(container, dict) else container.extend)(saved)
+def _attributes(value: Any, names: frozenset[str]) -> Iterator[tuple[str, Any]]:
+    """The attributes with these names of a module of Python, a class or a plain object of the user's."""
+    if isinstance(value, ModuleType):
+        scope = vars(value)
+        if is_users_module(value):
+            yield from ((name, scope[name]) for name in names & scope.keys())
+    elif is_users(value):
+        for name in names:
+            found = inspect.getattr_static(value, name, None)
+            function = found.fget if isinstance(found, property) else found
+            is_method = isinstance(function, FunctionType) and not isinstance(value, type)
+            if found is not None:
+                yield name, MethodType(function, value) if is_method else getattr(function, "__func__", function)
+
+
+def _functions_in(structure: Structure) -> Iterator[Any]:
+    """The functions that a structure contains, and the methods of its classes."""
+    for root in structure.roots:
+        yield from kept_on(root, "_methods", _methods_of)
+    stack = [structure.treedef]
+    while stack:
+        treedef = stack.pop()
+        node = treedef.node_data()
+        if node is not None:
+            if node[0] is Static and isinstance(node[1].value, _CALLED):
+                yield node[1].value
+            stack += treedef.children()
+
+
+def _methods_of(root: GraphDef) -> tuple[Any, ...]:
+    """The methods of the user's classes in a structure, and the functions among its static attributes."""
+    found: dict[int, Any] = {}
+    classes: dict[type, None] = {}
+    for _, part in iter_places(root):
+        if type(part) is StaticAttribute:
+            if isinstance(part.value, _CALLED):
+                found[id(part.value)] = part.value
+        elif isinstance(part, NodeDef):
+            classes |= dict.fromkeys(base for base in part.type.__mro__ if is_users(base))
+    for cls in classes:
+        for value in vars(cls).values():
+            function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+            if isinstance(function, FunctionType):
+                found[id(function)] = function
+    return tuple(found.values())
+
+
+@functools.lru_cache(maxsize=4096)
+def _names(code: CodeType) -> frozenset[str]:
+    """All names that code uses, with the functions that are defined in it."""
+    inner = [_names(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
+    return frozenset(code.co_names).union(*inner)
+
+
+@functools.lru_cache(maxsize=4096)
+def _loaded_globals(code: CodeType) -> tuple[str, ...]:
+    names = [instruction.argval for instruction in dis.get_instructions(code) if instruction.opname == "LOAD_GLOBAL"]
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names += _loaded_globals(constant)
+    return tuple(dict.fromkeys(names))
 
 
 def _name(f: Any) -> str:
@@ -178,42 +266,35 @@ def _holds_arrays(value: Any) -> bool:
         return False
 
 
-def _captured(f: Any) -> Iterator[tuple[str, Any]]:
-    if is_graph_leaf(f):
-        yield f"the {type(f).__name__} itself", f
-    if isinstance(f, functools.partial):
-        bound = [*enumerate(f.args), *f.keywords.items()]
-        yield from ((f"argument {label} of the partial", value) for label, value in bound if is_graph_leaf(value))
-        yield from _captured(f.func)
-    f = getattr(f, "__wrapped__", f)
-    if not isinstance(f, FunctionType):
-        return
-    for label, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True):
-        try:
-            value = cell.cell_contents
-        except ValueError:
-            continue
-        yield from _objects(label, value)
-    for label in _loaded_globals(f.__code__):
-        yield from _objects(label, f.__globals__.get(label))
+# Containers -----------------------------------------------------------------------------------------------------------
 
 
-def _objects(label: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The objects in a Python variable, directly or in plain containers, whose keys need no order."""
-    stack, seen = [value], set()
-    while stack:
-        each = stack.pop()
-        if is_graph_leaf(each):
-            yield label, each
-        elif isinstance(each, (list, tuple, dict)) and len(each) <= _LONGEST and id(each) not in seen:
-            seen.add(id(each))
-            stack += each.values() if isinstance(each, dict) else each
+class _Held(NamedTuple):
+    """A container, a copy of it, and the trace of the module that it belongs to."""
+
+    container: Any
+    saved: Any
+    trace: Any
 
 
-@functools.lru_cache(maxsize=1024)
-def _loaded_globals(code: CodeType) -> tuple[str, ...]:
-    names = [instruction.argval for instruction in dis.get_instructions(code) if instruction.opname == "LOAD_GLOBAL"]
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            names += _loaded_globals(constant)
-    return tuple(names)
+def _containers(root: Any) -> Iterator[_Held]:
+    """The plain lists and dicts below a graph node. A node that cannot be walked raises its own error elsewhere."""
+    traces: dict[int, Any] = {}
+    for place in visit(root, children=children_if_any):
+        above = top_level_trace if place.owner is None else traces[id(place.owner)]
+        traces[id(place)] = place.value._info.trace if isinstance(place.value, Pytree) else above
+        if place.enter and isinstance(place.value, (list, dict)):
+            yield _Held(place.value, place.value.copy(), traces[id(place)])
+
+
+def _holds(container: Any, saved: Any) -> bool:
+    """Whether a container has the same objects at the same positions. ``==`` on arrays does not return a bool."""
+    if isinstance(container, dict):
+        same = [*container] == [*saved]
+        return same and all(map(operator.is_, container.values(), saved.values()))
+    return len(container) == len(saved) and all(map(operator.is_, container, saved))
+
+
+def _refill(container: Any, saved: Any) -> None:
+    container.clear()
+    (container.update if isinstance(container, dict) else container.extend)(saved)

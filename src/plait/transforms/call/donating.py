@@ -15,6 +15,7 @@ import jax
 
 from .body import Body
 from .call import Call
+from .guards import check_writable
 from .prefixes import is_graph_leaf
 
 
@@ -48,6 +49,9 @@ def donate(call: Call, args: tuple[Any, ...], donated: frozenset[int]) -> Donati
     """The body of a call that donates the arrays and variables of the arguments at ``donated``.
 
     Array attributes are not donated, nor is a buffer that two inputs share, since it can be donated only once.
+
+    Raises:
+        TraceContextError: a variable whose buffer would be donated belongs to a different trace; nothing is lost.
     """
     gathered, walk = call.gathered, call.gathered.walk
     roots: list[bool] = []
@@ -65,6 +69,7 @@ def donate(call: Call, args: tuple[Any, ...], donated: frozenset[int]) -> Donati
             for position, is_given in enumerate(given)
             if is_given and walk.types[position] is not None and holders[id(values[position])] == 1
         }
+        check_writable(positions, gathered)
     flags: list[list[bool]] = [[] for _ in call.ports]
     for position, port in enumerate(call.body.value_ports):
         flags[port].append(position in positions)

@@ -59,6 +59,12 @@ class Entered:
             for part in plan_of(graphdef).leaves
         ]
 
+    def put(self, values: Mapping[int, Any]) -> None:
+        """Store other values in the private variables at these positions, as if they had been entered with them."""
+        variables = self.variables()
+        for position, value in values.items():
+            variables[position]._cell.raw = value
+
 
 def rebuild(
     structure: Structure, values: Sequence[Any], plain: Sequence[Any], known: Mapping[int, Any] | None = None

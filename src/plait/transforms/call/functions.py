@@ -81,7 +81,7 @@ def check_function(f: Any, name: str) -> None:
 _FUNCTION_FIRST = ("eval_shape", "vjp", "linearize", "jvp", "hvp", "jit_partial")
 _FUNCTION_AMONG_OTHERS = (
     *("cond", "switch", "while_loop", "fori_loop", "lax_map", "shard_map"),
-    *("custom_vjp.defvjp", "custom_jvp.defjvp"),
+    *("custom_vjp.defvjp", "custom_jvp.defjvp", "Stack.scan"),
 )
 
 

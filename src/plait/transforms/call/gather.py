@@ -15,11 +15,9 @@ from jax.tree_util import register_static
 from ...core.graph.graphdef import GraphDef, LeafDef, NodeRef, VariableDef, iter_places, path_of
 from ...core.graph.walks import CachedWalk, find_walk
 from ...core.objects.cells import dict_of
-from ...core.objects.nodes import jax_key_to_key
 from ...core.objects.variables import make_variable
 from ...paths import Path
-from .aliasing import check_views
-from .names import argument_name, joined, parameter_names
+from .names import ParameterNames, argument_name, joined, parameter_names
 from .prefixes import is_graph_leaf
 
 
@@ -74,8 +72,7 @@ class Structure:
 
     def places(self) -> list[Any]:
         """The JAX path of each leaf; objects count as leaves."""
-        tree = jax.tree_util.tree_unflatten(self.treedef, [object() for _ in self.graphdefs])
-        return [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+        return _places(self.treedef)
 
     def labels(self, f: Callable[..., Any]) -> tuple[list[str], list[str]]:
         """The user's names of the objects and plain leaves of ``(args, kwargs)``: ``models[0]``, ``batch["x"]``."""
@@ -84,21 +81,25 @@ class Structure:
         pairs = list(zip(labels, self.graphdefs, strict=True))
         return [label for label, g in pairs if g is not None], [label for label, g in pairs if g is None]
 
-    def root_names(self) -> list[str]:
-        """The names of the objects of ``(args, kwargs)`` where the function is not known: ``args[0]``, ``scale``."""
-        pairs = zip(self.places(), self.graphdefs, strict=True)
-        return [_root_name(path) for path, graphdef in pairs if graphdef is not None]
-
     def value_labels(self, roots: Sequence[str]) -> list[str]:
         """The path of each value, for objects with these names: ``model.layers[0].kernel``."""
         return [joined(roots[number], path) for number, path in self.leaf_paths()]
 
 
-def _root_name(place: Any) -> str:
-    if len(place) < 2:
-        return ""
-    kind, first, *rest = map(jax_key_to_key, place)
-    return joined(f"args[{first}]" if kind == 0 else str(first), tuple(rest))
+def _places(treedef: Any) -> list[Any]:
+    tree = jax.tree_util.tree_unflatten(treedef, [object() for _ in range(treedef.num_leaves)])
+    return [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+
+
+def root_names(treedef: Any, flags: Sequence[bool], f: Callable[..., Any] | None) -> list[str]:
+    """The names of the objects of ``(args, kwargs)``: ``model``, or ``args[0]`` where the function is not known.
+
+    Args:
+        flags: which leaves are objects.
+    """
+    names = ParameterNames() if f is None else parameter_names(f)
+    places = zip(_places(treedef), flags, strict=True)
+    return [argument_name(path, names) if len(path) > 1 else "" for path, is_object in places if is_object]
 
 
 class Parts(NamedTuple):
@@ -146,8 +147,11 @@ class Gathered:
             start += count
 
 
-def gather(tree: Any) -> Gathered:
+def gather(tree: Any, f: Callable[..., Any] | None = None) -> Gathered:
     """Flatten a pytree with objects: first down to modules and variables, then those are walked.
+
+    Args:
+        f: the function whose ``(args, kwargs)`` the tree is, for the names of its arguments in errors.
 
     Raises:
         SharingError: a layer of a stack is among the objects twice.
@@ -156,10 +160,7 @@ def gather(tree: Any) -> Gathered:
     flags = [is_graph_leaf(leaf) for leaf in leaves]
     roots = tuple(leaf for leaf, is_object in zip(leaves, flags, strict=True) if is_object)
     plain = [leaf for leaf, is_object in zip(leaves, flags, strict=True) if not is_object]
-    walk = find_walk(roots) if roots else None
+    walk = find_walk(roots, functools.partial(root_names, treedef, flags, f)) if roots else None
     supply = iter(walk.graphdefs if walk is not None else ())
     graphdefs = tuple(next(supply) if is_object else None for is_object in flags)
-    structure = Structure(treedef, graphdefs)
-    if walk is not None:
-        check_views(walk, structure.root_names)
-    return Gathered(structure, roots, walk, plain)
+    return Gathered(Structure(treedef, graphdefs), roots, walk, plain)

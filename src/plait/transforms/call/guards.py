@@ -7,22 +7,19 @@ leave tracers in it when it writes back. So this raises the same error as a dire
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from ..._compat import current_trace, describe_trace, trace_state
-from ...core.graph.diff import reference_changes
 from ...core.graph.flatten import Walk
 from ...core.graph.locate import describe_place, path_within
-from ...core.objects.nodes import get_node_impl, unwrapped
-from ...core.objects.pytree import Pytree
-from ...core.objects.trace_guard import raise_foreign_trace
-from ...core.objects.variables import Variable
+from ...core.graph.refills import UNTOUCHED, check_refill, trace_of
+from ...core.graph.walks import CachedWalk
 from ...errors import ArgumentError
-from ...paths import Path, format_path
+from ...paths import format_path
 from ...words import describe_type
 from .enter import Entered
 from .gather import Gathered
-from .outcome import Outcome
 
 
 def check_no_captives(walk: Walk, entered: Entered, out: Any, name: str) -> None:
@@ -34,7 +31,7 @@ def check_no_captives(walk: Walk, entered: Entered, out: Any, name: str) -> None
     known = set(map(id, entered.index_ref.values()))
     here = current_trace()
     for item in walk.refs:
-        trace = _trace_of(item, here)
+        trace = trace_of(item, here)
         if trace is not here and id(item) not in known:
             path = path_within([*entered.roots, out], item)
             raise ArgumentError(
@@ -47,51 +44,27 @@ def check_no_captives(walk: Walk, entered: Entered, out: Any, name: str) -> None
             )
 
 
-def check_writable(outcome: Outcome, gathered: Gathered) -> None:
-    """Raise if the call would write back to objects that do not belong to the trace of the call.
+def check_writable(positions: Iterable[int], gathered: Gathered) -> None:
+    """Raise if the call would write back values at these positions to objects of a different trace.
 
     Raises:
         TraceContextError: names the object, and both traces.
     """
     walk, here = gathered.walk, trace_state.value
-    if walk is None:
+    if walk is None or all(_is_writable(walk, position, here) for position in positions):
         return
-    for position, _ in outcome.written:
-        cell = walk.cells[position]
-        if position in outcome.attributes:
-            root, path = gathered.structure.leaf_paths()[position]
-            owner = _owner(gathered.roots[root], path)
-            if _trace_of(owner, here) is not here:
-                raise_foreign_trace(_trace_of(owner, here), owner, f"set the attribute {path[-1]!r} of a")
-        elif cell.trace is not here and not cell.metadata["ref"]:
-            variables = Walk()
-            for root in gathered.roots:
-                variables.add(root)
-            raise_foreign_trace(cell.trace, variables.leaves[position], "change the value of")
-    if outcome.arguments is None or outcome.moved is None:
-        return
-    for root, path, *_ in reference_changes(gathered.structure.roots, outcome.arguments, outcome.moved):
-        owner = _owner(gathered.roots[root], path)
-        trace = _trace_of(owner, here)
-        if trace is not here:
-            raise_foreign_trace(trace, owner, f"set the attribute {path[-1]!r} of a" if path else "change a")
+    outer = Walk()
+    for root in gathered.roots:
+        outer.add(root)
+    written = {*positions}
+    leaves = (_NEW if position in written else UNTOUCHED for position in range(len(outer.leaves)))
+    check_refill(gathered.structure.roots, leaves, {index: item for item, index in outer.refs.items()})
 
 
-def _owner(root: Any, path: Path) -> Any:
-    """The object that owns the attribute, or plain container, at a path."""
-    owner = value = root
-    for key in path:
-        if isinstance(value, (Pytree, Variable)):
-            owner = value
-        impl = get_node_impl(value)
-        children = dict(impl.flatten(value)[0]) if impl is not None else {}
-        if key not in children:
-            break
-        value = unwrapped(children[key])
-    return value if isinstance(value, Variable) else owner
+_NEW: Any = object()
 
 
-def _trace_of(item: Any, otherwise: Any) -> Any:
-    if isinstance(item, Variable):
-        return item._cell.trace
-    return item._info.trace if isinstance(item, Pytree) else otherwise
+def _is_writable(walk: CachedWalk, position: int, here: Any) -> bool:
+    """Whether a variable may be written; an array attribute is not looked at, so perhaps."""
+    cell = walk.cells[position]
+    return walk.types[position] is not None and (cell.trace is here or cell.metadata["ref"])

@@ -10,9 +10,12 @@ import jax
 from ...core.graph.flatten import Walk, path_of
 from ...core.graph.graphdef import GraphDef
 from ...core.graph.identities import moved_indices
+from ...core.objects.layer_cells import origin_of
+from ...core.objects.nodes import jax_key_to_key
 from ...core.objects.statics import HashableMapping
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError
+from ...paths import format_path
 from .enter import Entered
 from .gather import Structure
 from .guards import check_no_captives
@@ -21,6 +24,9 @@ from .prefixes import choose, is_graph_leaf
 
 class Left:
     """The arguments and the output after the function ran.
+
+    Args:
+        labels: returns the user's names of the arguments that are objects, for errors.
 
     Attributes:
         walk: the walk over arguments and output, or only over the output if only values are carried out.
@@ -37,7 +43,7 @@ class Left:
         self, name: str, entered: Entered, out: Any, structural: bool, labels: Callable[[], Sequence[str]]
     ) -> None:
         self.entered = entered
-        self.walk = walk = Walk()
+        self.walk = walk = Walk(names=lambda: [*(labels() if structural else ()), *_names_of_output(out)])
         self.ends: list[int] = []
         self.variables = entered.variables()
         self.arguments: tuple[GraphDef, ...] | None = None
@@ -65,12 +71,13 @@ class Left:
         ]
 
     def _check_no_inputs(self, name: str, labels: Callable[[], Sequence[str]]) -> None:
+        cells = {id(variable._cell): i for i, variable in enumerate(self.variables) if variable is not None}
         for leaf in self.walk.leaves:
-            position = self.position_of(leaf)
+            position = cells.get(id(origin_of(leaf._cell)[0])) if isinstance(leaf, Variable) else None
             if position is not None:
                 raise ArgumentError(
                     f"{name} with graph_updates=False cannot return an input variable",
-                    at=labels()[position],
+                    at=self.entered.structure.value_labels(labels())[position],
                     found=f"the {type(leaf).__name__} that was passed as an argument",
                     expected="new objects, or values",
                     do="return variable.value" + _or_updates(name),
@@ -126,6 +133,11 @@ class Left:
     def moved(self) -> HashableMapping[int, int]:
         """Outer index → new index, for the objects that existed before."""
         return HashableMapping(moved_indices(self.entered.index_ref, self.walk.refs))
+
+
+def _names_of_output(out: Any) -> list[str]:
+    places = jax.tree_util.tree_flatten_with_path(out, is_leaf=is_graph_leaf)[0]
+    return [format_path(("output", *map(jax_key_to_key, place))) for place, leaf in places if is_graph_leaf(leaf)]
 
 
 def _or_updates(name: str) -> str:

@@ -18,7 +18,7 @@ from ...core.functional.traversal import iter_graph
 from ...core.graph.flatten import Walk, path_of
 from ...core.graph.unflatten import Builder, raw_leaves
 from ...core.objects.filters import PathIn, to_predicate
-from ...core.objects.nodes import GRAPH_REGISTRY, get_node_impl, unwrapped
+from ...core.objects.nodes import GRAPH_REGISTRY, Static, get_node_impl, unwrapped
 from ...core.objects.pytree import Pytree
 from ...core.objects.repr import Text
 from ...core.objects.state import State, to_flat_state
@@ -245,6 +245,12 @@ class Prefix:
         pairs, treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_prefix_leaf)
         leaves = tuple(_checked_leaf(transform, argument, path, leaf, updates) for path, leaf in pairs)
         return cls(transform, argument, treedef, leaves)
+
+    def places(self) -> list[tuple[str, Any]]:
+        """Each leaf with its place in the user's prefix: ``in_axes[1]``."""
+        tree = jax.tree_util.tree_unflatten(self.treedef, map(Static, self.leaves))
+        pairs, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda leaf: type(leaf) is Static)
+        return [(f"{self.argument}{jax.tree_util.keystr(path)}", leaf.value) for path, leaf in pairs]
 
     def spread(self, tree: Any) -> list[Any]:
         """The prefix of each leaf of ``tree``; objects are leaves.

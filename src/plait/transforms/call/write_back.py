@@ -6,6 +6,7 @@ remain the same objects; new ones are created once. All checks are made before t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,8 @@ from ...core.graph.flatten import Walk
 from ...core.graph.graphdef import GraphDef
 from ...core.graph.identities import own_objects
 from ...core.graph.plan import plan_of
-from ...core.graph.unflatten import UNTOUCHED, Builder
+from ...core.graph.refills import UNTOUCHED, check_refill
+from ...core.graph.unflatten import Builder
 from ...core.objects.variables import Variable
 from .enter import rebuild
 from .gather import Gathered
@@ -32,8 +34,9 @@ def write_back(outcome: Outcome, gathered: Gathered, outputs: Any, plain: Any = 
 
     Raises:
         TraceContextError: a variable or module that would be changed belongs to a different trace.
+        GraphError: the structure of one layer of a stack would be changed.
     """
-    check_writable(outcome, gathered)
+    check_writable([i for i, _ in outcome.written if i not in outcome.attributes], gathered)
     cells = [] if gathered.walk is None else gathered.walk.cells
     returned = {} if outcome.output is None else outcome.returned_arguments(gathered.structure)
     if returned is None:
@@ -48,8 +51,18 @@ def write_back(outcome: Outcome, gathered: Gathered, outputs: Any, plain: Any = 
     return rebuild(outcome.output, values, [at(outputs, address) for address in outcome.plain], known)
 
 
+def replace_value(gathered: Gathered, position: int, value: Any) -> None:
+    """Store an equal value, such as a resharded one, in the caller's own variable at a position."""
+    assert gathered.walk is not None
+    gathered.walk.cells[position].raw = value
+
+
 class _Rebuilding:
-    """The write back of an outcome with more than values."""
+    """The write back of an outcome with more than values.
+
+    Raises:
+        TraceContextError: an object that would be changed belongs to a different trace; nothing is written.
+    """
 
     def __init__(self, outcome: Outcome, gathered: Gathered, outputs: Any) -> None:
         self.outcome, self.outputs = outcome, outputs
@@ -61,35 +74,36 @@ class _Rebuilding:
         moved = outcome.moved
         self.cache = own_objects(outer.refs, {i: i for i in outer.refs.values()} if moved is None else moved)
         self.own = {id(leaf): position for position, leaf in enumerate(outer.leaves) if isinstance(leaf, Variable)}
-        sources = {position: Address(INPUT, position) for position in range(len(cells))}
+        arguments, sources = outcome.arguments, outcome.argument_sources
+        if arguments is None and outcome.sets_attributes:
+            new = {position: address for position, address in outcome.written if position in outcome.attributes}
+            arguments = gathered.structure.roots
+            sources = tuple(new.get(position, Address(INPUT, position)) for position in range(len(cells)))
+        output = outcome.output
+        self.arguments = self._parts(arguments or (), sources)
+        self.objects = self._parts(output.roots, outcome.output_sources) if output is not None else []
+        parts = [*self.arguments, *self.objects]
+        leaves = itertools.chain.from_iterable(leaves for _, leaves in parts)
+        check_refill([graphdef for graphdef, _ in parts], leaves, self.cache)
         for position, address in outcome.written:
-            if position in outcome.attributes:
-                sources[position] = address
-            else:
+            if position not in outcome.attributes:
                 cells[position].raw = at(outputs, address)
-        self.builder = Builder({}, self.cache)
-        if outcome.arguments is not None:
-            self._build(outcome.arguments, outcome.argument_sources)
-        elif outcome.sets_attributes:
-            self._build(gathered.structure.roots, [*sources.values()])
-        else:
-            self.builder.index_ref.update(self.cache)
+        self.builder = Builder({} if arguments is not None else {**self.cache}, self.cache)
 
     def output(self) -> Any:
         structure = self.outcome.output
         assert structure is not None
-        objects = iter(self._build(structure.roots, self.outcome.output_sources))
+        for graphdef, leaves in self.arguments:
+            self.builder.build(graphdef, leaves)
+        objects = iter([self.builder.build(graphdef, leaves) for graphdef, leaves in self.objects])
         plain = (at(self.outputs, address) for address in self.outcome.plain)
         leaves = [next(plain) if graphdef is None else next(objects) for graphdef in structure.graphdefs]
         return jax.tree_util.tree_unflatten(structure.treedef, leaves)
 
-    def _build(self, graphdefs: Sequence[GraphDef], sources: Sequence[Address]) -> list[Any]:
-        built, start = [], 0
-        for graphdef in graphdefs:
-            own = sources[start : start + graphdef.num_leaves]
-            start += graphdef.num_leaves
-            built.append(self.builder.build(graphdef, self._leaves(graphdef, own)))
-        return built
+    def _parts(self, graphdefs: Sequence[GraphDef], sources: Sequence[Address]) -> list[tuple[GraphDef, list[Any]]]:
+        """Each graphdef with its leaves."""
+        supply = iter(sources)
+        return [(each, self._leaves(each, [*itertools.islice(supply, each.num_leaves)])) for each in graphdefs]
 
     def _leaves(self, graphdef: GraphDef, sources: Sequence[Address]) -> list[Any]:
         """The leaves for a graphdef; a variable that still holds its own input value is left untouched."""

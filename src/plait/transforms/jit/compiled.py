@@ -20,6 +20,7 @@ Donation: JAX must know before compilation which buffers are donated. Only writt
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,6 +35,7 @@ from ..call.body import Body
 from ..call.call import ALL, Strong
 from ..call.enter import rebuild
 from ..call.gather import Gathered, Structure
+from ..call.guards import check_writable
 from ..call.outcome import INPUT, Address, Outcome, at
 from ..call.prefixes import Prefix
 from .shardings import CallShardings
@@ -54,8 +56,18 @@ class TraceSignature:
     is_cleared: bool = dataclasses.field(default=False, compare=False)
 
 
-# Called in each trace with the function, the signature of the trace, and the signatures of its earlier traces.
-trace_listeners: list[Callable[[Callable[..., Any], TraceSignature, list[TraceSignature]], Any]] = []
+class _TraceListening(threading.local):
+    """What listens to the traces of this thread.
+
+    Attributes:
+        listeners: called in each trace with the function, the signature of the trace, and those of its earlier traces.
+    """
+
+    listeners: tuple[Callable[[Callable[..., Any], TraceSignature, list[TraceSignature]], Any], ...] = ()
+
+
+trace_listening = _TraceListening()
+process_listeners: list[Any] = []  # the same, for the traces of all threads
 
 
 def _short_aval(value: Any) -> str:
@@ -209,7 +221,7 @@ class Compiled:
             if layout is not None:
                 whole, leaves = _traced_structure(layout, graphdefs, plain, _plait_named)
             signature = TraceSignature(whole, tuple(map(_short_aval, values)), tuple(map(_short_aval, leaves)))
-            for listener in list(trace_listeners):
+            for listener in (*process_listeners, *trace_listening.listeners):
                 listener(f, signature, history)
             outputs, outcome = _run(f, whole, values, leaves, returned, updates, shardings)
             history.append(signature)
@@ -234,9 +246,11 @@ class Compiled:
 
         Raises:
             ArgumentError: two variables share a buffer that would be donated; nothing is lost.
+            TraceContextError: a variable whose buffer would be donated belongs to a different trace; nothing is lost.
         """
         values = gathered.values()
         if self.donated:
+            check_writable(self.donated, gathered)
             check_separate_buffers(self.f, [values[i] for i in self.donated], values, gathered)
         plain, named = (gathered.plain, {}) if self.layout is None else self.layout.split(args, kwargs)
         return [*values, *plain], named

@@ -12,7 +12,6 @@ import numpy as np
 from ..._compat import Tracer
 from ...core.objects.cells import gone, is_gone
 from ...errors import ArgumentError, TraceContextError
-from ...paths import describe_path
 from ...words import first_few
 from ..call.gather import Gathered, gather
 from .compiled import Compiled
@@ -21,7 +20,7 @@ from .shardings import Shardings
 
 def explain_buffers(compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raise an error with paths if a buffer was already donated, or if two variables share a donated buffer."""
-    gathered = gather((args, kwargs))
+    gathered = gather((args, kwargs), compiled.f)
     explain_deleted(compiled.f, gathered)
     compiled.arguments(gathered, args, kwargs)
 
@@ -52,7 +51,7 @@ def explain_deleted(f: Any, gathered: Gathered) -> None:
         raise gone(first_few(places, 5))
 
 
-def explain_bad_values(error: Exception, gathered: Gathered) -> None:
+def explain_bad_values(error: Exception, f: Any, gathered: Gathered) -> None:
     """Raise an error that names the variable whose value JAX does not accept.
 
     Raises:
@@ -61,10 +60,14 @@ def explain_bad_values(error: Exception, gathered: Gathered) -> None:
     """
     if gathered.walk is None:
         return
+
+    def labels() -> list[str]:
+        return gathered.structure.value_labels(gathered.structure.labels(f)[0])
+
     if isinstance(error, jax.errors.UnexpectedTracerError):
         leaked = [
-            describe_path(path)
-            for cell, path in zip(gathered.walk.cells, gathered.walk.paths(), strict=True)
+            label
+            for cell, label in zip(gathered.walk.cells, labels(), strict=True)
             if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(cell.raw))
         ]
         if leaked:
@@ -77,14 +80,14 @@ def explain_bad_values(error: Exception, gathered: Gathered) -> None:
             ) from error
         return
     bad = []
-    for cell, path in zip(gathered.walk.cells, gathered.walk.paths(), strict=True):
+    for cell, label in zip(gathered.walk.cells, labels(), strict=True):
         for leaf in jax.tree.leaves(cell.raw):
             if not isinstance(leaf, (jax.Array, np.ndarray, np.generic, bool, int, float, complex)):
-                bad.append((path, leaf))
+                bad.append((label, leaf))
     if bad:
         raise ArgumentError(
             "a variable has a value that is not an array",
-            at=", ".join(describe_path(path) for path, _ in bad),
+            at=", ".join(label for label, _ in bad),
             found=f"a {type(bad[0][1]).__name__}",
             expected="arrays or numbers",
             do="store such a value as a plain attribute, which is static: model.name = value",

@@ -37,12 +37,13 @@ from ...core.objects.filters import to_predicate
 from ...core.tools.module_names import is_naming, scope_of_arguments
 from ...errors import ArgumentError, DispatchError
 from ...typing import FilterLiteral
-from ..call.arguments import check_plain_arguments, positional as positional_arguments, static_argument
+from ..call.arguments import positional as positional_arguments, static_argument, with_statics
 from ..call.captures import warn_about_captures
 from ..call.functions import check_function
 from ..call.gather import Gathered, gather
 from ..call.policy import STRUCTURE, Crossing
 from ..call.prefixes import is_graph_leaf
+from ..call.refused import check_plain_arguments
 from ..call.write_back import write_back
 from .compiled import Compiled, Donation, Layout, TraceSignature
 from .dispatch import Parameters, can_be_named, entrance_code, make_entrance, make_run, running_entrance
@@ -293,8 +294,8 @@ class JittedFunction:
                 self.shardings.explain(error, gathered, args)
             raise
         except (TypeError, jax.errors.UnexpectedTracerError) as error:
-            explain_bad_values(error, gathered)
-            check_plain_arguments(self.f, gathered, error)
+            explain_bad_values(error, self.f, gathered)
+            check_plain_arguments("jit", self.f, gathered, error)
             raise
         outcome, outputs, plain = compiled.outcome_of(returned)
         result = write_back(outcome, gathered, outputs, plain)
@@ -312,7 +313,7 @@ class JittedFunction:
             return args, kwargs
         numbers, names = self.static_numbers, self.static_names
         return (
-            tuple(static_argument("jit", value, i) if i in numbers else value for i, value in enumerate(args)),
+            with_statics("jit", self.f, args, numbers),
             {name: static_argument("jit", value, name) if name in names else value for name, value in kwargs.items()},
         )
 
@@ -331,7 +332,7 @@ class JittedFunction:
 
     def gathered(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Gathered:
         """The flattened arguments of a call."""
-        gathered = gather((args, kwargs))
+        gathered = gather((args, kwargs), self.f)
         self.crossing.check(gathered.roots, lambda: gathered.structure.labels(self.f)[0])
         return gathered
 
@@ -405,7 +406,12 @@ class JittedFunction:
         gathered = self.gathered(args, kwargs)
         compiled = self.find(args, kwargs, gathered)
         positional, named = compiled.arguments(gathered, args, kwargs)
-        return getattr(compiled.traceable, kind)(*positional, **named), compiled, gathered.structure, prepare
+        try:
+            stage = getattr(compiled.traceable, kind)(*positional, **named)
+        except TypeError as error:
+            check_plain_arguments("jit", self.f, gathered, error)
+            raise
+        return stage, compiled, gathered.structure, prepare
 
     def store(self, *args: Any, **kwargs: Any) -> dict[str, int]:
         """Compile and store the program of a call without running it; arrays may be ``jax.ShapeDtypeStruct``.

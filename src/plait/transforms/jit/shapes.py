@@ -55,7 +55,7 @@ def shapes_of_call(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
         structures.append(out.structure)
         return [value[...] if is_mutable_array(value) else value for value in out.values], out.plain
 
-    values, plain = jax.eval_shape(shapes, call.inputs)
+    values, plain = call.run(functools.partial(jax.eval_shape, shapes), call.inputs)
     built = Entered(structures[-1], values, plain)
     _put_shardings(built)
     return built.tree
@@ -91,14 +91,14 @@ def make_jaxpr(
 
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        args = with_statics("make_jaxpr", args, static_argnums)
+        args = with_statics("make_jaxpr", f, args, static_argnums)
         call = Call("make_jaxpr", f, args, kwargs, crossing=ValuesOnly(crossing))
         structure = call.gathered.structure
 
         def flat(*leaves: Any) -> list[Any]:
             return _in_order(call.body.output_of(call.body.grouped(*_taken_apart(structure, leaves))))
 
-        return jax.make_jaxpr(flat)(*_in_order(call.gathered.parts()))
+        return call.run(jax.make_jaxpr(flat), *_in_order(call.gathered.parts()))
 
     return wrapper
 
@@ -135,7 +135,7 @@ def checkify(f: Any = None, /, errors: Any = None, *, crossing: Crossing = STRUC
         call = Call("checkify", f, args, kwargs, crossing=crossing)
         body = call.kept("checkify", lambda body: body)
         checked = jax_checkify.checkify(body, jax_checkify.user_checks if errors is None else errors)
-        error, (outputs, outcome) = checked(call.inputs)
+        error, (outputs, outcome) = call.run(checked, call.inputs)
         return error, call.finish(outputs, outcome)
 
     return wrapper
@@ -169,6 +169,7 @@ def _taken_apart(structure: Structure, leaves: Sequence[Any]) -> tuple[list[Any]
 def _put_shardings(built: Entered) -> None:
     """Set the shardings of the shapes in variables from their annotations, if there is a mesh."""
     paths = functools.cache(built.structure.leaf_paths)
+    placed: dict[int, Any] = {}
     for position, variable in enumerate(built.variables()):
         shape = None if variable is None else variable._cell.raw
         if variable is None or not isinstance(shape, jax.ShapeDtypeStruct) or shape.sharding is not None:
@@ -180,6 +181,7 @@ def _put_shardings(built: Entered) -> None:
         for sharding_of in sharding_hooks:
             sharding = sharding_of(variable, shape.shape, place)
             if sharding is not None:
-                variable._cell.raw = jax.ShapeDtypeStruct(
+                placed[position] = jax.ShapeDtypeStruct(
                     shape.shape, shape.dtype, sharding=sharding, weak_type=shape.weak_type
                 )
+    built.put(placed)

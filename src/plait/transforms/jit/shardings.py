@@ -24,6 +24,7 @@ from ..call.gather import Gathered, Structure
 from ..call.names import argument_name, parameter_names
 from ..call.outcome import Address, Outcome
 from ..call.prefixes import Prefix, is_graph_leaf, values_in
+from ..call.write_back import replace_value
 
 
 class Shardings:
@@ -150,7 +151,7 @@ def leave_in_layout(gathered: Gathered, shardings: Sequence[Any], outcome: Outco
         cell = walk.cells[position]
         leaves = jax.tree_util.tree_leaves(cell.raw)
         if all(type(leaf) is ArrayImpl and leaf.sharding != sharding for leaf in leaves):
-            cell.raw = jax.device_put(cell.raw, sharding)
+            replace_value(gathered, position, jax.device_put(cell.raw, sharding))
 
 
 class CallShardings:

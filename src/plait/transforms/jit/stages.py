@@ -52,7 +52,7 @@ class CompiledStage(_Stage):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         args, kwargs = self._prepare(args, kwargs)
-        gathered = gather((args, kwargs))
+        gathered = gather((args, kwargs), self._compiled.f)
         if gathered.structure != self._structure:
             raise ArgumentError(
                 "a compiled function was called with arguments of a different structure",
