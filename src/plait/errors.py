@@ -154,7 +154,7 @@ class GraphError(PlaitError, ValueError):
 
 
 class SharingError(GraphError):
-    """One variable is reached by two paths with different settings."""
+    """One variable is reached by two paths with different settings, or a layer of a stack is in a graph twice."""
 
 
 class AttributeStatusError(GraphError):

@@ -17,7 +17,7 @@ def long_functions(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             documented = ast.get_docstring(node) is not None
             first = node.body[1] if documented and len(node.body) > 1 else node.body[0]
-            if node.end_lineno - first.lineno >= LONGEST_FUNCTION and "generated" not in (
+            if (node.end_lineno or 0) - first.lineno >= LONGEST_FUNCTION and "generated" not in (
                 ast.get_docstring(node) or ""
             ):
                 yield node.name

@@ -181,10 +181,16 @@ def use_globally(x):
 
 def ways_to_capture():
     held = HELD
+
+    @functools.wraps(step)
+    def decorated(model, x):
+        return used(held, x)
+
     return {
         "a closure": lambda model, x: used(held, x),
         "a global": lambda model, x: used(HELD, x),
         "a function that is called": lambda model, x: use_globally(x),
+        "a decorator": decorated,
         "a default": lambda model, x, held=held: used(held, x),
         "a plain object": lambda model, x: used(HOLDER.model, x),
         "a property of one": lambda model, x: used(HOLDER.held, x),

@@ -2,7 +2,7 @@
 
 All views of a layer share one ``Layer`` for each stacked cell. So it is known which views of a layer exist, and when
 the layer gets another block, they keep its value, as a block that was taken out of a list does. The table of layers
-refers to them weakly, and is empty in a program without views. (rule ST3)
+refers to them weakly, and is empty in a program without views. (rules ST3, ST16)
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A walk takes a view for a block of its own, so a state, a copy or a checkpoint would hold its values twice, and what is
 written to one of the two would be lost. A list of blocks has one object in both places. Walks check the variables
-that they found, and ``visit`` checks before it starts; neither does anything in a program without views. (rule ST3)
+that they found, and ``visit`` checks before it starts; neither does anything in a program without views. (rule ST17)
 """
 
 from __future__ import annotations

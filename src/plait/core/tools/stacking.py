@@ -25,7 +25,6 @@ from ..graph.flatten import Walk, path_of
 from ..graph.graphdef import GraphDef
 from ..graph.unflatten import Builder
 from ..objects.cells import PLAIN_METADATA
-from ..objects.clock import Stamp, mark_changed
 from ..objects.layer_cells import (
     SliceCell,
     check_layer,
@@ -33,7 +32,6 @@ from ..objects.layer_cells import (
     no_layers,
     origin_of,
     part_from,
-    restructured,
     with_layer,
 )
 from ..objects.node_info import NodeInfo
@@ -64,27 +62,15 @@ def check_layers(block: Any, number: int, name: str) -> None:
 
 
 class ViewInfo(NodeInfo):
-    """The info of a node of a view, which has the structure of all layers.
+    """The info of a node of a view, whose structure is that of all layers.
 
     Attributes:
-        changes: those that are allowed: a capture takes values from this layer.
         source: of the root of a view of a stack: the stack, referred to weakly, the number of the layer, and the key of
             the block that holds it.
     """
 
-    __slots__ = ("changes", "source")
+    __slots__ = ("source",)
     is_view = True
-
-    @property
-    def version(self) -> int:
-        return self.changes.version
-
-    @version.setter
-    def version(self, version: int) -> None:
-        raise restructured("a changed attribute, or a value that sow stores as one,")
-
-    def mark_rebuilt(self) -> None:
-        mark_changed(self.changes)
 
 
 def layer_view(stacked: Any, index: int, count: int, axis: str | None) -> Any:
@@ -105,9 +91,8 @@ def layer_view(stacked: Any, index: int, count: int, axis: str | None) -> Any:
     view = Builder(made, make_variables=slices).build(graphdef, leaves)
     for whole, number in walk.refs.items():
         if isinstance(whole, Pytree):
-            info, changes = ViewInfo(), Stamp()
-            changes.version = 1
-            info.changes, info.trace, info.marks = changes, whole._info.trace, own_info(made[number]).marks
+            info = ViewInfo()
+            info.version, info.trace, info.marks = 1, whole._info.trace, own_info(made[number]).marks
             object.__setattr__(made[number], "_info", info)
     return view
 

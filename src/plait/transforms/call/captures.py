@@ -140,10 +140,10 @@ def _read(f: Any) -> Iterator[tuple[str, Any]]:
             yield from _leads(f"argument {label} of the partial", value, frozenset())
     if isinstance(f, MethodType):
         f, owner = f.__func__, f.__self__
-    if hasattr(f, "__wrapped__"):
-        yield from _read(f.__wrapped__ if owner is None else MethodType(f.__wrapped__, owner))
-        return
-    if not isinstance(f, FunctionType):
+    wrapped = getattr(f, "__wrapped__", None)
+    if wrapped is not None:
+        yield from _read(wrapped if owner is None else MethodType(wrapped, owner))
+    if not isinstance(f, FunctionType) or (wrapped is not None and not is_users(f)):
         return
     code = f.__code__
     names = _names(code)
@@ -185,8 +185,7 @@ def _leads(label: str, value: Any, names: frozenset[str]) -> Iterator[tuple[str,
 
 def _is_library(f: Any) -> bool:
     f = f.__func__ if isinstance(f, MethodType) else f
-    while isinstance(f, FunctionType) and hasattr(f, "__wrapped__"):
-        f = f.__wrapped__
+    f = inspect.unwrap(f) if isinstance(f, FunctionType) else f
     return isinstance(f, FunctionType) and not is_users(f)
 
 
@@ -199,7 +198,7 @@ def _attributes(value: Any, names: frozenset[str]) -> Iterator[tuple[str, Any]]:
     elif is_users(value):
         for name in names:
             found = inspect.getattr_static(value, name, None)
-            function = found.fget if isinstance(found, property) else found
+            function: Any = found.fget if isinstance(found, property) else found
             is_method = isinstance(function, FunctionType) and not isinstance(value, type)
             if found is not None:
                 yield name, MethodType(function, value) if is_method else getattr(function, "__func__", function)

@@ -45,7 +45,7 @@ def setting_of(names: Setting, describer: Describer) -> tuple[Setting, str | Non
         if users or (is_compared and is_plain(value)):
             return names[:i], describer.token(users or value, ".".join(names[:i]))
         if isinstance(module, str) and origin_of(module) is Origin.VERSION and _is_function(value):
-            return (module, name), f"{type(value).__name__}:{value.__module__}:{value.__qualname__}"
+            return (module, name), f"{type(value).__name__}:{value.__module__}:{getattr(value, '__qualname__', '')}"
     return names, None
 
 
