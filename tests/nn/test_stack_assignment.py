@@ -1,4 +1,4 @@
-"""Blocks that are assigned to a stack, against a list to which copies are assigned. (rule ST3)"""
+"""Blocks that are assigned to a stack, against a list to which copies are assigned. (rule ST16)"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views of a stack that are stored in a model: refused by every function that walks it, with one error. (rule ST3)"""
+"""Views of a stack that are stored in a model: refused by every function that walks it, with one error. (rule ST17)"""
 
 from __future__ import annotations
 
