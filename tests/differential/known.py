@@ -20,6 +20,7 @@ class Row:
         reason: why it is better for the user.
         says: how a user learns of it: the class of an error or warning, or "documented".
         example: a program that must still differ in this way.
+        more: other such programs, where one does not show all that it explains.
         kinds: kinds of difference that it explains.
         step: matches the step that differs.
         path: matches the path of a value that differs.
@@ -40,6 +41,7 @@ class Row:
     found_in_flax: str = ""
     found_in_plait: str = ""
     text: str = ""
+    more: tuple[Program, ...] = ()
 
     @property
     def line(self) -> str:
@@ -112,7 +114,7 @@ KNOWN: tuple[Row, ...] = (
             "known", "m = nnx.Dict(a=Count(jnp.array(0)))", "merged = nnx.merge(*nnx.split(m))", "merged.a[...] += 1",
             ("s = nnx.state(m)", "s"),
         ),
-        kinds=("value",), step=r"nnx\.(state|split)\(m\b", text=r"nnx\.merge\(",
+        kinds=("value", "bits"), step=r"nnx\.(state|split)\(m\b", text=r"nnx\.merge\(",
     ),
     Row(
         "states as outputs without updates",
@@ -125,6 +127,24 @@ KNOWN: tuple[Row, ...] = (
             ("s = nnx.jit(lambda m: nnx.state(m), graph_updates=False)(m)", "s"),
         ),
         found_in_flax=r"^ValueError.*(Duplicate .*\.out\[|Inconsistent aliasing)", found_in_plait=NO_ERROR, text=r"return nnx\.state\(|: nnx\.state\(",
+    ),
+    Row(
+        "shapes of shared variables without updates",
+        "`eval_shape` and `make_jaxpr` of shared variables with `graph_updates=False`", "an error: a duplicate", "work, as `jit` and the other transforms do",
+        reason="the function that `jit` compiles has a shape and a jaxpr",
+        says="documented",
+        example=program(
+            "known", "m = nnx.Dict(a=nnx.Param(jnp.ones(2))); m.b = m.a",
+            ("y = nnx.eval_shape(lambda m: m.a + m.b, m, graph_updates=False)", "y"),
+        ),
+        more=(
+            program(
+                "known", "m = nnx.Dict(a=nnx.Param(jnp.ones(2))); m.b = m.a",
+                "nnx.make_jaxpr(lambda m: m.a + m.b, graph_updates=False)(m)",
+            ),
+        ),
+        found_in_flax=r"^ValueError.*Duplicate .*nnx\.(eval_shape|make_jaxpr) with graph_updates=False", found_in_plait=NO_ERROR,
+        text=r"graph_updates=False",
     ),
     Row(
         "one object twice under cached_partial",
@@ -217,7 +237,13 @@ KNOWN: tuple[Row, ...] = (
             "known", "graphdef, s = nnx.split(nnx.Dropout(0.5, rngs=nnx.Rngs(0)))",
             ("y = nnx.call((graphdef, s))(jnp.ones(2))", "s"),
         ),
-        kinds=("value",), found_in_flax="array", text=r"nnx\.call\(",
+        more=(
+            program(
+                "known", "m = nnx.BatchNorm(2, momentum=1 - 1e-6, rngs=nnx.Rngs(0))", "graphdef, s = nnx.split(m)",
+                "y = nnx.call((graphdef, s))(0.1 * jnp.arange(4.0).reshape(2, 2))", ("s = nnx.state(m)", "s"),
+            ),
+        ),
+        kinds=("value", "bits"), path=r"^(s|m)\b", found_in_flax="array", text=r"nnx\.call\(",
     ),
     Row(
         "EMA of keys",
@@ -270,7 +296,27 @@ KNOWN: tuple[Row, ...] = (
             "known", "m = nnx.Param(jnp.ones(2))",
             ("y = jax.jit(lambda x: nnx.vmap(lambda m, x: m * x, in_axes=(None, 0))(m, x))(jnp.ones(3))", "y"),
         ),
-        found_in_flax="(extract graph node|Cannot mutate).* from a? ?different trace level", found_in_plait="^(no error|TraceContextError)",
+        more=(
+            program(
+                "known", "m = nnx.Param(jnp.ones(2))", "f = nnx.custom_vjp(lambda m, x: (m * x).sum())",
+                "f.defvjp(lambda m, x: (f(m, x), (m, x)), lambda res, g: (g[0][0], res[1]))",
+                "nnx.jvp(lambda x: f(m, x), (jnp.ones(2),), (jnp.ones(2),), graph_updates=False)",
+            ),
+        ),
+        # Then JAX may refuse the derivative, where Flax does not arrive.
+        found_in_flax="(extract graph node|Cannot mutate).* from a? ?different trace level",
+        found_in_plait=r"^(no error|TraceContextError|TypeError .*can't apply forward-mode autodiff \(jvp\) to a custom_vjp)",
+    ),
+    Row(
+        "variables that grad leaves alone",
+        "a variable that `grad` does not differentiate, such as a statistic, in an argument that is differentiated and in one that is not", "an error: inconsistent aliasing", "works: it is left alone in both",
+        reason="it is treated alike in both, so two models may share statistics or random streams",
+        says="documented",
+        example=program(
+            "known", "s = nnx.BatchStat(jnp.ones(2))", "a, b = nnx.Dict(w=nnx.Param(jnp.ones(2)), s=s), nnx.Dict(s=s)",
+            ("y = nnx.grad(lambda a, b: (a.w * a.s * b.s).sum())(a, b)", "y"),
+        ),
+        found_in_flax=r"Inconsistent aliasing detected\.(?!.*: True)(?=.*: False)(?=.*: None)", found_in_plait=NO_ERROR, text=r"nnx\.(value_and_)?grad\(",
     ),
     Row(
         "cells in bfloat16",
@@ -310,12 +356,42 @@ KNOWN: tuple[Row, ...] = (
         kinds=("traces",), text=r"donate_argnums=\(\d",
     ),
     Row(
+        "arrays that two attributes hold",
+        "an array that two attributes hold, after a call of `jit`", "two equal arrays", "one array, as before; an attribute that the function sets has a new one",
+        reason="what a function does not write is not copied",
+        says="documented",
+        example=program(
+            "known", "m = Net(); m.b = m.a", "nnx.jit(lambda m: None)(m)", ("found = nnx.find_duplicates(m)", "found"),
+            definitions="class Net(nnx.Module):\n    def __init__(self):\n        self.a = jnp.ones(2)",
+        ),
+        kinds=("text", "there"), step="nnx.find_duplicates", path="^found", text=r"(?s)self\.\w+ = (nnx\.data\()?jnp\..*nnx\.jit\(",
+    ),
+    Row(
         "numbers in variables",
         "`v[...]` where `v` holds a Python number", "an error", "the number",
         reason="a variable of a number reads as the number",
         says="documented",
         example=program("known", ("y = nnx.Variable(2.0)[...]", "y")),
         found_in_flax="'(float|int)' object", found_in_plait=NO_ERROR,
+    ),
+    Row(
+        "containers in variables",
+        "`v[...]` where `v` holds a dict", "an error; `v[...] = x` adds an entry with the key `...`", "the dict; `v[...] = x` replaces it",
+        reason="`v[...]` is the whole value of every variable; a dict with the key `...` next to names cannot be flattened",
+        says="documented",
+        example=program("known", "v = nnx.Variable({'a': jnp.ones(2)})", ("v[...] = jnp.ones(2)", "v")),
+        more=(program("known", "v = nnx.Variable({'a': jnp.ones(2)})", ("r = v[...]", "r")),),
+        kinds=("error", "text", "there"), step=r"v\[\.\.\.\]", path=r"^(v\.value.*)?$", text=r"v = [\w.]+\(\{",
+    ),
+    Row(
+        "no graph",
+        "`nnx.state`, `nnx.variables` or `nnx.pop` of a string or a number", "`IndexError` or `RuntimeError`", "`GraphTypeError`, a `TypeError`",
+        reason="the text says what was given and what may stand there",
+        says="GraphTypeError",
+        example=program("known", "nnx.state('text')"),
+        more=(program("known", "nnx.variables(3)"), program("known", "nnx.pop(3, nnx.Param)")),
+        found_in_flax="^IndexError .*tuple index out of range|^RuntimeError .*Unsupported type",
+        found_in_plait="^GraphTypeError .*takes a module, a variable or a container of them",
     ),
     Row(
         "no filter",
@@ -346,6 +422,18 @@ KNOWN: tuple[Row, ...] = (
         found_in_flax=f"{NO_ERROR}|dot_general requires", found_in_plait="tree mode takes no shared objects",
     ),
     Row(
+        "arrays of carried modules without updates",
+        "a module with array attributes that `fori_loop`, `while_loop` or `scan` carries with `graph_updates=False`", "keeps its arrays, but not the values of its variables; another module with the same variables is returned", "has the arrays and values of the last iteration, and is returned",
+        reason="the arrays and the variables of one model are of one step",
+        says="documented",
+        example=program(
+            "known", "m = nnx.Dict(a=nnx.data(jnp.array(0)))", "def body(i, m):\n    m.a = m.a + 1\n    return m",
+            ("nnx.fori_loop(0, 2, body, m, graph_updates=False)", "m"),
+        ),
+        kinds=("value",), path=r"^m\.", found_in_flax="^array", found_in_plait="^array",
+        text=r"(?s)(?=.*nnx\.data\(jnp)(?=.*nnx\.(fori_loop|while_loop|scan)\()(?=.*graph(_updates)?=False)",
+    ),
+    Row(
         "live variables",
         "`nnx.variables`", "the same as `nnx.state`", "the live view",
         reason="what is written into it is written into the model, and it holds what is a variable",
@@ -373,8 +461,20 @@ KNOWN: tuple[Row, ...] = (
             "known", "m = nnx.Dict(a=nnx.Param(jnp.ones(2)))",
             "def body(i, m):\n    del m.a\n    return m", "nnx.fori_loop(0, 2, body, m)",
         ),
-        found_in_flax="generator raised StopIteration|'(NodeRef|GetAttrKey)' object has no attribute|^no error$",
-        found_in_plait="changed the structure of a carried or shared object|cannot change the structure of its arguments",
+        more=(
+            program(
+                "known", "a, b = nnx.Dict(v=nnx.Param(jnp.ones(2))), nnx.Dict(v=nnx.Param(jnp.ones(2)))",
+                "def body(a, b, x):\n    a.b = b\n    return x",
+                "nnx.scan(body, in_axes=(None, None, 0), out_axes=0)(a, b, jnp.ones(2))",
+            ),
+            program(
+                "known", "a, b = nnx.Dict(v=nnx.Param(jnp.ones(2))), nnx.Dict(v=nnx.Param(jnp.ones(2)))",
+                "def body(a, b, x):\n    a.new = nnx.Param(jnp.ones(2))\n    return x",
+                "nnx.scan(body, in_axes=(None, None, 0), out_axes=0)(a, b, jnp.ones(2))",
+            ),
+        ),
+        found_in_flax="generator raised StopIteration|'(NodeRef|GetAttrKey)' object has no attribute|Incorrect number of leaves|^no error$",
+        found_in_plait="changed the structure of (a carried or shared object|an object that all iterations share)|cannot change the structure of its arguments",
     ),
     Row(
         "structure changed in cached_partial",
