@@ -1,5 +1,6 @@
 """On what a program depends besides function and arguments. (rule W2)"""
 
+import decimal
 import sys
 
 import jax
@@ -65,3 +66,13 @@ def test_the_versions_of_what_compiles_are_part_of_it():
     assert found["jaxlib"]
     assert sys.version in found["python"]
     assert found["flags of python"] == f"{sys.flags.optimize} {sys.flags.dev_mode}"
+
+
+def test_earlier_arithmetic_is_not_part_of_it():
+    """W2: a decimal context collects flags."""
+    with decimal.localcontext():
+        before = environment(None, Describer())
+        assert decimal.Decimal(1) / 3
+        assert environment(None, Describer()) == before
+        decimal.getcontext().prec += 1
+        assert environment(None, Describer()) != before

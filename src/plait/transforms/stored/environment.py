@@ -63,8 +63,14 @@ def _versions() -> dict[str, str]:
         "plait": str(getattr(own, "__version__", "")),
         "flags of python": f"{sys.flags.optimize} {sys.flags.dev_mode}",
         "numpy's errors": str(np.geterr()),
-        "decimal": str(decimal.getcontext()),
+        "decimal": _decimal(),
     }
+
+
+def _decimal() -> str:
+    """The settings of decimal numbers, without the flags that earlier results have raised."""
+    context = decimal.getcontext()
+    return f"{context.prec} {context.rounding} {context.Emin} {context.Emax}"
 
 
 @functools.cache
