@@ -95,7 +95,7 @@ def visit(
     """
     if children is children_of:
         check_layers(root)
-    yield from _places(root, is_shared, children)
+    return _places(root, is_shared, children)
 
 
 def check_layers(root: Any) -> None:
