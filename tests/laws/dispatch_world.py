@@ -15,7 +15,7 @@ import numpy as np
 
 import plait
 from plait.core.objects.state import tracked
-from tests.oracles import modules, variables, walk
+from tests.oracles import children, modules, variables, walk
 from tests.strategies import KINDS, Box, Leafy, Node, Pair
 
 
@@ -289,6 +289,16 @@ class World:
     def objects(self, *more: Any) -> list[Any]:
         """All modules and variables in walk order."""
         return [v for _, v in walk(self.p, self.q, *more) if isinstance(v, (plait.Pytree, plait.Variable))]
+
+
+def settle(*roots: Any) -> None:
+    """Make numbers that are leaves (G61) arrays, as those that a jitted call returns are."""
+    for path, leaf in plait.state(roots).flat_state():
+        if isinstance(leaf, (bool, int, float)):
+            target: Any = roots
+            for key in path[:-1]:
+                target = dict(children(target))[key]
+            setattr(target, path[-1], jnp.asarray(leaf))
 
 
 # Edits: what a user does between two calls ----------------------------------------------------------------------------

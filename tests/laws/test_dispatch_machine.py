@@ -30,6 +30,7 @@ from tests.laws.dispatch_world import (
     edit_list,
     replace_roots,
     set_attribute,
+    settle,
     write_value,
 )
 from tests.oracles import describe
@@ -68,6 +69,7 @@ class Dispatch(RuleBasedStateMachine):
         if len(self.eager.objects()) < LARGEST or step is delete_attribute:
             for world in (self.jitted, self.eager):
                 step(world, *args)
+                settle(world.p, world.q)
         self.compare(step.__name__)
 
     def compare(self, what, *outputs):
@@ -142,6 +144,7 @@ class Dispatch(RuleBasedStateMachine):
             assert list(map(id, self.jitted.objects())) == list(map(id, old[0]))
             self.compare(f"{name}({call}) raised")
             return
+        settle(self.eager.p, self.eager.q, expected)
         self.compare(f"{name}({call})", found, expected)
         places = [{id(item): place for place, item in enumerate(items)} for items in old]
         for item, twin in zip(self.jitted.objects(found), self.eager.objects(expected), strict=True):
