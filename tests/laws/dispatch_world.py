@@ -193,7 +193,8 @@ def give(*args):
     """Share an object across arguments."""
     roots, _ = parts(args)
     held = vars(roots[0]).get("a", roots[0])
-    roots[-1].c = roots[0] if isinstance(held, (list, dict)) else held
+    has_identity = isinstance(held, (plait.Pytree, plait.Variable))  # jit returns copies of other containers
+    roots[-1].c = held if has_identity else roots[0]
     return roots[-1], [roots[0]]
 
 
