@@ -206,7 +206,7 @@ class _Collected:
 
 def _is_plain(kind: type) -> bool:
     """Whether ``empty_object`` creates the empty nodes of a class."""
-    return issubclass(kind, Pytree) and kind._graph_create_empty is Pytree._graph_create_empty
+    return issubclass(kind, Pytree) and kind._graph_create_empty.__func__ is Pytree._graph_create_empty.__func__
 
 
 def _is_ordinary(kind: type, name: Any) -> bool:

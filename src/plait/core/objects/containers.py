@@ -90,7 +90,7 @@ class List(Module, MutableSequence[A], _slots=True):
         return List([*self._marked(), *(other._marked() if isinstance(other, List) else other)])
 
     def _is_marked(self, place: int) -> bool:
-        return bool(self._info.marks) and place in self._info.marks
+        return place in (self._info.marks or ())
 
     def _marked(self) -> list[Any]:
         """The elements with their marks."""
@@ -113,10 +113,10 @@ class List(Module, MutableSequence[A], _slots=True):
 
     def _graph_flatten(self) -> tuple[list[tuple[Any, Any]], Any]:
         attributes, metadata = super()._graph_flatten()
+        elements = enumerate(self._elements)
         if self._info.marks:
-            elements = [(i, DataElem(item) if self._is_marked(i) else item) for i, item in enumerate(self._elements)]
-            return [*elements, *attributes], metadata
-        return [*enumerate(self._elements), *attributes], metadata
+            elements = [(i, DataElem(item) if self._is_marked(i) else item) for i, item in elements]
+        return [*elements, *attributes], metadata
 
     def _graph_set_key(self, key: Any, value: Any) -> None:
         if isinstance(key, str):
@@ -133,16 +133,11 @@ class List(Module, MutableSequence[A], _slots=True):
     def _graph_pop_key(self, key: Any) -> Any:
         return self.pop(key) if isinstance(key, int) else super()._graph_pop_key(key)
 
-    @staticmethod
-    def _graph_create_empty(kind: Any) -> Any:
-        make = Pytree._graph_create_empty(kind)
-
-        def create_empty(metadata: Any) -> Any:
-            node = make(metadata)
-            _set_elements(node, [])
-            return node
-
-        return create_empty
+    @classmethod
+    def _graph_create_empty(cls, metadata: Any) -> Any:
+        node = super()._graph_create_empty(metadata)
+        _set_elements(node, [])
+        return node
 
     def _graph_clear(self) -> None:
         self._elements.clear()
@@ -170,18 +165,13 @@ class List(Module, MutableSequence[A], _slots=True):
         for place, item in enumerate(self._elements):
             yield item if self._is_marked(place) else hide_static(item)
 
-    @staticmethod
-    def _tree_unflatten(kind: Any) -> Any:
-        rest_of = Pytree._tree_unflatten(kind)
-
-        def unflatten(aux: Any, children: Iterable[Any]) -> Any:
-            count, rest = aux
-            children = list(children)
-            node = rest_of(rest, children[count:])
-            _set_elements(node, [show_static(child) for child in children[:count]])
-            return node
-
-        return unflatten
+    @classmethod
+    def _tree_unflatten(cls, aux: Any, children: Iterable[Any]) -> Any:
+        count, rest = aux
+        children = list(children)
+        node = super()._tree_unflatten(rest, children[count:])
+        _set_elements(node, [show_static(child) for child in children[:count]])
+        return node
 
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {"elements": list(self._elements)}

@@ -12,7 +12,7 @@ import copyreg
 import itertools
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -112,18 +112,18 @@ class Pytree:
             cls._graph_flatten,
             cls._graph_set_key,
             cls._graph_pop_key,
-            cls._graph_create_empty(cls),
+            cls._graph_create_empty,
             cls._graph_clear,
             cls._graph_init,
             stamp=own_info,
         )
         if cls._pytree:
             jax.tree_util.register_pytree_with_keys(
-                cls, cls._tree_flatten_with_keys, cls._tree_unflatten(cls), cls._tree_flatten
+                cls, cls._tree_flatten_with_keys, cls._tree_unflatten, cls._tree_flatten
             )
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        return empty_object(cls, None)
+        return empty_object(cls)
 
     def __setattr__(self, name: str, value: Any) -> None:
         info = self._info
@@ -224,12 +224,9 @@ class Pytree:
             do="check the path",
         )
 
-    @staticmethod
-    def _graph_create_empty(kind: type) -> Callable[[Any], Any]:
-        def create_empty(metadata: Any) -> Any:
-            return empty_object(kind, dict(metadata) if metadata else None)
-
-        return create_empty
+    @classmethod
+    def _graph_create_empty(cls, metadata: Any) -> Any:
+        return empty_object(cls, metadata)
 
     def _graph_clear(self) -> None:
         self.__dict__.clear()
@@ -281,18 +278,15 @@ class Pytree:
         children, aux = self._tree_parts()
         return watched(self, children), aux
 
-    @staticmethod
-    def _tree_unflatten(kind: type) -> Callable[[Any, Any], Any]:
-        def unflatten(aux: _TreeAux, children: Iterable[Any]) -> Any:
-            node = empty_object(kind, dict(aux.marks) if aux.marks else None)
-            attributes = node.__dict__
-            for name, child in zip(aux.names, children, strict=True):
-                attributes[name] = show_static(child)
-            for name, value in aux.static.items():
-                attributes[name] = value.value if type(value) is Static and value.value is None else value
-            return node
-
-        return unflatten
+    @classmethod
+    def _tree_unflatten(cls, aux: Any, children: Iterable[Any]) -> Any:
+        node = empty_object(cls, aux.marks)
+        attributes = node.__dict__
+        for name, child in zip(aux.names, children, strict=True):
+            attributes[name] = show_static(child)
+        for name, value in aux.static.items():
+            attributes[name] = value.value if type(value) is Static and value.value is None else value
+        return node
 
     # Copies and text --------------------------------------------------------------------------------------------------
 
@@ -312,12 +306,12 @@ class Pytree:
         mark_changed(info)
 
     def __copy__(self) -> Any:
-        node = empty_object(type(self), dict(self._info.marks) if self._info.marks else None)
+        node = empty_object(type(self), self._info.marks)
         node.__setstate__(self.__getstate__() | {"marks": node._info.marks})
         return node
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        node = empty_object(type(self), dict(self._info.marks) if self._info.marks else None)
+        node = empty_object(type(self), self._info.marks)
         memo[id(self)] = node
         node.__setstate__(copy.deepcopy(to_named(self.__getstate__()), memo))
         return node
@@ -402,12 +396,12 @@ _set_info: Callable[[Any, NodeInfo], None] = Pytree.__dict__["_info"].__set__
 _set_walks: Callable[[Any, Any], None] = Pytree.__dict__["_walks"].__set__
 
 
-def empty_object(cls: type, marks: dict[str, str] | None) -> Any:
-    """An object of a plait class with no attributes; the user's ``__init__`` does not run."""
+def empty_object(cls: type, marks: Mapping[Any, str] | Iterable[tuple[Any, str]] | None = None) -> Any:
+    """An object of a plait class with a copy of the marks and no attributes; the user's ``__init__`` does not run."""
     info = NodeInfo()
     info.version = 0
     info.trace = trace_state.value
-    info.marks = marks
+    info.marks = dict(marks) if marks else None
     node = _new(cls)
     _set_info(node, info)
     _set_walks(node, None)  # never unset, or a user's delegating __getattr__ would return those of another object
