@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..core.objects.module import Pytree
-from ..core.objects.settings import Restoring, setting, settings_in_force
+from ..core.objects.settings import Restoring, settings_in_force
 from ..core.objects.visit import Place, visit
 from ..errors import GraphError
 from ..paths import describe_path
@@ -63,7 +63,7 @@ def set_graph_mode(value: bool, /) -> Restoring:
         [0] and [1]
     """
     touched.ever |= not value
-    return Restoring(setting(_modes, graph=bool(value)))
+    return Restoring(_modes, graph=bool(value))
 
 
 def set_graph_updates(value: bool, /) -> Restoring:
@@ -79,7 +79,7 @@ def set_graph_updates(value: bool, /) -> Restoring:
         False
     """
     touched.ever |= not value
-    return Restoring(setting(_modes, graph_updates=bool(value)))
+    return Restoring(_modes, graph_updates=bool(value))
 
 
 def graph_mode(graph: bool | None = None) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 from jax.sharding import PartitionSpec
 
-from ..core.objects.settings import Restoring, setting, settings_in_force
+from ..core.objects.settings import Restoring, settings_in_force
 from ..errors import ArgumentError
 
 Rules = Sequence[tuple[str, Any]]
@@ -46,7 +46,7 @@ def logical_axis_rules(rules: Rules) -> Restoring:
         ...     plait.spmd.get_logical_axis_rules()
         (('embed', None), ('mlp', 'model'))
     """
-    return Restoring(setting(_current, rules=_checked(rules)))
+    return Restoring(_current, rules=_checked(rules))
 
 
 def set_logical_axis_rules(rules: Rules) -> None:

@@ -25,32 +25,36 @@ settings_in_force: dict[str, Callable[[], Any]] = {
 
 
 class Restoring:
-    """A setting that is already in effect; as a context manager or decorator it restores the previous one on exit."""
+    """Attributes of ``owner``, already set; as a context manager or decorator it restores the previous values on
+    exit."""
 
-    def __init__(self, apply: Callable[[], Callable[[], None]]) -> None:
-        self._apply = apply
-        self._restore: Callable[[], None] | None = apply()
+    def __init__(self, owner: Any, **values: Any) -> None:
+        self._owner, self._values = owner, values
+        self._before: dict[str, Any] | None = None
+        self.__enter__()
 
     def __enter__(self) -> Restoring:
-        if self._restore is None:  # entered again, after the first block restored the previous setting
-            self._restore = self._apply()
+        if self._before is None:  # created now, or entered again after the first block restored the previous values
+            self._before = {name: getattr(self._owner, name) for name in self._values}
+            self._set(self._values)
         return self
 
     def __exit__(self, *_: Any) -> None:
-        if self._restore is not None:
-            self._restore()
-            self._restore = None
+        if self._before is not None:
+            self._set(self._before)
+            self._before = None
+
+    def _set(self, values: dict[str, Any]) -> None:
+        for name, value in values.items():
+            setattr(self._owner, name, value)
 
     def __call__(self, function: F) -> F:
         self.__exit__()
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            restore = self._apply()
-            try:
+            with Restoring(self._owner, **self._values):
                 return function(*args, **kwargs)
-            finally:
-                restore()
 
         return wrapper  # type: ignore[return-value]
 
@@ -67,23 +71,6 @@ class _VariableDefaults(Restoring, Mapping[str, bool]):
 
     def __len__(self) -> int:
         return 2
-
-
-def setting(owner: Any, **values: Any) -> Callable[[], Callable[[], None]]:
-    """A function that sets attributes of ``owner`` and returns how to restore them."""
-
-    def apply() -> Callable[[], None]:
-        before = {name: getattr(owner, name) for name in values}
-        for name, value in values.items():
-            setattr(owner, name, value)
-
-        def restore() -> None:
-            for name, value in before.items():
-                setattr(owner, name, value)
-
-        return restore
-
-    return apply
 
 
 def var_defaults(*, hijax: bool | None = None, ref: bool | None = None) -> _VariableDefaults:
@@ -103,7 +90,7 @@ def var_defaults(*, hijax: bool | None = None, ref: bool | None = None) -> _Vari
         (True, False)
     """
     given = {"hijax": hijax, "ref": ref}
-    return _VariableDefaults(setting(defaults, **{name: value for name, value in given.items() if value is not None}))
+    return _VariableDefaults(defaults, **{name: value for name, value in given.items() if value is not None})
 
 
 def use_eager_sharding(value: bool, /) -> Restoring:
@@ -117,7 +104,7 @@ def use_eager_sharding(value: bool, /) -> Restoring:
         >>> v.eager_sharding, plait.using_eager_sharding()
         (False, True)
     """
-    return Restoring(setting(defaults, eager_sharding=bool(value)))
+    return Restoring(defaults, eager_sharding=bool(value))
 
 
 def using_eager_sharding() -> bool:

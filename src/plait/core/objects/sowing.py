@@ -17,7 +17,7 @@ from ..._compat import current_trace, trace_state, transform_of
 from ...deprecations import deprecated
 from ...errors import ArgumentError, ShapeError
 from ...words import describe_type, with_article
-from .settings import Restoring, setting, settings_in_force
+from .settings import Restoring, settings_in_force
 from .trace_guard import check_trace
 from .variable_kinds import Perturbation
 from .variable_names import variable_type_from_name
@@ -42,12 +42,12 @@ settings_in_force["sown values kept"] = lambda: _keeping.wanted
 
 def keeping_sown() -> Restoring:
     """Store sown values as attributes without a warning, because Linen collections are created from them."""
-    return Restoring(setting(_keeping, wanted=True))
+    return Restoring(_keeping, wanted=True)
 
 
 def shut_in(transform: str) -> Restoring:
     """Inside the block a branch, or a turn of a loop without outputs, is traced: what is sown there cannot get out."""
-    return Restoring(setting(_keeping, shut_in=_keeping.shut_in or transform))
+    return Restoring(_keeping, shut_in=_keeping.shut_in or transform)
 
 
 def sows(module: Any) -> bool:

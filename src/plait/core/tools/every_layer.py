@@ -21,7 +21,7 @@ from ..graph.axes import PARTITION_NAME, has_axis_metadata, put_axis
 from ..graph.locate import path_within
 from ..objects.modes import around_changes
 from ..objects.nodes import Kind, kind_of
-from ..objects.settings import Restoring, setting
+from ..objects.settings import Restoring
 from ..objects.variables import Variable
 from ..objects.visit import children_of
 
@@ -80,7 +80,7 @@ def _layers_around(node: Any) -> tuple[list[int], list[str | None]]:
 
 
 def _opened(node: Any) -> Restoring:
-    return Restoring(setting(_open, nodes=(*_open.nodes, node)))
+    return Restoring(_open, nodes=(*_open.nodes, node))
 
 
 def _with_layers(variable: Variable[Any], sizes: Sequence[int], axes: Sequence[str | None]) -> Variable[Any]:

@@ -23,7 +23,7 @@ from ...paths import Path, format_path
 from ..objects.containers import List
 from ..objects.module import Module
 from ..objects.pytree import Pytree
-from ..objects.settings import Restoring, setting
+from ..objects.settings import Restoring
 from ..objects.visit import Place, iter_variables
 from .labelled_calls import wants_labels
 from .stacking import described, smallest_period
@@ -44,7 +44,7 @@ _looking = _Looking()
 
 def only_looked_at() -> Restoring:
     """Programs that are traced inside the block are only inspected, not run: there are no warnings about them."""
-    return Restoring(setting(_looking, only=True))
+    return Restoring(_looking, only=True)
 
 
 class Holder(NamedTuple):
