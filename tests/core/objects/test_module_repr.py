@@ -193,6 +193,28 @@ def test_shared_modules_and_cycles_show_dots():
     assert repr(model) == "Dict(parts=[Dict(n=1), Dict(...), {'again': Dict(...)}], owner=[Dict(...)])"
 
 
+def test_shared_modules_and_cycles_show_dots_in_the_long_form_too():
+    """G66: within one outermost repr."""
+    shared, model = nnx.List(), nnx.List()
+    model.extend([shared, shared, model])
+    assert long_repr(model) == "List(List(), List(...), List(...))"
+    assert long_repr(shared) == "List()"
+
+
+class Interrupted:
+    def __repr__(self):
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("text_of", [repr, long_repr])
+def test_a_repr_that_is_interrupted_leaves_nothing_behind(text_of):
+    model = nnx.Dict(inner=nnx.List([Interrupted()]))
+    with pytest.raises(KeyboardInterrupt):
+        text_of(model)
+    model.inner.clear()
+    assert text_of(model) == "Dict(inner=List())"
+
+
 def test_deep_blocks_that_differ_are_not_taken_for_equal():
     """Deeper than anything that is shown, too."""
     first, second = chain(100), chain(100)
@@ -204,6 +226,14 @@ def test_deep_blocks_that_differ_are_not_taken_for_equal():
 
 
 # One screen -----------------------------------------------------------------------------------------------------------
+
+
+def test_equal_neighbours_that_are_left_out_are_counted():
+    """The deepest list on the screen shows what fits on its line, with the number of equal values."""
+    blocks = [nnx.Dict({f"n{j}": nnx.Dict(text="x" * 60, size=j) for j in range(3)}) for _ in range(3)]
+    deep = nnx.List([*(nnx.Param(jnp.ones(3)) for _ in range(5)), *blocks])
+    wide = nnx.Dict({f"part{i}": nnx.Dict(text="y" * 90, size=i) for i in range(60)})
+    assert "List(5 × Param(float32[3]), ... " in repr(nnx.Dict(first=nnx.Dict(inner=deep), second=nnx.Dict(inner=wide)))
 
 
 class Many(nnx.Module):

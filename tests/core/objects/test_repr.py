@@ -61,46 +61,14 @@ def test_short_calls_stand_on_one_line_and_long_ones_on_several():
     assert repr_fields("A", [("x: ", 1)], brackets="([])", separator="", multiline=True) == "A([\n  x: 1\n])"
 
 
-class Node:
-    def __init__(self):
-        self.children = []
-
-    def __repr__(self):
-        return repr_fields("Node", [("", child) for child in self.children], owner=self)
-
-
-def test_an_object_that_was_printed_already_shows_as_dots():
-    """G66: within one outermost repr."""
-    root, shared = Node(), Node()
-    root.children = [shared, shared, root]
-    assert repr(root) == "Node(Node(), Node(...), Node(...))"
-    assert repr(shared) == "Node()"
-
-
 class Broken:
     def __repr__(self):
         raise RuntimeError("broken")
 
 
-class Interrupted:
-    def __repr__(self):
-        raise KeyboardInterrupt
-
-
 def test_a_value_whose_repr_raises_is_named():
     """G66: an object can always be printed."""
-    root = Node()
-    root.children = [Broken(), 1]
-    assert repr(root) == "Node(<Broken, whose repr raises RuntimeError>, 1)"
-
-
-def test_a_repr_that_is_interrupted_leaves_nothing_behind():
-    root = Node()
-    root.children = [Interrupted()]
-    with pytest.raises(KeyboardInterrupt):
-        repr(root)
-    root.children = []
-    assert repr(root) == "Node()"
+    assert repr_fields("Node", [("", Broken()), ("", 1)]) == "Node(<Broken, whose repr raises RuntimeError>, 1)"
 
 
 @pytest.mark.parametrize(

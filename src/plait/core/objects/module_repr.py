@@ -2,7 +2,7 @@
 
 First the objects become a tree of texts, then the tree is laid out. If it is longer than a screen, what is deep in it
 is left out, layer by layer; long texts are cut. An object can always be printed: a value whose own repr raises is named
-by its type. (rule G66; the long form is ``plait.inspect.long_repr``)
+by its type. In the long form, ``plait.inspect.long_repr``, each module is laid out by ``repr_fields``. (rule G66)
 """
 
 from __future__ import annotations
@@ -11,18 +11,21 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
-from ..._compat import Tracer
-from .repr import repr_leaf, repr_name, unprintable
+from ...errors import GraphError
+from .cells import ARRAYS
+from .repr import repr_fields, repr_leaf, repr_name, repr_number, size_comment, unprintable
+from .settings import Restoring
 from .state import FlatState, State
 from .statics import same_static
 from .variables import Variable
+from .visit import iter_variables
 
 WIDTH, SCREEN = 120, 50  # columns, lines
 _DEEPEST = 60  # levels; each takes two columns or more, so none that is deeper fits on a screen
@@ -36,19 +39,17 @@ class Shown:
     Attributes:
         text: of a value without fields; of others their name.
         same: what is compared with neighbours, which leaves out the values of numbers.
-        is_variable: of a variable.
         fields: label and value of each; ``None`` for a value without.
         brackets: open and close the fields.
         comment: text after the opening bracket.
-        separator: text between a label and its value.
+        is_variable: of a variable.
     """
 
     text: str
     same: Any
     fields: list[tuple[str, Shown]] | None = None
-    brackets: str = "()"
+    brackets: tuple[str, str] = ("(", ")")
     comment: str = ""
-    separator: str = "="
     is_variable: bool = False
 
     @functools.cached_property
@@ -61,24 +62,14 @@ class Shown:
         """All of it on one line."""
         if self.fields is None:
             return self.text
-        opening, closing = self.ends
-        parts = [
-            f"{f'{count} × ' if count > 1 else ''}{label}{self.separator if label else ''}{each.line}"
-            for count, label, each in _folded(self.fields)
-        ]
-        return f"{self.text}{opening}{', '.join(parts)}{closing}"
-
-    @property
-    def ends(self) -> tuple[str, str]:
-        """The brackets."""
-        half = len(self.brackets) // 2
-        return self.brackets[:half], self.brackets[half:]
+        opening, closing = self.brackets
+        return f"{self.text}{opening}{', '.join(label + each.line for label, each in _folded(self.fields))}{closing}"
 
 
 class _Printing(threading.local):
     """Of this thread: the objects that the outermost ``repr`` has met, if one runs; how deep it is; its form."""
 
-    met: dict[int, Any] | None = None
+    met: Any = None
     depth = 0
     is_long = False
 
@@ -86,36 +77,18 @@ class _Printing(threading.local):
 _printing = _Printing()
 
 
-def is_long_form() -> bool:
-    """Whether modules show all their attributes."""
-    return _printing.is_long
-
-
-@contextlib.contextmanager
-def long_form() -> Iterator[None]:
+def long_form() -> Restoring:
     """Inside the block modules show all their attributes."""
-    before, _printing.is_long = _printing.is_long, True
-    try:
-        yield
-    finally:
-        _printing.is_long = before
+    return Restoring(_printing, is_long=True)
 
 
-def module_repr(node: Any, comment_of: Callable[[Any], str]) -> str:
-    """The text of a module.
-
-    Args:
-        node: has ``_repr_fields()``: pairs of labels and values, with no label for elements.
-        comment_of: what is said about the sizes of a module.
-    """
+def module_repr(self: Any) -> str:
+    """``__repr__`` of classes with ``_repr_fields()``: pairs of labels and values, with no label for elements."""
     is_outermost = _printing.met is None
-    if is_outermost:
-        _printing.met = {}
-    try:
-        tree = _shown(node, comment_of)
-    finally:
-        if is_outermost:
-            _printing.met = None
+    with Restoring(_printing, met={} if is_outermost else _printing.met):
+        if _printing.is_long:
+            return _long_repr(self)
+        tree = _shown(self)
     if tree.comment and not _is_multiline(tree, 0) and is_outermost:
         return f"{tree.line}  # {tree.comment}"
     depth = 1
@@ -128,13 +101,38 @@ def module_repr(node: Any, comment_of: Callable[[Any], str]) -> str:
     return "\n".join(lines)
 
 
+def _long_repr(node: Any) -> str:
+    name = type(node).__name__
+    if id(node) in _printing.met:
+        return f"{name}(...)"
+    _printing.met[id(node)] = node
+    return repr_fields(name, node._repr_fields(), comment=variables_comment(node))
+
+
+def variables_comment(node: Any) -> str:
+    """The numbers of elements and bytes below a module, per kind of variable and in total."""
+    by_kind: dict[str, list[Any]] = {}
+    with contextlib.suppress(GraphError):  # parts that cannot be walked are not counted
+        for _, variable in [*iter_variables(node)]:
+            by_kind.setdefault(_shown_kind(variable), []).extend(jax.tree.leaves(variable.get_raw_value()))
+    texts = {kind: text for kind in sorted(by_kind) if (text := size_comment(by_kind[kind]))}
+    if len(texts) > 1:
+        texts["Total"] = size_comment(itertools.chain.from_iterable(by_kind.values()))
+    return ", ".join(f"{kind}: {text}" for kind, text in texts.items())
+
+
+def _shown_kind(variable: Variable[Any]) -> str:
+    kind = type(variable)
+    return "RngState" if any(cls.__name__ == "RngState" for cls in kind.__mro__) else kind.__name__
+
+
 # The tree -------------------------------------------------------------------------------------------------------------
 
 
-def _shown(value: Any, comment_of: Callable[[Any], str]) -> Shown:
+def _shown(value: Any) -> Shown:
     _printing.depth += 1
     try:
-        return _tree_of(value, comment_of)
+        return _tree_of(value)
     except Exception as error:  # of a user's class
         text = unprintable(value, error)
         return Shown(text, text)
@@ -142,34 +140,51 @@ def _shown(value: Any, comment_of: Callable[[Any], str]) -> Shown:
         _printing.depth -= 1
 
 
-def _tree_of(value: Any, comment_of: Callable[[Any], str]) -> Shown:
-    met = _printing.met
-    assert met is not None
+def _tree_of(value: Any) -> Shown:
+    name, met = type(value).__name__, _printing.met
     if isinstance(value, Variable):
         return _shown_variable(value)
-    if type(value).__repr__ in _short_forms:
-        name = type(value).__name__
+    if _is_module(value):
         if id(value) in met:
             return Shown(f"{name}(...)", f"{name}(...)")
-        pairs = _differing(value)
-        if _printing.depth > _DEEPEST:
-            return _left_out(name, pairs, "()")
-        met[id(value)] = value
-        fields = [(label and repr_name(label), _shown(each, comment_of)) for label, each in pairs]
-        return _with_fields(name, fields, comment=comment_of(value))
+        fields = [(label and repr_name(label), each) for label, each in _differing(value)]
+        if _printing.depth <= _DEEPEST:
+            met[id(value)] = value
+        return _with_fields(name, fields, comment=variables_comment(value))
     if isinstance(value, State | FlatState):
-        pairs = value.items() if isinstance(value, State) else [(path, leaf) for path, leaf in value]
-        fields = [(repr(key), _shown(each, comment_of)) for key, each in pairs]
-        return _with_fields(type(value).__name__, fields, brackets="({})", separator=": ")
+        return _with_keys(name, [*(value.items() if isinstance(value, State) else value)], ("({", "})"))
     if isinstance(value, dict | list | tuple) and _holds_objects(value):
-        return _shown_container(value, comment_of)
+        if isinstance(value, dict):
+            return _with_keys("", value.items(), ("{", "}"))
+        names = getattr(value, "_fields", None)
+        if names is not None:
+            return _with_fields(name, [*zip(names, value, strict=True)])
+        return _with_fields("", [("", each) for each in value], ("[", "]") if isinstance(value, list) else ("(", ")"))
     text = _cut(repr_leaf(value))
     return Shown(text, text)
 
 
-def _left_out(name: str, inside: Any, brackets: str) -> Shown:
-    """What is deeper than any screen; equal to no other, since nobody looked inside."""
-    return Shown(f"{name}{brackets[0]}... {len(inside)} more{brackets[1]}", object())
+def _is_module(value: Any) -> bool:
+    """Whether a value has the short form; a class of a user's with a ``__repr__`` of its own keeps that."""
+    return type(value).__repr__ is module_repr
+
+
+def _with_keys(name: str, items: Collection[tuple[Any, Any]], brackets: tuple[str, str]) -> Shown:
+    return _with_fields(name, [(f"{key!r}", each) for key, each in items], brackets, separator=": ")
+
+
+def _with_fields(
+    name: str,
+    fields: Collection[tuple[str, Any]],
+    brackets: tuple[str, str] = ("(", ")"),
+    comment: str = "",
+    separator: str = "=",
+) -> Shown:
+    if _printing.depth > _DEEPEST:  # equal to no other, since nobody looked inside
+        return Shown(f"{name}{brackets[0]}... {len(fields)} more{brackets[1]}", object())
+    shown = [(label and f"{label}{separator}", _shown(each)) for label, each in fields]
+    same = (name, tuple((label, each.same) for label, each in shown))
+    return Shown(name, same, shown, brackets, comment)
 
 
 def _cut(text: str) -> str:
@@ -179,30 +194,13 @@ def _cut(text: str) -> str:
     return "\n".join([*kept, f"... {len(lines) - _MOST_LINES:,} more lines"] if len(lines) > _MOST_LINES else kept)
 
 
-def _with_fields(name: str, fields: list[tuple[str, Shown]], **options: Any) -> Shown:
-    same = (name, tuple((label, each.same) for label, each in fields))
-    return Shown(name, same, fields, **options)
-
-
-def _shown_container(value: Any, comment_of: Callable[[Any], str]) -> Shown:
-    if _printing.depth > _DEEPEST:
-        return _left_out("", value, "{}" if isinstance(value, dict) else "[]" if isinstance(value, list) else "()")
-    if isinstance(value, dict):
-        fields = [(repr(key), _shown(each, comment_of)) for key, each in value.items()]
-        return _with_fields("", fields, brackets="{}", separator=": ")
-    names = getattr(value, "_fields", None) or [""] * len(value)
-    fields = [(name, _shown(each, comment_of)) for name, each in zip(names, value, strict=True)]
-    name = type(value).__name__ if hasattr(value, "_fields") else ""
-    return _with_fields(name, fields, brackets="[]" if isinstance(value, list) else "()")
-
-
 def _holds_objects(value: Any) -> bool:
     """Whether there are modules, variables or states in a plain container, which may hold itself."""
     found: list[Any] = [value]
     known = {id(value)}
     for container in found:
         for each in container.values() if isinstance(container, dict) else container:
-            if isinstance(each, Variable | State) or type(each).__repr__ in _short_forms:
+            if isinstance(each, Variable | State) or _is_module(each):
                 return True
             if isinstance(each, dict | list | tuple) and id(each) not in known:
                 known.add(id(each))
@@ -218,28 +216,8 @@ def _shown_variable(variable: Variable[Any]) -> Shown:
         text = repr(variable) if isinstance(value, Mapping | list | tuple) else f"{name}({repr_leaf(value)}{rest})"
         return Shown(_cut(text), text, is_variable=True)
     shape = f"{value.dtype}[{', '.join(map(str, value.shape))}]"
-    text = repr_number(value) or shape
+    text = (repr_number(value) if isinstance(value, ARRAYS) and value.shape == () else None) or shape
     return Shown(_cut(f"{name}({text}{rest})"), f"{name}({shape}{rest})", is_variable=True)
-
-
-def repr_number(value: Any) -> str | None:
-    """The number that an array holds; ``None`` for larger arrays, shapes, traced values and keys."""
-    is_number = isinstance(value, jax.Array | np.ndarray) and value.shape == () and not isinstance(value, Tracer)
-    if not is_number or (isinstance(value, jax.Array) and value.is_deleted()):
-        return None
-    if jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
-        return None
-    return repr(np.asarray(value).tolist())
-
-
-# The repr methods that give the short form. A class of a user's with a repr of its own keeps that.
-_short_forms: set[Any] = set()
-
-
-def gives_short_form(method: Any) -> Any:
-    """Mark a ``__repr__`` that is ``module_repr``."""
-    _short_forms.add(method)
-    return method
 
 
 # What differs from the defaults ---------------------------------------------------------------------------------------
@@ -259,11 +237,12 @@ def _differing(node: Any) -> list[tuple[str, Any]]:
 
 
 def _is_object(value: Any) -> bool:
-    return isinstance(value, Variable) or type(value).__repr__ in _short_forms or hasattr(value, "shape")
+    return isinstance(value, Variable) or _is_module(value) or hasattr(value, "shape")
 
 
-_NO_DEFAULT: Any = object()
+_NO_DEFAULT: Any = inspect.Parameter.empty
 _DERIVED: Any = object()
+_OF_REST = {inspect.Parameter.VAR_POSITIONAL: (), inspect.Parameter.VAR_KEYWORD: {}}
 
 
 @functools.cache
@@ -281,18 +260,10 @@ def _defaults(cls: type) -> dict[str, Any]:
         except (TypeError, ValueError):
             break
         for parameter in parameters:
-            found.setdefault(parameter.name, _default_of(parameter))
+            found.setdefault(parameter.name, _OF_REST.get(parameter.kind, parameter.default))
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             break
     return {**found, "rngs": None}  # a layer that needs no more random numbers has none
-
-
-def _default_of(parameter: inspect.Parameter) -> Any:
-    if parameter.kind is parameter.VAR_POSITIONAL:
-        return ()
-    if parameter.kind is parameter.VAR_KEYWORD:
-        return {}
-    return _NO_DEFAULT if parameter.default is inspect.Parameter.empty else parameter.default
 
 
 def _of_class(cls: type, name: str) -> Any:
@@ -315,35 +286,34 @@ def _is_like(value: Any, default: Any) -> bool:
         return False
     if default is _DERIVED:  # a function, or nothing, that the constructor chose
         return value is None or inspect.isroutine(value)
-    if value is default or same_static(value, default):
-        return True
-    if default is None and isinstance(value, Mapping) and not value:
+    if same_static(value, default):
         return True
     if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 1:  # an axis as a tuple of one
         return same_static(value[0], default)
-    return isinstance(value, Mapping) and isinstance(default, Mapping) and not value and not default
+    is_no_mapping = default is None or (isinstance(default, Mapping) and not default)
+    return is_no_mapping and isinstance(value, Mapping) and not value
 
 
 # The layout -----------------------------------------------------------------------------------------------------------
 
 
-def _folded(fields: list[tuple[str, Shown]]) -> list[tuple[int, str, Shown]]:
-    """The fields with equal neighbours without labels as one, and how many they are."""
-    found: list[tuple[int, str, Shown]] = []
-    for label, value in fields:
-        if found and not label and not found[-1][1] and _are_alike(found[-1][2], value):
-            count, _, first = found[-1]
-            found[-1] = (count + 1, "", _without_numbers(first) if count == 1 and first.fields else first)
-        else:
-            found.append((1, label, value))
+def _folded(fields: list[tuple[str, Shown]]) -> list[tuple[str, Shown]]:
+    """The fields, with equal neighbours as one: their number is its label."""
+    found = []
+    for _, run in itertools.groupby(fields, _what_is_equal):
+        (label, first), *others = run
+        if others:
+            label, first = f"{len(others) + 1} × ", _without_numbers(first) if first.fields else first
+        found.append((label, first))
     return found
 
 
-def _are_alike(first: Shown, second: Shown) -> bool:
-    """Whether two neighbours are shown as one: modules whatever their numbers are, variables if they look the same."""
-    if first.fields is None:
-        return first.is_variable and second.is_variable and first.text == second.text
-    return second.fields is not None and first.same == second.same
+def _what_is_equal(field: tuple[str, Shown]) -> Any:
+    """What is compared to fold neighbours: of modules all but their numbers, of variables their text."""
+    label, value = field
+    if label or (value.fields is None and not value.is_variable):
+        return object()  # equal to no other
+    return value.text if value.fields is None else value.same
 
 
 def _without_numbers(value: Shown) -> Shown:
@@ -367,12 +337,10 @@ def _lines(value: Shown, before: str, indent: int, depth: int) -> list[str]:
         return [before + value.line]
     if value.fields is None:
         return (before + value.text).split("\n")
-    opening, closing = value.ends
+    opening, closing = value.brackets
     fields = _folded(value.fields)
     if depth == 0:
-        plain = [
-            f"{label}{value.separator if label else ''}{each.line}" for _, label, each in fields if not each.fields
-        ]
+        plain = [f"{label}{each.line}" for label, each in fields if not each.fields]
         rest = len(fields) - len(plain)
         line = f"{before}{value.text}{opening}{', '.join([*plain, f'... {rest} more'] if rest else plain)}{closing}"
         if len(line) + indent > WIDTH:
@@ -381,9 +349,8 @@ def _lines(value: Shown, before: str, indent: int, depth: int) -> list[str]:
     lines = [f"{before}{value.text}{opening}" + (f" # {value.comment}" if value.comment else "")]
     most = SCREEN - 10
     after_plain = False
-    for number, (count, label, each) in enumerate(fields[:most]):
-        start = f"{label}{value.separator if label else ''}{f'{count} × ' if count > 1 else ''}"
-        inner = _lines(each, start, indent + 2, depth - 1)
+    for number, (label, each) in enumerate(fields[:most]):
+        inner = _lines(each, label, indent + 2, depth - 1)
         inner[-1] += "," if number < len(fields) - 1 else ""
         is_plain = each.fields is None and len(inner) == 1
         if is_plain and after_plain and indent + len(lines[-1]) + len(inner[0]) < WIDTH:

@@ -6,7 +6,6 @@ marks) is stored in a separate ``NodeInfo``, which is also the object's stamp. (
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import copyreg
 import itertools
@@ -23,7 +22,6 @@ from ..._compat import trace_state
 from ...errors import (
     ArgumentError,
     ArgumentTypeError,
-    GraphError,
     NothingSelectedWarning,
     ReplacedVariableWarning,
 )
@@ -46,7 +44,7 @@ from .clock import mark_changed
 from .hidden_statics import hide_static, show_static
 from .jax_flattening import check_no_cycle, watched
 from .layer_cells import restructured
-from .module_repr import gives_short_form, is_long_form, module_repr
+from .module_repr import module_repr, variables_comment
 from .named import from_named, to_named
 from .node_info import NodeInfo, UnseenInfo
 from .nodes import (
@@ -57,11 +55,11 @@ from .nodes import (
     kind_of,
     register_graph_node_type,
 )
-from .repr import render_object, repr_fields, size_comment
+from .repr import render_object
 from .statics import HashableMapping, same_static
 from .trace_guard import check_trace, path_of, raise_foreign_trace
 from .variables import Variable
-from .visit import check_layers, iter_variables
+from .visit import check_layers
 
 _MISSING: Any = object()
 
@@ -316,11 +314,7 @@ class Pytree:
         node.__setstate__(copy.deepcopy(to_named(self.__getstate__()), memo))
         return node
 
-    @gives_short_form
-    def __repr__(self) -> str:
-        if is_long_form():
-            return repr_fields(type(self).__name__, self._repr_fields(), comment=_variables_comment(self), owner=self)
-        return module_repr(self, _variables_comment)
+    __repr__ = module_repr
 
     def _repr_fields(self) -> Iterator[tuple[str, Any]]:
         for name, value in self.__dict__.items():
@@ -328,7 +322,7 @@ class Pytree:
                 yield name, value
 
     def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
-        comment = _variables_comment(self)
+        comment = variables_comment(self)
         return render_object(type(self), self._repr_fields(), path, subtree_renderer, comment=comment)
 
 
@@ -451,23 +445,6 @@ class _TreeAux(NamedTuple):
     names: tuple[str, ...]
     static: HashableMapping[str, Any]
     marks: tuple[tuple[str, str], ...]
-
-
-def _variables_comment(node: Pytree) -> str:
-    """The numbers of elements and bytes below a module, per kind of variable and in total."""
-    by_kind: dict[str, list[Any]] = {}
-    with contextlib.suppress(GraphError):  # parts that cannot be walked are not counted
-        for _, variable in [*iter_variables(node)]:
-            by_kind.setdefault(_shown_kind(variable), []).extend(jax.tree.leaves(variable.get_raw_value()))
-    texts = {kind: text for kind in sorted(by_kind) if (text := size_comment(by_kind[kind]))}
-    if len(texts) > 1:
-        texts["Total"] = size_comment(itertools.chain.from_iterable(by_kind.values()))
-    return ", ".join(f"{kind}: {text}" for kind, text in texts.items())
-
-
-def _shown_kind(variable: Variable[Any]) -> str:
-    kind = type(variable)
-    return "RngState" if any(cls.__name__ == "RngState" for cls in kind.__mro__) else kind.__name__
 
 
 def check_pytree(node: Any, /) -> None:

@@ -1,15 +1,13 @@
 """Readable, constructor-like text for variables, modules, states and graphdefs.
 
 This file handles names, comments and fields, not the objects they come from. Arrays with more than one element are
-shown as ``Array(shape=(2, 3), dtype=float32)``; an object that was already printed is shown as ``...``. (rules G66,
-G68)
+shown as ``Array(shape=(2, 3), dtype=float32)``. (rules G66, G68)
 """
 
 from __future__ import annotations
 
 import re
 import sys
-import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -22,16 +20,6 @@ MAX_LINE = 88
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+>")
 
 
-class _Printing(threading.local):
-    """Objects that the outermost ``repr`` of this thread has printed."""
-
-    def __init__(self) -> None:
-        self.printed: dict[int, Any] = {}
-
-
-_printing = _Printing()
-
-
 class Text(str):
     """Text that is shown verbatim."""
 
@@ -42,9 +30,7 @@ class Text(str):
 def repr_leaf(value: Any) -> str:
     """The text of one value; large arrays by shape and dtype, objects without their addresses."""
     if isinstance(value, (jax.Array, np.ndarray)) and hasattr(value, "shape"):
-        if value.size > 1 or isinstance(value, Tracer) or not _is_number(value):
-            return f"Array(shape={tuple(value.shape)}, dtype={value.dtype})"
-        return f"Array({np.asarray(value).tolist()!r}, dtype={value.dtype})"
+        return f"Array({repr_number(value) or f'shape={tuple(value.shape)}'}, dtype={value.dtype})"
     if isinstance(value, jax.ShapeDtypeStruct):
         return f"ShapeDtypeStruct(shape={tuple(value.shape)}, dtype={value.dtype})"
     try:
@@ -65,9 +51,11 @@ def repr_name(name: Any) -> str:
     return name if isinstance(name, str) and name.isprintable() else repr(name)
 
 
-def _is_number(value: Any) -> bool:
-    is_deleted = isinstance(value, jax.Array) and value.is_deleted()
-    return not jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended) and not is_deleted
+def repr_number(value: Any) -> str | None:
+    """The number that an array holds; ``None`` for larger arrays, traced and deleted ones, and keys."""
+    if value.size > 1 or isinstance(value, Tracer) or jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
+        return None
+    return None if isinstance(value, jax.Array) and value.is_deleted() else repr(np.asarray(value).tolist())
 
 
 def repr_fields(
@@ -78,25 +66,10 @@ def repr_fields(
     brackets: str = "()",
     separator: str = "=",
     multiline: bool = False,
-    owner: Any = None,
 ) -> str:
-    """``Name(a=1, b=2)``, on several lines if it is long, has a comment, or if this is requested.
-
-    Args:
-        owner: the printed object; if it occurs again inside the outermost object, it is shown as ``Name(...)``.
-    """
+    """``Name(a=1, b=2)``, on several lines if it is long, has a comment, or if this is requested."""
     opening, closing = brackets[: len(brackets) // 2], brackets[len(brackets) // 2 :]
-    printed = _printing.printed
-    is_outermost = not printed
-    try:
-        if owner is not None and id(owner) in printed:
-            return f"{name}{opening}...{closing}"
-        if owner is not None:
-            printed[id(owner)] = owner
-        texts = [f"{repr_name(label)}{separator if label else ''}{repr_leaf(value)}" for label, value in fields]
-    finally:
-        if is_outermost:
-            printed.clear()
+    texts = [f"{repr_name(label)}{separator if label else ''}{repr_leaf(value)}" for label, value in fields]
     line = f"{name}{opening}{', '.join(texts)}{closing}"
     if not comment and not multiline and len(line) <= MAX_LINE and "\n" not in line:
         return line
