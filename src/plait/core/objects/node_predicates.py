@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .nodes import GRAPH_REGISTRY, PYTREE_REGISTRY, GenericPytree, Kind, _is_jax_container, kind_of
+from .nodes import GRAPH_REGISTRY, PYTREE_REGISTRY, Kind, _is_jax_container, kind_of
 from .variables import Variable
 
 
@@ -59,7 +59,7 @@ def is_node_type(t: type) -> bool:
         >>> plait.graph.is_node_type(plait.Module), plait.graph.is_node_type(dict), plait.graph.is_node_type(int)
         (True, True, False)
     """
-    return t in GRAPH_REGISTRY or t in PYTREE_REGISTRY or t is GenericPytree
+    return t in GRAPH_REGISTRY or t in PYTREE_REGISTRY
 
 
 def is_node_leaf(x: Any) -> bool:

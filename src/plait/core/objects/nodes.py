@@ -305,14 +305,12 @@ def get_node_impl_for_type(t: type) -> GraphNodeImpl | PytreeNodeImpl | None:
         >>> plait.graph.get_node_impl_for_type(dict).type, plait.graph.get_node_impl_for_type(int)
         (<class 'dict'>, None)
     """
-    if t is GenericPytree:
-        return _GENERIC_IMPL
     return GRAPH_REGISTRY.get(t) or PYTREE_REGISTRY.get(t)
 
 
 def pytree_impl(t: type) -> PytreeNodeImpl:
     """The entry for a type of pytree nodes."""
-    return PYTREE_REGISTRY.get(t) or _GENERIC_IMPL
+    return PYTREE_REGISTRY.get(t) or PYTREE_REGISTRY[GenericPytree]
 
 
 # Built-in pytree nodes (rules G8, G9) ---------------------------------------------------------------------------------
@@ -413,19 +411,16 @@ def _flatten_generic(node: Any) -> tuple[list[tuple[Any, Any]], _GenericMetadata
     owner = type(node).__name__
     for key in keys:
         _check_hashable(key, owner)
-    if len(set(keys)) != len(keys):
+    places = {key: place for place, key in enumerate(keys)}
+    if len(places) != len(keys):
         raise GraphError(
             f"{with_article(owner)} gives two children the same key",
             found=f"the keys {keys}",
             expected="distinct keys",
             do="give each child a different key in jax.tree_util.register_pytree_with_keys",
         )
-    try:
-        order = sorted(range(len(keys)), key=lambda i: sort_key(keys[i]))
-    except TypeError:
-        sorted_keys(keys, owner)
-        raise
-    return [(keys[i], pairs[i][1]) for i in order], _GenericMetadata(treedef, tuple(order))
+    order = tuple(places[key] for key in sorted_keys(keys, owner))
+    return [(keys[i], pairs[i][1]) for i in order], _GenericMetadata(treedef, order)
 
 
 def _check_hashable(key: Any, owner: str) -> None:
@@ -449,7 +444,7 @@ def _unflatten_generic(items: Sequence[tuple[Any, Any]], metadata: _GenericMetad
     return jax.tree_util.tree_unflatten(metadata.treedef, children)
 
 
-_GENERIC_IMPL = PytreeNodeImpl(GenericPytree, _flatten_generic, _unflatten_generic)
+register_pytree_node_type(GenericPytree, _flatten_generic, _unflatten_generic)
 
 
 def check_node(node: Any, operation: str) -> None:

@@ -33,15 +33,12 @@ class Place:
     __slots__ = ("enter", "first", "key", "kind", "owner", "value")
 
     def __init__(self, owner: Place | None, key: Any, value: Any) -> None:
+        wrapper = type(value)
+        if wrapper is DataElem or wrapper is StaticElem:
+            value = value.value
         kind = kind_of(value)
-        if kind is Kind.STATIC:
-            if type(value) is DataElem:
-                value = value.value
-                kind = kind_of(value)
-                kind = Kind.ARRAY if kind is Kind.STATIC else kind
-            elif type(value) is StaticElem:
-                value = value.value
-                kind = kind_of(value)
+        if wrapper is DataElem and kind is Kind.STATIC:
+            kind = Kind.ARRAY
         self.owner, self.key, self.value, self.kind = owner, key, value, kind
         self.first: Place | None = None
         self.enter = kind is Kind.GRAPH or (kind is Kind.PYTREE and value is not None)
