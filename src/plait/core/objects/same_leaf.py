@@ -18,18 +18,12 @@ def same_leaf(first: Any, second: Any) -> bool:
         if metadata_key(first._cell) != metadata_key(second._cell):
             return False
         first, second = first.get_raw_value(), second.get_raw_value()
-    if first is second:
-        return True
-    if jax.tree.structure(first) != jax.tree.structure(second):
-        return False
-    return all(_same_array(a, b) for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True))
+    (leaves, treedef), (others, other) = jax.tree.flatten(first), jax.tree.flatten(second)
+    return treedef == other and all(map(_same_array, leaves, others))
 
 
 def _same_array(first: Any, second: Any) -> bool:
     if first is second:
         return True
-    if getattr(first, "shape", None) != getattr(second, "shape", None):
-        return False
-    if getattr(first, "dtype", None) != getattr(second, "dtype", None):
-        return False
-    return bool(np.all(first == second))
+    is_like = all(getattr(first, name, None) == getattr(second, name, None) for name in ("shape", "dtype"))
+    return is_like and bool(np.all(first == second))

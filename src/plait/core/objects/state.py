@@ -11,6 +11,7 @@ it permanently.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, TypeVar, overload
 
@@ -45,16 +46,18 @@ class _Tracking(Stamp):
 class _Grouped:
     """The methods of nested and flat states that take filters."""
 
-    def split(self: Any, first: FilterLiteral, /, *filters: FilterLiteral) -> Any:
+    __slots__ = ()
+
+    def split(self, first: FilterLiteral, /, *filters: FilterLiteral) -> Any:
         """One state per filter; the filters must match every leaf."""
         return grouped(self, (first, *filters), exhaustive=True)
 
-    def filter(self: Any, first: FilterLiteral, /, *filters: FilterLiteral) -> Any:
+    def filter(self, first: FilterLiteral, /, *filters: FilterLiteral) -> Any:
         """One state per filter, without the leaves that match none of them."""
         return grouped(self, (first, *filters), exhaustive=False)
 
 
-class State(MutableMapping[Any, Any]):
+class State(_Grouped, MutableMapping[Any, Any]):
     """A nested mapping from attribute names and indices to leaves.
 
     ``state[key]`` is a leaf, or a writable view of a nested mapping; ``state.key`` is the same for string keys. A state
@@ -192,8 +195,6 @@ class State(MutableMapping[Any, Any]):
         """A nested state from a mapping or sequence of (path, leaf)."""
         return from_flat_state(flat, cls=cls)
 
-    split, filter = _Grouped.split, _Grouped.filter
-
     @classmethod
     def merge(cls: type[S], state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -> S:
         """The union by path; later states take precedence."""
@@ -227,10 +228,7 @@ def tracked(state: S) -> S:
 
 def _own(mapping: Mapping[Any, Any]) -> dict[Any, Any]:
     """A copy of the nested mappings, including nested states."""
-    own = {}
-    for key, value in mapping.items():
-        own[key] = _own(value) if type(value) is dict else value
-    return own
+    return {key: _own(value) if type(value) is dict else value for key, value in mapping.items()}
 
 
 def tracking_of(state: State) -> Stamp | None:
@@ -304,9 +302,7 @@ def _register(cls: type[State]) -> None:
         keys, values = tree_entries(state)
         return [*zip(map(DictKey, keys), values, strict=True)], tuple(keys)
 
-    def unflatten(keys: tuple[Any, ...], values: Iterable[Any]) -> State:
-        return tree_state(cls, keys, values)
-
+    unflatten = functools.partial(tree_state, cls)
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
 
     def graph_flatten(state: State) -> Any:
@@ -325,7 +321,7 @@ def _register(cls: type[State]) -> None:
 _register(State)
 
 
-class FlatState(Sequence[tuple[Path, Any]]):
+class FlatState(_Grouped, Sequence[tuple[Path, Any]]):
     """An immutable sequence of (path, leaf).
 
     Args:
@@ -385,8 +381,6 @@ class FlatState(Sequence[tuple[Path, Any]]):
 
     def __reduce__(self) -> Any:
         return FlatState.from_sorted, (self.paths, self.leaves)
-
-    split, filter = _Grouped.split, _Grouped.filter
 
     @staticmethod
     def merge(flat: FlatState, /, *flats: FlatState) -> FlatState:
