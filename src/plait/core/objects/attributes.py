@@ -155,13 +155,10 @@ def declared_statuses(cls: type) -> dict[str, str]:
         declared.update(base.__dict__.get("_declared", {}))
     for name, annotation in inspect.get_annotations(cls).items():
         if isinstance(annotation, str):
-            found = _ANNOTATED.search(annotation)
-            if found:
-                declared[name] = found[1].lower()
+            notes = [status.lower() for status in _ANNOTATED.findall(annotation)[:1]]
         else:
-            for note in getattr(annotation, "__metadata__", ()):
-                if note in (DATA, STATIC):
-                    declared[name] = note
+            notes = getattr(annotation, "__metadata__", ())
+        declared.update((name, note) for note in notes if note in (DATA, STATIC))
     for name, value in cls.__dict__.items():
         if isinstance(value, Mark):
             declared[name] = value.status

@@ -122,15 +122,11 @@ def store_part(cell: Cell, index: Any, value: Any) -> None:
             and getattr(value, "sharding", None) == getattr(raw, "sharding", None)
         )
         cell.raw = value if same else raw.at[index].set(_cast(value, raw.dtype))
-    elif isinstance(raw, np.ndarray):
-        # Copied, since detached state leaves and clones hold the same NumPy array.
-        copied = raw.copy()
-        copied[index] = value
-        cell.raw = copied
-    elif index is ...:
+    elif index is ... and not isinstance(raw, np.ndarray):
         cell.raw = value if isinstance(value, ARRAYS) else copy_containers(value)
     else:
-        copied = copy_containers(raw)
+        # Copied, since detached state leaves and clones hold the same NumPy array or container.
+        copied = raw.copy() if isinstance(raw, np.ndarray) else copy_containers(raw)
         copied[index] = value
         cell.raw = copied
 

@@ -11,6 +11,7 @@ import collections
 import itertools
 import sys
 import threading
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from ...errors import GraphError, LostSharingWarning
 from ...notices import warn
 from ...paths import describe_path
 from .layer_cells import is_slice, views_exist
+from .lost_writes import PLAIT, package_of
 from .nodes import Kind, kind_of
 from .variables import Variable
 from .visit import check_layers, children_if_any, visit
@@ -114,12 +116,7 @@ def _two_paths(root: Any, item: Any) -> str:
 
 def _only_looks() -> bool:
     """Whether the running JAX function only reads the leaves or the structure, without rebuilding a tree."""
-    frame: Any = sys._getframe(1)
-    package = __name__.partition(".")[0]
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:
-        frame = frame.f_back
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "jax":
-        if frame.f_code.co_name in _KEEP_NO_TREE:
-            return True
-        frame = frame.f_back
-    return False
+    frames = (frame for frame, _ in traceback.walk_stack(sys._getframe(1)))
+    callers = itertools.dropwhile(lambda frame: package_of(frame) == PLAIT, frames)
+    of_jax = itertools.takewhile(lambda frame: package_of(frame) == "jax", callers)
+    return any(frame.f_code.co_name in _KEEP_NO_TREE for frame in of_jax)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
+from types import FrameType
 from typing import Any
 
 from ...errors import LostUpdateWarning
@@ -58,7 +59,7 @@ class LentCell(Cell):
             )
 
 
-_PLAIT = __name__.partition(".")[0]
+PLAIT = __name__.partition(".")[0]
 
 # Written cells, by identity: the kind of variable, and the source location for ``warn_explicit``. ``note_write`` adds
 # an entry; the next reader, or the death of the cell, removes it.
@@ -95,11 +96,16 @@ class UnreadCell(Cell):
 _set_raw = Cell.__dict__["raw"].__set__
 
 
+def package_of(frame: FrameType) -> str:
+    """The package whose code a frame runs."""
+    return frame.f_globals.get("__name__", "").partition(".")[0]
+
+
 def note_write(cell: Cell, kind: type) -> None:
     """Record the line of the program that wrote to a detached cell."""
     cell.__class__ = UnreadCell
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PLAIT:
+    while frame.f_back is not None and package_of(frame) == PLAIT:
         frame = frame.f_back
     names = frame.f_globals
     registry = names.setdefault("__warningregistry__", {})

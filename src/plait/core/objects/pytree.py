@@ -11,6 +11,7 @@ import copyreg
 import itertools
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -144,10 +145,6 @@ class Pytree:
         kind, before = type(value), self.__dict__.get(name, _MISSING)
         if kind in _NUMBERS and before is not _MISSING and known is None and self._pytree and is_data(before):
             known = status = DATA
-        if status is not None:
-            info = own_info(self)
-            if info.marks is None:
-                info.marks = {}
         if kind is list or kind is tuple or kind is dict:
             check_no_marks_inside(value, name, type(self))
         if known is STATIC or known == STATIC:
@@ -165,7 +162,8 @@ class Pytree:
         if isinstance(before, Variable) and isinstance(value, ARRAYS):
             _warn_of_replaced(self, name, before)
         if status is not None:
-            info.marks[name] = status  # type: ignore[index]
+            info = own_info(self)
+            info.marks = {**(info.marks or {}), name: status}
         object.__setattr__(self, name, value)
         info = self._info  # read again: a walk in another thread may have replaced it by the node's own info
         if info.version and (status is not None or not _same_plain(before, value)):
@@ -333,8 +331,7 @@ def _in_order(marks: dict[Any, str]) -> tuple[tuple[Any, str], ...]:
 
 def _warn_if_flax_reads(node: Pytree) -> None:
     """Warn that Flax, which does not support plait objects, is walking one."""
-    frame = sys._getframe(2)
-    for _ in range(6):  # frames of plait and jax.tree_util come first
+    for frame, _ in itertools.islice(traceback.walk_stack(sys._getframe(2)), 6):  # of plait and jax.tree_util first
         if str(frame.f_globals.get("__name__")).startswith("flax.nnx"):
             warn(
                 NothingSelectedWarning,
@@ -345,9 +342,6 @@ def _warn_if_flax_reads(node: Pytree) -> None:
                 "plait.bridge.numpyro_module",
             )
             return
-        if frame.f_back is None:
-            return
-        frame = frame.f_back
 
 
 def _warn_of_replaced(node: Pytree, name: str, variable: Variable[Any]) -> None:

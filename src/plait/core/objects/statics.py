@@ -124,17 +124,14 @@ def _function_key(function: FunctionType, within: tuple[FunctionType, ...]) -> A
             cells.append(key(cell.cell_contents))
         except ValueError:  # an empty cell
             cells.append(_Identity(cell))
-    defaults = tuple(map(key, function.__defaults__ or ()))
-    keyword_defaults = tuple((name, key(item)) for name, item in sorted((function.__kwdefaults__ or {}).items()))
-    attributes = tuple((name, key(item)) for name, item in sorted(function.__dict__.items()))
     return (
         FunctionType,
         function.__code__,
         _Identity(function.__globals__),
         tuple(cells),
-        defaults,
-        keyword_defaults,
-        attributes,
+        tuple(map(key, function.__defaults__ or ())),
+        tuple((name, key(item)) for name, item in sorted((function.__kwdefaults__ or {}).items())),
+        tuple((name, key(item)) for name, item in sorted(function.__dict__.items())),
     )
 
 
@@ -202,10 +199,8 @@ def content_key(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.dtype != object:
         return (kind, value.dtype, value.shape, value.tobytes())
     if dataclasses.is_dataclass(value) and kind.__eq__ is not object.__eq__:
-        fields = [
-            (field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value) if field.compare
-        ]
-        return (kind, *((name, content_key(item)) for name, item in fields))
+        names = [field.name for field in dataclasses.fields(value) if field.compare]
+        return (kind, *((name, content_key(getattr(value, name, None))) for name in names))
     try:
         copied = _Copy(value)
         return copied if copied == _Copy(value) else _Identity(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
@@ -12,6 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 HOOKS = ("on_create_value", "on_get_value", "on_set_value", "on_add_axis", "on_remove_axis")
 
 
+@dataclasses.dataclass(slots=True, eq=False, repr=False)
 class VariableMetadata(Generic[A]):
     """A value together with the hooks and metadata for the variable that will hold it.
 
@@ -27,25 +29,18 @@ class VariableMetadata(Generic[A]):
         'demo'
     """
 
-    __slots__ = ("metadata", "raw_value", *HOOKS)
+    raw_value: A
+    on_set_value: Any = ()
+    on_get_value: Any = ()
+    on_create_value: Any = ()
+    on_add_axis: Any = ()
+    on_remove_axis: Any = ()
+    metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-    def __init__(
-        self,
-        raw_value: A,
-        on_set_value: Any = (),
-        on_get_value: Any = (),
-        on_create_value: Any = (),
-        on_add_axis: Any = (),
-        on_remove_axis: Any = (),
-        metadata: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.raw_value = raw_value
-        self.on_set_value = hook_tuple(on_set_value)
-        self.on_get_value = hook_tuple(on_get_value)
-        self.on_create_value = hook_tuple(on_create_value)
-        self.on_add_axis = hook_tuple(on_add_axis)
-        self.on_remove_axis = hook_tuple(on_remove_axis)
-        self.metadata = dict(metadata or {})
+    def __post_init__(self) -> None:
+        for name in HOOKS:
+            setattr(self, name, hook_tuple(getattr(self, name)))
+        self.metadata = dict(self.metadata or {})
 
     def hooks(self) -> dict[str, tuple[Callable[..., Any], ...]]:
         """The hooks that are set, by name."""
