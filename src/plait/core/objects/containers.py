@@ -17,10 +17,9 @@ from .hidden_statics import hide_static, show_static
 from .module import Module
 from .named import from_named
 from .node_info import NodeInfo
-from .nodes import DataElem, check_index
+from .nodes import DataElem, check_index, updated_in_place
 from .pytree import Pytree, check_no_view, own_info
 from .trace_guard import check_trace
-from .variables import Variable
 
 A = TypeVar("A")
 
@@ -125,9 +124,7 @@ class List(Module, MutableSequence[A], _slots=True):
         check_index(self, key, len(self))
         if key == len(self):
             self.append(value)
-        elif isinstance(self[key], Variable) and isinstance(value, Variable):
-            self[key].update_from_state(value)
-        else:
+        elif not updated_in_place(self[key], value):
             self[key] = value
 
     def _graph_pop_key(self, key: Any) -> Any:

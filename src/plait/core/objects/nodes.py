@@ -329,20 +329,22 @@ def check_index(owner: Any, key: Any, size: int, at: str | None = None) -> None:
         )
 
 
+def updated_in_place(current: Any, value: Any) -> bool:
+    """Update a child from its new value if both are variables; whether they are."""
+    if not (isinstance(current, Variable) and isinstance(value, Variable)):
+        return False
+    current.update_from_state(value)
+    return True
+
+
 def _set_list_item(node: list[Any], key: Any, value: Any) -> None:
     check_index(node, key, len(node))
-    current = node[key]
-    if isinstance(current, Variable) and isinstance(value, Variable):
-        current.update_from_state(value)
-    else:
+    if not updated_in_place(node[key], value):
         node[key] = value
 
 
 def set_item(node: MutableMapping[Any, Any], key: Any, value: Any) -> None:
-    current = node.get(key)
-    if isinstance(current, Variable) and isinstance(value, Variable):
-        current.update_from_state(value)
-    else:
+    if not updated_in_place(node.get(key), value):
         node[key] = value
 
 

@@ -55,6 +55,7 @@ from .nodes import (
     StaticElem,
     kind_of,
     register_graph_node_type,
+    updated_in_place,
 )
 from .repr import render_object
 from .statics import HashableMapping, same_static
@@ -196,14 +197,12 @@ class Pytree:
         return items, _in_order(marks) if marks else None
 
     def _graph_set_key(self, key: Any, value: Any) -> None:
-        current = self.__dict__.get(key)
-        if isinstance(current, Variable) and isinstance(value, Variable):
-            current.update_from_state(value)
-        elif isinstance(key, str):
-            check_kept_status(self, key, value)
-            setattr(self, key, value)
-        else:
+        if updated_in_place(self.__dict__.get(key), value):
+            return
+        if not isinstance(key, str):
             raise self._no_such_key("set", key)
+        check_kept_status(self, key, value)
+        setattr(self, key, value)
 
     def _graph_pop_key(self, key: Any) -> Any:
         if key not in self.__dict__:

@@ -11,6 +11,7 @@ and its metadata methods are in separate files.
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
@@ -38,7 +39,7 @@ from .cells import (
 )
 from .clock import DETACHED, mark_changed
 from .lost_writes import LentCell, latest_flatten, note_write
-from .metadata_methods import MetadataMethods, joined_with_box, refuse_hijax, tidied, warn_old_sharding_name
+from .metadata_methods import _MISSING, MetadataMethods, joined_with_box, refuse_hijax, tidied
 from .named import from_named, to_named
 from .operators import VariableOperators, value_of
 from .repr import render_object, repr_fields, size_comment
@@ -48,8 +49,6 @@ from .trace_guard import check_trace, path_of, raise_foreign_trace
 from .variable_metadata import HOOKS, VariableMetadata
 
 A = TypeVar("A")
-
-_MISSING: Any = type("_Missing", (), {"__repr__": lambda self: "<missing>"})()
 
 
 class VariableType(type):
@@ -64,7 +63,8 @@ class VariableType(type):
         if name == "Variable" or issubclass(cls, Variable):
             kind: Any = cls
             kind._class_hooks = tuple(hook for hook in HOOKS if hasattr(cls, hook))
-            jax.tree_util.register_pytree_with_keys(kind, _flatten_with_keys, _unflattener(kind), _flatten_without_keys)
+            unflatten = functools.partial(_unflatten, kind)
+            jax.tree_util.register_pytree_with_keys(kind, _flatten_with_keys, unflatten, _flatten_without_keys)
 
     _class_hooks: tuple[str, ...]
 
@@ -88,21 +88,18 @@ def _flatten_without_keys(variable: Variable[Any]) -> Any:
     return (cell.raw,), PLAIN_METADATA_KEY if metadata is PLAIN_METADATA else HashableMapping(metadata)
 
 
-def _unflattener(cls: type[Variable[Any]]) -> Callable[[Any, Any], Variable[Any]]:
-    def unflatten(metadata: HashableMapping[str, Any], children: Any) -> Variable[Any]:
-        trace = trace_state.value
-        cell = Cell()
-        cell.version = 0
-        cell.raw = children[0]
-        cell.metadata = PLAIN_METADATA if metadata is PLAIN_METADATA_KEY else dict(metadata)
-        cell.trace = trace
-        variable = _new(cls)
-        if trace is not top_level_trace and trace is not latest_flatten.trace:
-            cell = LentCell(cell, cls)
-        _set_cell(variable, cell)
-        return variable
-
-    return unflatten
+def _unflatten(cls: type[Variable[Any]], metadata: HashableMapping[str, Any], children: Any) -> Variable[Any]:
+    trace = trace_state.value
+    cell = Cell()
+    cell.version = 0
+    cell.raw = children[0]
+    cell.metadata = PLAIN_METADATA if metadata is PLAIN_METADATA_KEY else dict(metadata)
+    cell.trace = trace
+    variable = _new(cls)
+    if trace is not top_level_trace and trace is not latest_flatten.trace:
+        cell = LentCell(cell, cls)
+    _set_cell(variable, cell)
+    return variable
 
 
 def make_variable(cls: type[Any], raw: Any, metadata: dict[str, Any], trace: Any) -> Any:
@@ -358,8 +355,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         if name in cell.metadata:
             return cell.metadata[name]
         if name == "sharding_names" and "out_sharding" in cell.metadata:
-            warn_old_sharding_name(name)
-            return cell.metadata["out_sharding"]
+            return self.get_metadata(name)
         try:
             return getattr(cell.raw, name)
         except AttributeError:
@@ -373,27 +369,21 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
             ) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
-        descriptor = getattr(type(self), name, None)
+        descriptor = getattr(type(self), name, _MISSING)
         if (isinstance(descriptor, property) and descriptor.fset) or name == "_walks":
             object.__setattr__(self, name, value)
             return
-        if type(self).__dictoffset__ and not hasattr(type(self), name):
-            self._set_own(name, value)
-            return
-        raise VariableAttributeError(
-            f"Cannot set attribute {name!r} of {describe_type(self)}",
-            found="an assignment to an attribute",
-            expected="an assignment to `.value` or `[...]`",
-            do=f"to set the value, write variable.value = value; for metadata, variable.set_metadata({name}=value)",
-        )
-
-    def _set_own(self, name: str, value: Any) -> None:
-        """Assignments of a class whose mixin has attributes become metadata, so that copies of the variable have
-        them."""
+        if descriptor is not _MISSING or not type(self).__dictoffset__:
+            raise VariableAttributeError(
+                f"Cannot set attribute {name!r} of {describe_type(self)}",
+                found="an assignment to an attribute",
+                expected="an assignment to `.value` or `[...]`",
+                do=f"to set the value, write variable.value = value; for metadata, variable.set_metadata({name}=value)",
+            )
         in_constructor = not hasattr(self, "_cell")  # of a subclass that has not called this one yet
         if in_constructor or name.startswith("__"):  # such as Python's ``__orig_class__``
             object.__setattr__(self, name, value)
-        else:
+        else:  # of a class whose mixin has attributes; as metadata, so that copies of the variable have them
             self.set_metadata(**{name: value})
 
     def __delattr__(self, name: str) -> None:
@@ -452,8 +442,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
                 expected=describe_type(self),
                 do="copy only the value: variable.set_value(other.get_value())",
             )
-        cell = self._cell
-        check_trace(cell.trace, self, "change")
+        check_trace(self._cell.trace, self, "change")
         self.update_from_state(other)
 
     def update_from_state(self, leaf: Variable[A]) -> None:
