@@ -11,7 +11,6 @@ and its metadata methods are in separate files.
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
@@ -63,10 +62,22 @@ class VariableType(type):
         if name == "Variable" or issubclass(cls, Variable):
             kind: Any = cls
             kind._class_hooks = tuple(hook for hook in HOOKS if hasattr(cls, hook))
-            unflatten = functools.partial(_unflatten, kind)
-            jax.tree_util.register_pytree_with_keys(kind, _flatten_with_keys, unflatten, _flatten_without_keys)
+            jax.tree_util.register_pytree_with_keys(kind, _flatten_with_keys, kind._unflatten, _flatten_without_keys)
 
     _class_hooks: tuple[str, ...]
+
+    def _unflatten(cls, metadata: HashableMapping[str, Any], children: Any) -> Any:
+        trace = trace_state.value
+        cell = Cell()
+        cell.version = 0
+        cell.raw = children[0]
+        cell.metadata = PLAIN_METADATA if metadata is PLAIN_METADATA_KEY else dict(metadata)
+        cell.trace = trace
+        variable = _new(cls)
+        if trace is not top_level_trace and trace is not latest_flatten.trace:
+            cell = LentCell(cell, cls)
+        _set_cell(variable, cell)
+        return variable
 
 
 _VALUE_KEY = GetAttrKey("value")
@@ -86,20 +97,6 @@ def _flatten_without_keys(variable: Variable[Any]) -> Any:
         latest_flatten.trace = trace
     metadata = cell.metadata
     return (cell.raw,), PLAIN_METADATA_KEY if metadata is PLAIN_METADATA else HashableMapping(metadata)
-
-
-def _unflatten(cls: type[Variable[Any]], metadata: HashableMapping[str, Any], children: Any) -> Variable[Any]:
-    trace = trace_state.value
-    cell = Cell()
-    cell.version = 0
-    cell.raw = children[0]
-    cell.metadata = PLAIN_METADATA if metadata is PLAIN_METADATA_KEY else dict(metadata)
-    cell.trace = trace
-    variable = _new(cls)
-    if trace is not top_level_trace and trace is not latest_flatten.trace:
-        cell = LentCell(cell, cls)
-    _set_cell(variable, cell)
-    return variable
 
 
 def make_variable(cls: type[Any], raw: Any, metadata: dict[str, Any], trace: Any) -> Any:
