@@ -190,8 +190,7 @@ class NodeDef(GraphDef):
         index_mapping: outer index → new index, only on a root inside an update context.
     """
 
-    __slots__ = ("attributes", "index", "index_mapping", "metadata", "type")
-    _fields = ("type", "index", "attributes", "metadata", "index_mapping")
+    __slots__ = _fields = ("type", "index", "attributes", "metadata", "index_mapping")
 
     attributes: tuple[SubGraphAttribute | LeafAttribute | StaticAttribute, ...]
     metadata: Any
@@ -202,16 +201,14 @@ class NodeDef(GraphDef):
 class NodeRef(GraphDef):
     """A back-reference to a node or variable that was visited before."""
 
-    __slots__ = ("index", "type")
-    _fields = ("type", "index")
+    __slots__ = _fields = ("type", "index")
 
 
 @register_static
 class VariableDef(GraphDef):
     """A variable: its class, index and metadata."""
 
-    __slots__ = ("index", "index_mapping", "metadata", "type")
-    _fields = ("type", "index", "metadata", "index_mapping")
+    __slots__ = _fields = ("type", "index", "metadata", "index_mapping")
 
     metadata: HashableMapping[str, Any]
     index_mapping: HashableMapping[int, int] | None
@@ -221,16 +218,14 @@ class VariableDef(GraphDef):
 class LeafDef(GraphDef):
     """An array, reference or data leaf; ``index`` is set only for references, which have identity."""
 
-    __slots__ = ("index",)
-    _fields = ("index",)
+    __slots__ = _fields = ("index",)
     type = None
 
 
 class _Attribute(_Part):
     """One entry of a node: a key and the definition of its child."""
 
-    __slots__ = ("key", "value")
-    _fields = ("key", "value")
+    __slots__ = _fields = ("key", "value")
 
     key: Any
     value: Any
@@ -317,15 +312,12 @@ def with_index_mapping(graphdef: GraphDef, mapping: Mapping[int, int] | None) ->
     frozen = None if mapping is None else HashableMapping(mapping)
     if not isinstance(graphdef, (NodeDef, VariableDef)) or graphdef.index_mapping == frozen:
         return graphdef
-    fields = [getattr(graphdef, name) for name in graphdef._fields[:-1]]
-    if graphdef._key is None:
-        return type(graphdef)(*fields, frozen)
     plain = getattr(graphdef, "_plain", graphdef)
     if frozen is None:
-        if isinstance(graphdef, VariableDef):
-            return variable_def(*fields)
-        return node_def(*fields)
-    return _intern((type(graphdef), id(plain), frozen), _mapped, plain, frozen)
+        return plain
+    if plain._key is None:
+        return _mapped(plain, frozen)
+    return _intern((type(plain), id(plain), frozen), _mapped, plain, frozen)
 
 
 def _mapped(plain: Any, mapping: HashableMapping[int, int]) -> GraphDef:
