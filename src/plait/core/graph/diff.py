@@ -85,7 +85,7 @@ def diff(first: GraphDef, second: GraphDef, /, *, root: str = "") -> GraphDiff:
         old, new = before.get(path, _NOTHING), after.get(path, _NOTHING)
         texts = [*_compare(format_path((*prefix, *path)) or "the root", old, new)]
         differences += [Difference(path, text) for text in texts]
-        if texts and (old is _NOTHING or new is _NOTHING or type(old) is not type(new) or _type(old) is not _type(new)):
+        if texts and _kinds(old) != _kinds(new):
             covered.append(path)
     return GraphDiff(sorted(differences, key=lambda difference: [(isinstance(k, str), k) for k in difference.path]))
 
@@ -143,8 +143,9 @@ class _Shared:
     type: Any
 
 
-def _type(part: Any) -> Any:
-    return None if part is _NOTHING or isinstance(part, StaticAttribute) else part.type
+def _kinds(part: Any) -> tuple[type, Any]:
+    """What must be equal for two parts to be compared further."""
+    return type(part), getattr(part, "type", None)
 
 
 def _name(part: Any) -> str:
@@ -178,13 +179,12 @@ def _compare(place: str, old: Any, new: Any) -> Iterator[str]:
                 before, after = f"{before} (one object)", f"{after} (another object, not equal)"
             yield f"{place}: {before} -> {after}"
         return
-    if type(old) is not type(new) or _type(old) is not _type(new) or isinstance(old, _Shared):
+    if _kinds(old) != _kinds(new) or isinstance(old, _Shared):
         if old != new:
             yield f"{place}: {_name(old)} -> {_name(new)}"
         return
     if isinstance(old, VariableDef):
-        names = [*old.metadata, *(name for name in new.metadata if name not in old.metadata)]
-        for name in names:
+        for name in {**old.metadata, **new.metadata}:
             before, after = old.metadata.get(name, _NOTHING), new.metadata.get(name, _NOTHING)
             if before is _NOTHING or after is _NOTHING or not same_static(before, after):
                 shown = ["nothing" if value is _NOTHING else repr(value) for value in (before, after)]
