@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from traceback import walk_stack, walk_tb
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -42,8 +43,7 @@ def modules_in_use() -> list[tuple[str, Any]]:
     """
     running: list[tuple[str, Any]] = []
     local: list[tuple[str, Any]] = []
-    frame: Any = sys._getframe(1)
-    while frame is not None:
+    for frame, _ in walk_stack(sys._getframe(1)):
         ours = frame.f_globals.get("__name__", "").startswith(_PACKAGE)  # plait's internal names mean nothing to a user
         code = frame.f_code
         for position, (name, value) in enumerate(frame_locals(frame).items()):
@@ -55,19 +55,14 @@ def modules_in_use() -> list[tuple[str, Any]]:
         if not ours:
             used = ((name, frame.f_globals.get(name)) for name in code.co_names)
             local.extend((name, value) for name, value in used if isinstance(value, Pytree))
-        frame = frame.f_back
     return running[::-1] + local
 
 
 def find_path(target: Any) -> str | None:
     """The path of an object as a user would write it, from the outermost known model that contains it."""
-    best: tuple[str, Path] = ("", ())
-    for name, root in [*modules_in_use(), *(("", root) for root in walked_roots())]:
-        if not name.startswith("_"):
-            path = path_within(root, target)
-            if path and len(path) > len(best[1]):
-                best = (name, path)
-    name, path = best
+    roots = [*modules_in_use(), *(("", root) for root in walked_roots())]
+    paths = [(name, path_within(root, target) or ()) for name, root in roots if not name.startswith("_")]
+    name, path = max(paths, key=lambda found: len(found[1]), default=("", ()))
     return format_path((name, *path) if name else path) if path else None
 
 
@@ -100,8 +95,7 @@ def modules_of_traceback(traceback: TracebackType | None) -> list[Running]:
     found: list[Running] = []
     known: list[tuple[Path, Any]] = []
     outside: list[Path | None] = []
-    while traceback is not None:
-        frame, traceback = traceback.tb_frame, traceback.tb_next
+    for frame, _ in walk_tb(traceback):
         code, variables = frame.f_code, frame_locals(frame)
         for is_private, roots in filter(None, (crossing(variables) for crossing in crossings)):
             if is_private:
@@ -130,8 +124,8 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 def objects_of_traceback(traceback: TracebackType | None) -> list[tuple[Path, Any]]:
     """The objects of the outermost call of a transform that was running, as roots: each with an empty path."""
-    while traceback is not None:
-        variables, traceback = frame_locals(traceback.tb_frame), traceback.tb_next
+    for frame, _ in walk_tb(traceback):
+        variables = frame_locals(frame)
         for _, roots in filter(None, (crossing(variables) for crossing in crossings)):
             return [((), root) for root in roots]
     return []

@@ -7,6 +7,7 @@ call is made by a function whose name is the label. Only ``debug_nans`` uses lab
 from __future__ import annotations
 
 from collections.abc import Callable
+from traceback import walk_tb
 from types import CodeType, FunctionType, TracebackType
 from typing import Any, TypeVar
 
@@ -35,9 +36,5 @@ def _through(call: Callable[[], R]) -> R:
 
 def labels_of(traceback: TracebackType | None) -> list[str]:
     """The labels in a traceback, outermost first."""
-    found = []
-    while traceback is not None:
-        code, traceback = traceback.tb_frame.f_code, traceback.tb_next
-        if code.co_filename == _FILE:
-            found.append(code.co_name)
-    return found
+    codes = (frame.f_code for frame, _ in walk_tb(traceback))
+    return [code.co_name for code in codes if code.co_filename == _FILE]

@@ -10,6 +10,7 @@ import contextlib
 import inspect
 import re
 from collections.abc import Iterator, Sequence
+from traceback import walk_tb
 from typing import Any
 
 import jax
@@ -166,17 +167,15 @@ def _below(roots: list[tuple[Path, Any]], cause: BaseException) -> tuple[list[tu
         The modules with their paths, all of one class, and the name of the method; ``None`` if there are none.
     """
     nodes, method = roots, None
-    traceback = cause.__traceback__
-    while traceback is not None:
-        code, line, traceback = traceback.tb_frame.f_code, traceback.tb_lineno, traceback.tb_next
+    for frame, line in walk_tb(cause.__traceback__):
         inner = [
             ((*path, *further), node)
             for path, above in nodes
             for further, node in iter_graph_nodes(above)
-            if _runs(node, code, line)
+            if _runs(node, frame.f_code, line)
         ]
         if inner:
-            nodes, method = inner, code.co_name
+            nodes, method = inner, frame.f_code.co_name
     return None if method is None else (nodes, method)
 
 
