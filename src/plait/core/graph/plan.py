@@ -13,6 +13,7 @@ before any callback of a registered type, and at the end. (rules G26, G27)
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
@@ -25,7 +26,7 @@ from .graphdef import GraphDef, LeafAttribute, NodeDef, NodeRef, StaticAttribute
 Slots = list[Any]
 Pick = Callable[[Slots], tuple[Any, ...]]
 _CONSTANT, _OUTER, _LEAF, _PLAIN, _OTHER, _CONTAINER = _SEGMENTS = range(6)
-_STRIDE = len(_SEGMENTS)
+_Slot = tuple[int, int]  # a segment and a place in it: the lengths of the segments are known only at the end
 
 
 class Plan:
@@ -39,7 +40,7 @@ class Plan:
         plain: definitions of the nodes that ``empty_object`` creates without marks, the next slots.
         classes: their classes.
         others: definitions of the other graph nodes, the next slots.
-        indices: those of all graph nodes, then of all leaves with identity.
+        indices: those of all graph nodes and leaves with identity.
         indexed: selects the objects with those indices.
         steps: functions that fill the slots, in order.
         root: the slot of the result.
@@ -48,32 +49,24 @@ class Plan:
     def __init__(self, graphdef: GraphDef) -> None:
         found = _Collected()
         root = found.collect(graphdef)
-        self.constants = found.constants
-        self.outer = found.outer
-        self.leaves = found.leaves
-        variables = [place for place, leaf in enumerate(found.leaves) if type(leaf) is VariableDef]
-        self.variables = None if len(variables) == len(found.leaves) else variables
-        self.plain = found.plain
-        self.classes = [definition.type for definition in found.plain]
-        self.others = found.others
-        nodes = [*found.plain, *found.others]
-        # During collection, slots are numbered by segment, since the lengths of the segments are known only now.
-        sizes = [len(found.constants), len(found.outer), len(found.leaves), len(found.plain), len(found.others)]
-        first = [sum(sizes[:segment]) for segment in _SEGMENTS]
+        self.constants, self.outer, self.leaves, self.plain, self.others, _ = found.segments
+        variables = [place for place, leaf in enumerate(self.leaves) if type(leaf) is VariableDef]
+        self.variables = None if len(variables) == len(self.leaves) else variables
+        self.classes = [definition.type for definition in self.plain]
+        first = [0, *itertools.accumulate(map(len, found.segments))]
 
-        def slot(number: int) -> int:
-            return first[number % _STRIDE] + number // _STRIDE
+        def number_of(slot: _Slot) -> int:
+            segment, place = slot
+            return first[segment] + place
 
         self.steps = [
-            functools.partial(step, *extra, *(picker([*map(slot, numbers)]) for numbers in picked))
+            functools.partial(step, *extra, *(picker([*map(number_of, slots)]) for slots in picked))
             for step, extra, picked in found.steps
         ]
-        identities = [(leaf.index, first[_LEAF] + place) for place, leaf in enumerate(found.leaves)]
-        indexed = [(node.index, first[_PLAIN] + place) for place, node in enumerate(nodes)]
-        indexed += [pair for pair in identities if pair[0] is not None]
-        self.indices = [index for index, _ in indexed]
-        self.indexed = picker([place for _, place in indexed])
-        self.root = slot(root)
+        built = {index: slot for index, slot in found.by_index.items() if slot[0] != _OUTER}
+        self.indices = [*built]
+        self.indexed = picker([*map(number_of, built.values())])
+        self.root = number_of(root)
 
 
 def plan_of(graphdef: GraphDef) -> Plan:
@@ -82,25 +75,20 @@ def plan_of(graphdef: GraphDef) -> Plan:
 
 
 class _Collected:
-    """The result of a walk over a graphdef. A slot is encoded as (number in its segment) * _STRIDE + segment."""
+    """The result of a walk over a graphdef."""
 
     def __init__(self) -> None:
-        self.constants: list[Any] = []
-        self.outer: list[NodeRef] = []
-        self.leaves: list[Any] = []
-        self.plain: list[NodeDef] = []
-        self.others: list[NodeDef] = []
-        self.containers = 0
-        self.steps: list[tuple[Callable[..., None], tuple[Any, ...], tuple[list[int], ...]]] = []
-        self.by_index: dict[int, int] = {}
-        self.by_value: dict[int, int] = {}
+        self.segments: list[list[Any]] = [[] for _ in _SEGMENTS]
+        self.steps: list[tuple[Callable[..., None], tuple[Any, ...], tuple[list[_Slot], ...]]] = []
+        self.by_index: dict[Any, _Slot] = {}
+        self.by_value: dict[int, _Slot] = {}
         self.fillable: dict[tuple[type, tuple[Any, ...]], bool] = {}
         # The attributes to store in the next common pass.
-        self.owners: list[int] = []
+        self.owners: list[_Slot] = []
         self.names: list[str] = []
-        self.values: list[int] = []
+        self.values: list[_Slot] = []
 
-    def collect(self, root: GraphDef) -> int:
+    def collect(self, root: GraphDef) -> _Slot:
         """Walk the graphdef; returns the slot of the root."""
         if not isinstance(root, NodeDef):
             return self.reference(root) if isinstance(root, NodeRef) else self.leaf(root)
@@ -108,65 +96,60 @@ class _Collected:
         definition: Any = root
         frame: Any = (root, self.begin(root), iter(root.attributes), [], [])
         while True:
-            definition, own, entries, keys, numbers = frame
+            definition, own, entries, keys, slots = frame
             for entry in entries:
                 kind, value = type(entry), entry.value
                 keys.append(entry.key)
                 if kind is StaticAttribute:
-                    numbers.append(self.constant(value))
+                    slots.append(self.constant(value))
                 elif type(value) is NodeRef:
-                    numbers.append(self.reference(value))
+                    slots.append(self.reference(value))
                 elif kind is LeafAttribute:
-                    numbers.append(self.leaf(value))
+                    slots.append(self.leaf(value))
                 elif value.type is type(None):
-                    numbers.append(self.constant(None))
+                    slots.append(self.constant(None))
                 else:
                     stack.append(frame)
                     frame = (value, self.begin(value), iter(value.attributes), [], [])
                     break
             else:
-                own = self.finish(definition, own, keys, numbers)
+                own = self.finish(definition, own, keys, slots)
                 if not stack:
                     self.flush()
                     return own
                 frame = stack.pop()
                 frame[4].append(own)
 
-    def constant(self, value: Any) -> int:
-        number = self.by_value.get(id(value))
-        if number is None:
-            number = self.by_value[id(value)] = len(self.constants) * _STRIDE + _CONSTANT
-            self.constants.append(value)
-        return number
+    def add(self, segment: int, item: Any) -> _Slot:
+        """The slot for one more item of a segment."""
+        self.segments[segment].append(item)
+        return segment, len(self.segments[segment]) - 1
 
-    def reference(self, definition: Any) -> int:
-        number = self.by_index.get(definition.index)
-        if number is None:
-            number = self.by_index[definition.index] = len(self.outer) * _STRIDE + _OUTER
-            self.outer.append(definition)
-        return number
+    def constant(self, value: Any) -> _Slot:
+        if id(value) not in self.by_value:
+            self.by_value[id(value)] = self.add(_CONSTANT, value)
+        return self.by_value[id(value)]
 
-    def leaf(self, definition: Any) -> int:
-        number = len(self.leaves) * _STRIDE + _LEAF
-        self.leaves.append(definition)
+    def reference(self, definition: Any) -> _Slot:
+        if definition.index not in self.by_index:
+            self.by_index[definition.index] = self.add(_OUTER, definition)
+        return self.by_index[definition.index]
+
+    def leaf(self, definition: Any) -> _Slot:
+        slot = self.add(_LEAF, definition)
         if definition.index is not None:
-            self.by_index[definition.index] = number
-        return number
+            self.by_index[definition.index] = slot
+        return slot
 
-    def begin(self, definition: NodeDef) -> int | None:
+    def begin(self, definition: NodeDef) -> _Slot | None:
         """The slot of a graph node, known before its children are walked."""
         if definition.index is None:
             return None
-        if definition.metadata is None and _is_plain(definition.type):
-            number = len(self.plain) * _STRIDE + _PLAIN
-            self.plain.append(definition)
-        else:
-            number = len(self.others) * _STRIDE + _OTHER
-            self.others.append(definition)
-        self.by_index[definition.index] = number
-        return number
+        is_plain = definition.metadata is None and _is_plain(definition.type)
+        slot = self.by_index[definition.index] = self.add(_PLAIN if is_plain else _OTHER, definition)
+        return slot
 
-    def finish(self, definition: NodeDef, own: int | None, keys: list[Any], numbers: list[int]) -> int:
+    def finish(self, definition: NodeDef, own: _Slot | None, keys: list[Any], slots: list[_Slot]) -> _Slot:
         """Record how to complete a node, after everything below it; returns its slot."""
         kind = definition.type
         if own is None:
@@ -177,16 +160,15 @@ class _Collected:
                 extra: tuple[Any, ...] = (functools.partial(_unflattened, unflatten, definition.metadata, keys),)
             else:
                 extra = (functools.partial(make, keys) if kind is dict else make,)
-            self.steps.append((_contain, extra, (numbers,)))
-            self.containers += 1
-            return (self.containers - 1) * _STRIDE + _CONTAINER
+            self.steps.append((_contain, extra, (slots,)))
+            return self.add(_CONTAINER, definition)
         if self.can_fill(kind, tuple(keys)):
             self.owners += [own] * len(keys)
             self.names += keys
-            self.values += numbers
+            self.values += slots
         else:
             self.flush()
-            self.steps.append((_init, (GRAPH_REGISTRY[kind].init, keys), ([own, *numbers],)))
+            self.steps.append((_init, (GRAPH_REGISTRY[kind].init, keys), ([own, *slots],)))
         return own
 
     def can_fill(self, kind: type, keys: tuple[Any, ...]) -> bool:
