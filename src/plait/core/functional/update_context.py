@@ -10,11 +10,10 @@ step 4 needs only the recorded graphdef. plait's own transforms track numbers in
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import threading
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from jax.tree_util import register_static
@@ -163,17 +162,16 @@ class _UpdateContextManager:
 
     def __exit__(self, *_: Any) -> None:
         context = self._entered.pop()
-        stack = _stacks.by_tag.get(self.tag)
-        if not stack:
+        stack = _stacks.by_tag.pop(self.tag, None)
+        if stack is None:
             raise InternalError(
                 f"internal error: there is no context with the tag {self.tag!r} to exit",
                 found="an empty stack of contexts",
                 expected="the context that was entered",
                 do="exit each context in the thread that entered it",
             )
-        _remove(stack, context)
-        if not stack:
-            del _stacks.by_tag[self.tag]
+        if rest := [each for each in stack if each is not context]:  # all contexts are equal
+            _stacks.by_tag[self.tag] = rest
         context.clear()
 
     def __call__(self, function: F) -> F:
@@ -183,14 +181,6 @@ class _UpdateContextManager:
                 return function(*args, **kwargs)
 
         return wrapper  # type: ignore[return-value]
-
-
-def _remove(stack: list[UpdateContext], context: UpdateContext) -> None:
-    """Remove exactly this context, by identity, since all contexts are equal."""
-    for position in range(len(stack) - 1, -1, -1):
-        if stack[position] is context:
-            del stack[position]
-            return
 
 
 def update_context(tag: Hashable) -> _UpdateContextManager:
@@ -261,9 +251,8 @@ class SplitContext:
         if self._refs is None:
             raise _ended("split")
         graphdef, flat = flattened(node, self._refs, with_paths=with_paths)
-        mapping = None if self.context is None else self.context.mapping_to(self._refs)
-        if mapping is not None:
-            graphdef = with_index_mapping(graphdef, mapping)
+        if self.context is not None:
+            graphdef = with_index_mapping(graphdef, self.context.mapping_to(self._refs))
         groups = group_leaves(flat, filters, exhaustive=True) if filters and with_paths else [flat]
         return (graphdef, *groups)
 
@@ -333,8 +322,7 @@ class MergeContext:
     def _refilled(self, graphdef: GraphDef) -> dict[int, Any]:
         """Index → the caller's own object, if this is an outer merge."""
         mapping = _mapping_of(graphdef)
-        inner = mapping is None if self.inner is None else self.inner
-        if inner or self.context is None or mapping is None:
+        if self.inner or self.context is None or mapping is None:
             return {}
         assert self.context.ref_index is not None
         return own_objects(self.context.ref_index, mapping)
@@ -348,8 +336,7 @@ def _mapping_of(graphdef: GraphDef) -> Mapping[int, int] | None:
     return getattr(graphdef, "index_mapping", None)
 
 
-@contextlib.contextmanager
-def split_context(ctxtag: Hashable | None = None) -> Iterator[SplitContext]:
+def split_context(ctxtag: Hashable | None = None) -> SplitContext:
     """Split several roots that share objects: an object from an earlier split becomes a back-reference.
 
     Args:
@@ -362,13 +349,10 @@ def split_context(ctxtag: Hashable | None = None) -> Iterator[SplitContext]:
         >>> len(first[1]), len(second[1])
         (1, 0)
     """
-    context = None if ctxtag is None else current_update_context(ctxtag)
-    with SplitContext(context) as split:
-        yield split
+    return SplitContext(None if ctxtag is None else current_update_context(ctxtag))
 
 
-@contextlib.contextmanager
-def merge_context(ctxtag: Hashable | None = None, inner: bool | None = None) -> Iterator[MergeContext]:
+def merge_context(ctxtag: Hashable | None = None, inner: bool | None = None) -> MergeContext:
     """Merge several roots that share objects: the inverse of ``split_context``.
 
     Args:
@@ -376,6 +360,4 @@ def merge_context(ctxtag: Hashable | None = None, inner: bool | None = None) -> 
         inner: whether this is the merge inside the transform. By default it is the outer merge if a root has an index
             mapping, otherwise the inner one.
     """
-    context = None if ctxtag is None else current_update_context(ctxtag)
-    with MergeContext(context, inner) as merge:
-        yield merge
+    return MergeContext(None if ctxtag is None else current_update_context(ctxtag), inner)
