@@ -26,6 +26,7 @@ from ...paths import Path, format_path
 from ...words import with_article
 from ..objects.module import Module
 from ..objects.nodes import Kind
+from ..objects.settings import Restoring, setting
 from ..objects.visit import Place, children_if_any, visit
 from .labelled_calls import labelled, wants_labels
 from .method_observers import MethodCall, observed_methods
@@ -91,15 +92,10 @@ def is_naming() -> bool:
     return _naming.frame is not None
 
 
-@contextlib.contextmanager
-def names_in_program() -> Iterator[None]:
+def names_in_program() -> Restoring:
     """Inside the block a program is traced, and modules passed to transforms get names."""
-    before = _naming.frame
-    _naming.frame = _Frame((), {}) if before is None else before.copy()  # a program inside another captures its modules
-    try:
-        yield
-    finally:
-        _naming.frame = before
+    outer = _naming.frame  # a program inside another captures its modules
+    return Restoring(setting(_naming, frame=_Frame((), {}) if outer is None else outer.copy()))
 
 
 @contextlib.contextmanager
@@ -126,13 +122,9 @@ def modules_named(
     base = before.in_program(before.current) or before.base
     paths = {id(place.value): holder.path(place) for holder in holders for place in holder.places}
     modules = [place.value for holder in holders for place in holder.places]
-    frame = _naming.frame = _Frame(base, paths, given)
-    _naming.given = None
-    try:
-        with observed_methods(modules, _in_scope, records=False):
-            yield
-    finally:
-        _naming.frame, _naming.given = before, given
+    frame = _Frame(base, paths, given)
+    with Restoring(setting(_naming, frame=frame, given=None)), observed_methods(modules, _in_scope, records=False):
+        yield
     advise_stacks(holders, frame.inputs, base)
 
 
@@ -185,14 +177,9 @@ def _modules_in(root: Any, met: set[int]) -> Iterator[Place]:
             met.add(id(place.value))
 
 
-@contextlib.contextmanager
-def iterations_counted() -> Iterator[None]:
+def iterations_counted() -> Restoring:
     """Inside the block a loop runs step by step, and ``iteration`` counts its iterations."""
-    before, _naming.counts = _naming.counts, {}
-    try:
-        yield
-    finally:
-        _naming.counts = before
+    return Restoring(setting(_naming, counts={}))
 
 
 def iteration(loop: str, f: Any, call: Callable[[], R]) -> R:
@@ -221,21 +208,18 @@ def scope_of_arguments(
     if frame is None or not frame.paths:
         yield
         return
-    before, holders = _naming.given, _holding(roots)
+    holders = _holding(roots)
     paths = [_path_of_root(frame, places[0]) for _, places in holders]
-    try:
-        if len(holders) == 1 and paths[0] is not None:
-            frame.note(holders[0][1][0].value, paths[0], plain)
-            _naming.given = {None: frame.in_program(paths[0])}
-            with _moved(frame, paths[0]):
-                yield
-        else:
-            known = _by_name([number for number, _ in holders], paths, labels)
-            _naming.given = {name: None if path is None else frame.in_program(path) for name, path in known.items()}
-            with jax.named_scope(scope) if (scope := _scope_of(known, frame.current)) else contextlib.nullcontext():
-                yield
-    finally:
-        _naming.given = before
+    if len(holders) == 1 and paths[0] is not None:
+        frame.note(holders[0][1][0].value, paths[0], plain)
+        known, moved = {None: paths[0]}, _moved(frame, paths[0])
+    else:
+        known = _by_name([number for number, _ in holders], paths, labels)
+        scope = _scope_of(known, frame.current)
+        moved = jax.named_scope(scope) if scope else contextlib.nullcontext()
+    given = {name: None if path is None else frame.in_program(path) for name, path in known.items()}
+    with Restoring(setting(_naming, given=given)), moved:
+        yield
 
 
 def _path_of_root(frame: _Frame, place: Place) -> Path | None:
@@ -272,15 +256,10 @@ def _scope_of(known: Given, here: Path) -> str:
 
 @contextlib.contextmanager
 def _moved(frame: _Frame, path: Path) -> Iterator[None]:
-    before, frame.current = frame.current, path
-    try:
-        if path == before:
-            yield
-        else:
-            with jax.named_scope(scope_between(before, path)):
-                yield
-    finally:
-        frame.current = before
+    here = frame.current
+    scope = contextlib.nullcontext() if path == here else jax.named_scope(scope_between(here, path))
+    with Restoring(setting(frame, current=path)), scope:
+        yield
 
 
 def _in_scope(module: Any, name: str, call: MethodCall) -> Any:

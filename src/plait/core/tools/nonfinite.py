@@ -102,11 +102,7 @@ def debug_nans(*, infs: bool = False) -> Iterator[None]:
         Traceback (most recent call last):
         plait.errors.NonFiniteError: a NaN appeared ...
     """
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(jax.debug_nans(True))
-        stack.enter_context(names_in_program())
-        if infs:
-            stack.enter_context(jax.debug_infs(True))
+    with jax.debug_nans(True), names_in_program(), jax.debug_infs(True) if infs else contextlib.nullcontext():
         try:
             yield
         except NonFiniteError:  # of a block inside this one
