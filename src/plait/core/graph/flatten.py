@@ -111,19 +111,6 @@ class Walk:
         containers: mutable plain containers, each with a copy of its contents.
     """
 
-    __slots__ = (
-        "_checked",
-        "_latest_state",
-        "_names",
-        "_once",
-        "_roots",
-        "containers",
-        "leaves",
-        "links",
-        "refs",
-        "stamps",
-    )
-
     def __init__(self, refs: RefMap | None = None, names: Callable[[], Sequence[str]] | None = None) -> None:
         self.refs = RefMap() if refs is None else refs
         self.leaves: list[Any] = []

@@ -179,17 +179,13 @@ def _kind(part: Any) -> str:
 
 
 def _unknown_entries(definition: NodeDef, mapping: Mapping[Any, Any], link: Link) -> GraphError:
-    known = {
-        entry.key
-        for entry in definition.attributes
-        if not isinstance(entry, StaticAttribute) and type(entry.value) is not NodeRef
-    }
-    full = {entry.key for entry in definition.attributes if entry.key in known and entry.value.num_leaves}
+    children = [entry for entry in definition.attributes if not isinstance(entry, StaticAttribute)]
+    known = {entry.key: entry.value for entry in children if not isinstance(entry.value, NodeRef)}
     unknown = [describe_path(path_of((link, key))) for key in sorted_keys(mapping) if key not in known]
     return GraphError(
         "Incorrect number of leaves: the state has entries that the graphdef does not have",
         at=", ".join(unknown),
         found=f"{len(unknown)} unknown path(s) under {_kind(definition)}",
-        expected=f"only {sorted(map(str, full))}",
+        expected=f"only {sorted(str(key) for key, part in known.items() if part.num_leaves)}",
         do="pass a state of the same model, or filter it first",
     )

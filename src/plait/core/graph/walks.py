@@ -166,10 +166,7 @@ def find_walk(roots: tuple[Any, ...], names: Callable[[], Sequence[str]] | None 
         SharingError: a layer of a stack is in the roots twice.
     """
     first = roots[0]
-    try:
-        kept = first._walks
-    except AttributeError:
-        kept = None
+    kept = getattr(first, "_walks", None)
     key = tuple(map(id, roots[1:]))
     if kept is not None:
         walk = kept.get(key)
