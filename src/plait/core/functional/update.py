@@ -23,7 +23,7 @@ from ..objects.state import State
 from ..objects.state_functions import joined
 from ..objects.trace_guard import check_trace, raise_foreign_trace
 from ..objects.variables import Variable, cell_of
-from ..objects.visit import check_layers
+from ..objects.visit import check_layers, children_of
 
 
 def update(node: Any, state: Any, /, *states: Any) -> None:
@@ -93,9 +93,7 @@ def children_by_key(node: Any) -> dict[Any, Any]:
         return dict(enumerate(node))
     if isinstance(node, Pytree) and List not in type(node).__mro__:  # isinstance(node, List) asks an abstract class
         return node.__dict__
-    impl = get_node_impl(node)
-    assert impl is not None
-    return {key: unwrapped(child) for key, child in impl.flatten(node)[0]}
+    return {key: unwrapped(child) for key, child in children_of(node)}
 
 
 _ABSENT: Any = type("Absent", (), {})()
@@ -137,13 +135,8 @@ def _planned_writes(node: Any, mapping: Mapping[Any, Any]) -> list[_Write]:
                 if type(value) is not dict and isinstance(value, State):
                     value = value._mapping
                 if type(value) is not dict and (isinstance(value, Variable) or not isinstance(value, Mapping)):
-                    raise mismatch(
-                        (link, key),
-                        owner,
-                        "a leaf where a subgraph is expected",
-                        value,
-                        f"the entries of {describe_type(current)}",
-                    )
+                    expected = f"the entries of {describe_type(current)}"
+                    raise mismatch((link, key), owner, "a leaf where a subgraph is expected", value, expected)
                 stack.append((current, value, (link, key)))
             elif kind is Kind.REF:
                 writes.append((current, None, None, value))

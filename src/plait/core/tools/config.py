@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -20,21 +21,8 @@ from jax.sharding import PartitionSpec
 from ...errors import ConfigError
 from ...paths import Path, describe_path
 from ...words import describe_type
-from ..graph.graphdef import (
-    GraphDef,
-    LeafDef,
-    NodeDef,
-    NodeRef,
-    StaticAttribute,
-    VariableDef,
-    leaf_attribute,
-    leaf_def,
-    node_def,
-    node_ref,
-    static_attribute,
-    sub_graph_attribute,
-    variable_def,
-)
+from ..graph import graphdef as graphs
+from ..graph.graphdef import GraphDef, LeafDef, NodeDef, NodeRef, StaticAttribute, VariableDef
 from ..graph.unflatten import Builder
 from ..graph.walks import find_walk
 from ..objects.cells import PLAIN_METADATA, PLAIN_METADATA_KEY
@@ -88,31 +76,26 @@ def from_config(config: dict[str, Any], /) -> Any:
     return Builder().build(graphdef, leaves)
 
 
-def _encode(part: GraphDef, values: Any, path: Path) -> dict[str, Any]:
+def _encode(part: GraphDef | StaticAttribute, values: Any, path: Path) -> dict[str, Any]:
+    if isinstance(part, StaticAttribute):
+        return {"static": _encode_static(part.value, path)}
     if isinstance(part, NodeRef):
         return {"shared": part.index, "type": _name_of(part.type, path)}
     if isinstance(part, LeafDef):
         return {"array": _encode_leaf(next(values), path)}
     if isinstance(part, VariableDef):
-        metadata = {name: _encode_static(value, path) for name, value in part.metadata.items()}
-        if part.metadata == PLAIN_METADATA_KEY:
-            metadata = {}
+        given = {} if part.metadata == PLAIN_METADATA_KEY else part.metadata
         return {
             "variable": _name_of(part.type, path),
             "index": part.index,
-            "metadata": metadata,
+            "metadata": {name: _encode_static(value, path) for name, value in given.items()},
             "value": _encode_leaf(next(values), path),
         }
     assert isinstance(part, NodeDef)
     if part.type is GenericPytree:
         raise _cannot("a container that is registered only with JAX", path)
-    attributes = []
-    for entry in part.attributes:
-        below = (*path, entry.key)
-        if isinstance(entry, StaticAttribute):
-            attributes.append([entry.key, {"static": _encode_static(entry.value, below)}])
-        else:
-            attributes.append([entry.key, _encode(entry.value, values, below)])
+    entries = [(entry.key, entry if isinstance(entry, StaticAttribute) else entry.value) for entry in part.attributes]
+    attributes = [[key, _encode(child, values, (*path, key))] for key, child in entries]
     node: dict[str, Any] = {"node": _name_of(part.type, path), "attributes": attributes}
     if part.index is not None:
         node["index"] = part.index
@@ -202,30 +185,27 @@ def _resolve(name: Any, path: Path) -> Any:
 def _decode(data: Any, leaves: list[Any], path: Path) -> Any:
     try:
         if "shared" in data:
-            return node_ref(_resolve(data["type"], path), data["shared"])
+            return graphs.node_ref(_resolve(data["type"], path), data["shared"])
         if "array" in data:
             leaves.append(_decode_value(data["array"], path))
-            return leaf_def()
+            return graphs.leaf_def()
         if "variable" in data:
-            cls = _resolve(data["variable"], path)
-            if not (isinstance(cls, type) and issubclass(cls, Variable)):
-                raise TypeError(f"{data['variable']} is not a variable class")
+            cls = _class(data["variable"], path, "variable class", lambda cls: issubclass(cls, Variable))
             metadata = {name: _decode_value(value, path) for name, value in data["metadata"].items()}
             leaves.append(_decode_value(data["value"], path))
             key = HashableMapping({**PLAIN_METADATA, **metadata}) if metadata else PLAIN_METADATA_KEY
-            return variable_def(cls, data["index"], key)
+            return graphs.variable_def(cls, data["index"], key)
         entries: list[Any] = []
         for key, child in [(_key(key), child) for key, child in data["attributes"]]:
             if "static" in child:
-                entries.append(static_attribute(key, _decode_value(child["static"], (*path, key))))
+                entries.append(graphs.static_attribute(key, _decode_value(child["static"], (*path, key))))
                 continue
             part = _decode(child, leaves, (*path, key))
-            is_leaf = isinstance(part, (VariableDef, LeafDef)) or (
-                isinstance(part, NodeRef) and issubclass(part.type, Variable)
-            )
-            entries.append(leaf_attribute(key, part) if is_leaf else sub_graph_attribute(key, part))
+            is_leaf = part.type is None or issubclass(part.type, Variable)
+            entries.append((graphs.leaf_attribute if is_leaf else graphs.sub_graph_attribute)(key, part))
         metadata = _decode_value(data["metadata"], path) if "metadata" in data else None
-        return node_def(_node_type(data["node"], path), data.get("index"), tuple(entries), metadata)
+        cls = _class(data["node"], path, "node class", is_node_type)
+        return graphs.node_def(cls, data.get("index"), tuple(entries), metadata)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, ConfigError):
             raise
@@ -238,10 +218,10 @@ def _decode(data: Any, leaves: list[Any], path: Path) -> Any:
         ) from error
 
 
-def _node_type(name: str, path: Path) -> type:
+def _class(name: str, path: Path, kind: str, is_kind: Callable[[type], bool]) -> type:
     cls = _resolve(name, path)
-    if not (isinstance(cls, type) and is_node_type(cls)):
-        raise TypeError(f"{name} is not a node class")
+    if not (isinstance(cls, type) and is_kind(cls)):
+        raise TypeError(f"{name} is not a {kind}")
     return cls
 
 
@@ -280,9 +260,7 @@ def _decode_value(data: Any, path: Path) -> Any:
         keywords = {name: _decode_value(item, path) for name, item in data["keywords"].items()}
         return functools.partial(_decode_value(value, path), *args, **keywords)
     if kind == "dataclass":
-        cls = _resolve(value, path)
-        if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
-            raise TypeError(f"{value} is not a dataclass")
+        cls = _class(value, path, "dataclass", dataclasses.is_dataclass)
         return cls(**{name: _decode_value(item, path) for name, item in data["fields"]})
     if kind == "name":
         return _resolve(value, path)
