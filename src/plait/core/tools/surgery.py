@@ -19,7 +19,6 @@ from ...paths import Path, describe_path
 from ...typing import FilterLiteral
 from ...words import describe_type, first_few
 from ..functional.update import children_by_key
-from ..graph.flatten import RefMap
 from ..objects.filters import All, to_predicate
 from ..objects.nodes import Kind, kind_of
 from ..objects.pure_dicts import plain_value
@@ -310,8 +309,6 @@ class Selection:
             >>> bool((model.layers[1].kernel == plait.Linear(2, 2, rngs=plait.Rngs(7)).kernel).all())
             True
         """
-        writes: list[tuple[Path, Variable[Any], Any]] = []
-        done = RefMap()
         for path, part in self:
             if kind_of(part) not in (Kind.GRAPH, Kind.PYTREE) or part is None:
                 raise ArgumentError(
@@ -321,22 +318,27 @@ class Selection:
                     expected="modules, or containers of them",
                     do="select the module that contains it, or use map(lambda path, value: ...)",
                 )
-            for owner_path, owner in _holders(path, part, done):
-                fresh = {place.path: place.value for place in visit(_made_again(owner_path, owner, rngs, arguments))}
-                for key, variable in iter_variables(owner):
-                    if _is_initialized(variable):
-                        writes.append(((*owner_path, *key), variable, fresh.get(key)))
+        writes: list[tuple[Path, Variable[Any], Any]] = []
+        for path, owner in self._holders():
+            fresh = {place.path: place.value for place in visit(_made_again(path, owner, rngs, arguments))}
+            for key, variable in iter_variables(owner):
+                if _is_initialized(variable):
+                    writes.append(((*path, *key), variable, fresh.get(key)))
         self._write(writes, "the module from its constructor")
         return self
 
     def _variables(self) -> Iterator[tuple[Path, Variable[Any]]]:
         """The variables of the parts and below, each once."""
-        done = RefMap()
-        for path, part in self:
-            for below, value in iter_variables(part):
-                if value not in done:
-                    done[value] = True
-                    yield (*path, *below), value
+        for (number, *path), variable in iter_variables([part.value for part in self._parts]):
+            yield (*self._parts[number].paths[0], *path), variable
+
+    def _holders(self) -> Iterator[tuple[Path, Any]]:
+        """The outermost modules that directly contain variables, each once, without random streams."""
+        for place in visit([part.value for part in self._parts]):
+            if place.enter and any(_is_initialized(child) for _, child in children_of(place.value)):
+                place.enter = False
+                number, *path = place.path
+                yield (*self._parts[number].paths[0], *path), place.value
 
     def _write(self, writes: list[tuple[Path, Variable[Any], Any]], origin: str) -> None:
         for path, variable, other in writes:
@@ -399,19 +401,6 @@ def _shown(shapes: dict[Path, Any]) -> str:
 def _copied_as(value: Any, like: Any) -> Any:
     dtype = getattr(like, "dtype", None)
     return copied_buffers(value) if dtype is None or dtype == value.dtype else value.astype(dtype)
-
-
-def _holders(path: Path, node: Any, done: RefMap) -> Iterator[tuple[Path, Any]]:
-    """The outermost modules below a node that directly contain variables, each once, without random streams."""
-    for place in visit(node):
-        if place.kind is Kind.GRAPH and place.value in done:
-            place.enter = False
-        if place.enter:
-            if place.kind is Kind.GRAPH:
-                done[place.value] = True
-            if any(_is_initialized(child) for _, child in children_of(place.value)):
-                place.enter = False
-                yield (*path, *place.path), place.value
 
 
 def _is_initialized(value: Any) -> bool:
