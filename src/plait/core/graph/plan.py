@@ -153,14 +153,14 @@ class _Collected:
         """Record how to complete a node, after everything below it; returns its slot."""
         kind = definition.type
         if own is None:
-            make = _MAKERS.get(kind)
-            if make is None:
+            make: Any = kind
+            if kind is dict:
+                make = functools.partial(_dict_of, keys)
+            elif kind is not list and kind is not tuple:  # it may inspect its contents
                 self.flush()
                 unflatten = get_node_impl_for_type(kind).unflatten  # type: ignore[union-attr]
-                extra: tuple[Any, ...] = (functools.partial(_unflattened, unflatten, definition.metadata, keys),)
-            else:
-                extra = (functools.partial(make, keys) if kind is dict else make,)
-            self.steps.append((_contain, extra, (slots,)))
+                make = functools.partial(_unflattened, unflatten, definition.metadata, keys)
+            self.steps.append((_contain, (make,), (slots,)))
             return self.add(_CONTAINER, definition)
         if self.can_fill(kind, tuple(keys)):
             self.owners += [own] * len(keys)
@@ -226,11 +226,8 @@ def _unflattened(unflatten: Callable[..., Any], metadata: Any, keys: list[Any], 
 
 
 def _dict_of(keys: list[Any], children: tuple[Any, ...]) -> dict[Any, Any]:
+    """As registered in ``nodes.py``, but without pairs."""
     return dict(zip(keys, children, strict=True))
-
-
-# Containers that do not inspect their contents: as registered in ``nodes.py``, but without pairs.
-_MAKERS: dict[type, Any] = {list: list, tuple: tuple, dict: _dict_of}
 
 
 def picker(places: list[int]) -> Pick:

@@ -117,9 +117,8 @@ def _matched(graphdef: NodeDef, mapping: Mapping[Any, Any]) -> list[Any]:
     """The same entry by entry, for other mappings, for entries of sub-graphs without leaves, and for mismatches."""
     leaves: list[Any] = []
     (root, _), *places = iter_places(graphdef)
-    # Each node with leaves or an entry, by its link: its entries, and how many of them were used.
+    # Each node with leaves or an entry, by its link, with its entries.
     nodes: dict[int, tuple[NodeDef, Mapping[Any, Any], Link]] = {id(root): (graphdef, mapping, root)}
-    used = dict.fromkeys(nodes, 0)
     for link, part in places:
         above, key = link  # type: ignore[misc]
         if id(above) not in nodes or isinstance(part, NodeRef):
@@ -129,25 +128,21 @@ def _matched(graphdef: NodeDef, mapping: Mapping[Any, Any]) -> list[Any]:
         if isinstance(part, StaticAttribute):
             if found is not _NO_LEAF:
                 raise mismatch(link, owner, "the state has an entry for a static attribute", found, "no entry")
-            continue
-        used[id(above)] += found is not _NO_LEAF
-        if isinstance(part, NodeDef):
+        elif isinstance(part, NodeDef):
             if found is not _NO_LEAF and not isinstance(found, Mapping):
                 raise mismatch(
                     link, owner, "a leaf where a subgraph is expected", found, f"the entries of {_kind(part)}"
                 )
             if found is not _NO_LEAF or part.num_leaves:
                 nodes[id(link)] = part, {} if found is _NO_LEAF else found, link
-                used[id(link)] = 0
-            continue
-        if found is _NO_LEAF:
+        elif found is _NO_LEAF:
             raise _lacks(link, owner, part)
-        if isinstance(found, Mapping) and not isinstance(part, LeafDef) and not isinstance(found, Variable):
+        elif isinstance(found, Mapping) and not isinstance(part, LeafDef) and not isinstance(found, Variable):
             raise mismatch(link, owner, "a mapping where a leaf is expected", found, _kind(part))
-        leaves.append(found)
-    for number, (definition, entries, link) in nodes.items():
-        if used[number] != len(entries):
-            raise _unknown_entries(definition, entries, link)
+        else:
+            leaves.append(found)
+    for definition, entries, link in nodes.values():
+        _check_known(definition, entries, link)
     return leaves
 
 
@@ -178,14 +173,15 @@ def _kind(part: Any) -> str:
     return with_article("array" if part.type is None else part.type.__name__)
 
 
-def _unknown_entries(definition: NodeDef, mapping: Mapping[Any, Any], link: Link) -> GraphError:
+def _check_known(definition: NodeDef, mapping: Mapping[Any, Any], link: Link) -> None:
     children = [entry for entry in definition.attributes if not isinstance(entry, StaticAttribute)]
     known = {entry.key: entry.value for entry in children if not isinstance(entry.value, NodeRef)}
-    unknown = [describe_path(path_of((link, key))) for key in sorted_keys(mapping) if key not in known]
-    return GraphError(
-        "Incorrect number of leaves: the state has entries that the graphdef does not have",
-        at=", ".join(unknown),
-        found=f"{len(unknown)} unknown path(s) under {_kind(definition)}",
-        expected=f"only {sorted(str(key) for key, part in known.items() if part.num_leaves)}",
-        do="pass a state of the same model, or filter it first",
-    )
+    unknown = [key for key in mapping if key not in known]
+    if unknown:
+        raise GraphError(
+            "Incorrect number of leaves: the state has entries that the graphdef does not have",
+            at=", ".join(describe_path(path_of((link, key))) for key in sorted_keys(unknown)),
+            found=f"{len(unknown)} unknown path(s) under {_kind(definition)}",
+            expected=f"only {sorted(str(key) for key, part in known.items() if part.num_leaves)}",
+            do="pass a state of the same model, or filter it first",
+        )
