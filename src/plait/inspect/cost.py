@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .._compat import buffers_of, program_costs, program_text
-from ..core.tools.module_names import captured_places, module_places, name_of_key
+from ..core.tools.module_names import module_places, name_of_key
 from ..core.tools.unrolled_loops import only_looked_at
 from ..errors import ArgumentError
 from ..paths import Path, format_path
@@ -181,8 +181,7 @@ def cost(f: Callable[..., Any], /, *args: Any, compile: bool = True, **kwargs: A
         lowered = jitted.lower(*args, **kwargs)
     stage = getattr(lowered, "_stage", lowered)
     gathered = gather((args, kwargs))
-    places = module_places(gathered.roots, lambda: gathered.structure.labels(f)[0])
-    places += captured_places(captured_objects(f), places)
+    places = module_places(gathered.roots, lambda: gathered.structure.labels(f)[0], lambda: captured_objects(f))
     if not compile:
         return report_of(stage, places)
     compiled = stage.compile()

@@ -110,12 +110,8 @@ def modules_named(
         captured: returns the objects that the function captures, by name. It is called only if no module is known yet,
             so not inside a program that already has their names.
     """
-    before = _naming.frame
-    holders = _holders(roots, labels)
-    if before is not None and not before.paths:
-        met = {id(place.value) for holder in holders for place in holder.places}
-        holders += _captured_holders(captured(), holders, met)
-    given = _naming.given
+    before, given = _naming.frame, _naming.given
+    holders = _holders(roots, labels, dict if before is None or before.paths else captured)
     if before is None or not holders or (before.paths and given is None):
         yield  # without the scope of a transform, a path inside would mean something else outside
         return
@@ -128,43 +124,39 @@ def modules_named(
     advise_stacks(holders, frame.inputs, base)
 
 
-def module_places(roots: Sequence[Any], labels: Callable[[], Sequence[str]]) -> list[tuple[Path, Module]]:
+def module_places(
+    roots: Sequence[Any], labels: Callable[[], Sequence[str]], captured: Callable[[], Mapping[str, Any]] = dict
+) -> list[tuple[Path, Module]]:
     """The modules in some objects, once each, with the paths for their names.
 
-    If only one object contains modules, paths start inside it; if several do, paths start with the name of the object.
+    If only one object contains modules, paths start inside it; if several do, paths in the objects that a function
+    captures, and in several arguments, start with the name of the object.
+
+    Args:
+        roots, labels, captured: as in ``modules_named``.
     """
-    return [(holder.path(place), place.value) for holder in _holders(roots, labels) for place in holder.places]
-
-
-def _holders(roots: Sequence[Any], labels: Callable[[], Sequence[str]]) -> list[Holder]:
-    """The objects that contain modules, with the paths of these modules."""
-    holders = _holding(roots)
-    names: Sequence[str | None] = labels() if len(holders) > 1 else [None] * len(roots)
-    return [Holder(names[number], places) for number, places in holders]
-
-
-def _holding(roots: Sequence[Any]) -> list[tuple[int, list[Place]]]:
-    """The objects that contain modules: their numbers, and the places of modules that no object before contains."""
-    met: set[int] = set()
-    found = [list(_modules_in(root, met)) for root in roots]
-    return [(number, places) for number, places in enumerate(found) if places]
-
-
-def captured_places(captured: Mapping[str, Any], places: Sequence[tuple[Path, Module]]) -> list[tuple[Path, Module]]:
-    """The modules in captured objects, with the paths for their names.
-
-    A path starts inside the object if nothing else, the arguments (``places``) included, contains modules; otherwise
-    it starts with the name of the object.
-    """
-    holders = _captured_holders(captured, places, {id(module) for _, module in places})
+    holders = _holders(roots, labels, captured)
     return [(holder.path(place), place.value) for holder in holders for place in holder.places]
 
 
-def _captured_holders(captured: Mapping[str, Any], others: Sequence[Any], met: set[int]) -> list[Holder]:
-    """The captured objects that contain new modules; ``others`` are the objects already known to contain modules."""
-    found = {name: places for name, root in captured.items() if (places := list(_modules_in(root, met)))}
-    is_only = len(found) == 1 and not others
-    return [Holder(None if is_only else name, places) for name, places in found.items()]
+def _holders(
+    roots: Sequence[Any], labels: Callable[[], Sequence[str]], captured: Callable[[], Mapping[str, Any]]
+) -> list[Holder]:
+    """The objects that contain modules, with the paths of these modules."""
+    met: set[int] = set()
+    given, others = _holding(roots, met), captured()
+    found = _holding(others.values(), met)
+    names: Sequence[str | None] = labels() if len(given) > 1 else [None] * len(roots)
+    other_names = [*others] if given or len(found) > 1 else [None] * len(others)
+    named = [(names[number], places) for number, places in given]
+    named += [(other_names[number], places) for number, places in found]
+    return [Holder(name, places) for name, places in named]
+
+
+def _holding(roots: Iterable[Any], met: set[int]) -> list[tuple[int, list[Place]]]:
+    """The objects that contain modules: their numbers, and the places of modules that no object before contains."""
+    found = [list(_modules_in(root, met)) for root in roots]
+    return [(number, places) for number, places in enumerate(found) if places]
 
 
 def _modules_in(root: Any, met: set[int]) -> Iterator[Place]:
@@ -208,7 +200,7 @@ def scope_of_arguments(
     if frame is None or not frame.paths:
         yield
         return
-    holders = _holding(roots)
+    holders = _holding(roots, set())
     paths = [_path_of_root(frame, places[0]) for _, places in holders]
     if len(holders) == 1 and paths[0] is not None:
         frame.note(holders[0][1][0].value, paths[0], plain)
