@@ -32,6 +32,8 @@ from .method_observers import Observer, observed_methods
 from .path_patterns import PathPattern
 from .stack_records import layer_of_sown, preset, records_to_views, sown_values
 
+Modules = list[tuple[Path, Module]]
+
 
 def capture(
     fn: Any,
@@ -154,7 +156,7 @@ def _root_of(fn: Any, args: tuple[Any, ...]) -> tuple[Any, Callable[..., Any]]:
     return (args[0] if args else None), fn
 
 
-def _modules_of(root: Any, fn: Any) -> list[tuple[Path, Module]]:
+def _modules_of(root: Any, fn: Any) -> Modules:
     modules = [(path, node) for path, node in iter_graph_nodes(root) if isinstance(node, Module)]
     if not modules:
         raise ArgumentTypeError(
@@ -166,7 +168,7 @@ def _modules_of(root: Any, fn: Any) -> list[tuple[Path, Module]]:
     return modules
 
 
-def _observed(root: Any, modules: list[tuple[Path, Module]], chosen: Callable[[Path, Any], bool]) -> list[Module]:
+def _observed(root: Any, modules: Modules, chosen: Callable[[Path, Any], bool]) -> list[Module]:
     """The modules whose outputs are recorded. A shared module has several paths."""
     places = {path: paths for paths in find_duplicates(root) for path in paths}
     found = [module for path, module in modules if any(chosen(each, module) for each in places.get(path, [path]))]
@@ -183,11 +185,7 @@ def _observed(root: Any, modules: list[tuple[Path, Module]], chosen: Callable[[P
 
 @contextlib.contextmanager
 def _records(
-    modules: list[tuple[Path, Module]],
-    kinds: tuple[Any, ...],
-    init: Any,
-    outputs: dict[int, Any],
-    run: int | None = None,
+    modules: Modules, kinds: tuple[Any, ...], init: Any, outputs: dict[int, Any], run: int | None = None
 ) -> Iterator[None]:
     """Inside the block every module has a record; afterwards its previous content is restored."""
     initial = _initial_values(init, modules)
@@ -211,7 +209,7 @@ def _records(
         records_to_views(module for module, _ in before)
 
 
-def _initial_values(init: Any, modules: list[tuple[Path, Module]]) -> dict[Path, dict[str, Variable[Any]]]:
+def _initial_values(init: Any, modules: Modules) -> dict[Path, dict[str, Variable[Any]]]:
     """The initial values of each module; of a stacked one, of each layer, by its path in a list."""
     flat = init if isinstance(init, FlatState) else to_flat_state(State({}) if init is None else init)
     layers = {layer for path, _ in modules for layer, _ in iter_layer_paths(path)}
@@ -231,7 +229,7 @@ def _initial_values(init: Any, modules: list[tuple[Path, Module]]) -> dict[Path,
     return initial
 
 
-def _gathered(root: Any, modules: list[tuple[Path, Module]]) -> Iterable[tuple[Path, Variable[Any]]]:
+def _gathered(root: Any, modules: Modules) -> Iterable[tuple[Path, Variable[Any]]]:
     """The sown values with their paths, including those of modules that were removed from the graph during the call."""
     found: dict[int, tuple[Path, Any]] = {}
     for path, module in (*iter_graph_nodes(root), *modules):
