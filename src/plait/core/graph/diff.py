@@ -79,7 +79,7 @@ def diff(first: GraphDef, second: GraphDef, /, *, root: str = "") -> GraphDiff:
     prefix: Path = (root,) if root else ()
     differences: list[Difference] = []
     covered: list[Path] = []
-    for path in [*after, *(path for path in before if path not in after)]:
+    for path in {**after, **before}:
         if any(path[: len(top)] == top for top in covered):
             continue
         old, new = before.get(path, _NOTHING), after.get(path, _NOTHING)
@@ -117,19 +117,14 @@ def reference_changes(
     before_of = {new: old for old, new in moved.items()}
     for number, (old_root, new_root) in enumerate(zip(before, after, strict=True)):
         old_places, new_places = _places(old_root), _places(new_root)
-        for path, part in new_places.items():
-            old = old_places.get(path, _NOTHING)
-            is_object = getattr(part, "index", None) is not None
-            if old is _NOTHING:
-                yield number, path, f"a new {_name(part)}", isinstance(part, VariableDef)
-            elif is_object and before_of.get(part.index) != getattr(old, "index", None):
-                yield number, path, f"a different {part.type.__name__}", False
-            elif not is_object or isinstance(part, VariableDef):
-                for text in _compare(format_path(path) or "the root", old, part):
-                    yield number, path, text, False
-        for path, old in old_places.items():
-            if path not in new_places:
-                yield number, path, f"{_name(old)} was removed", False
+        for path in {**new_places, **old_places}:
+            old, new = old_places.get(path, _NOTHING), new_places.get(path, _NOTHING)
+            index, is_new = getattr(new, "index", None), old is _NOTHING
+            if index is not None and not is_new and before_of.get(index) != getattr(old, "index", None):
+                yield number, path, f"a different {new.type.__name__}", False
+            elif index is None or is_new or isinstance(new, VariableDef):
+                for text in _compare(format_path(path) or "the root", old, new):
+                    yield number, path, text, is_new and isinstance(new, VariableDef)
 
 
 def _places(root: GraphDef) -> dict[Path, Any]:
