@@ -137,15 +137,6 @@ class UpdateContext:
         if inner is None or inner:
             self.index_ref = index_ref
 
-    def mapping_to(self, new: RefMap) -> dict[int, int] | None:
-        """Outer index → new index of the objects that are still reachable; ``None`` in step 1."""
-        return None if self.ref_index is None else moved_indices(self.index_ref or {}, new)
-
-    def clear(self) -> None:
-        """Drop all references."""
-        self.ref_index = None
-        self.index_ref = None
-
 
 class _UpdateContextManager:
     """Enters a fresh context each time; usable as a decorator."""
@@ -172,7 +163,7 @@ class _UpdateContextManager:
             )
         if rest := [each for each in stack if each is not context]:  # all contexts are equal
             _stacks.by_tag[self.tag] = rest
-        context.clear()
+        context.ref_index = context.index_ref = None
 
     def __call__(self, function: F) -> F:
         @functools.wraps(function)
@@ -251,8 +242,8 @@ class SplitContext:
         if self._refs is None:
             raise _ended("split")
         graphdef, flat = flattened(node, self._refs, with_paths=with_paths)
-        if self.context is not None:
-            graphdef = with_index_mapping(graphdef, self.context.mapping_to(self._refs))
+        if self.context is not None and self.context.ref_index is not None:  # step 3
+            graphdef = with_index_mapping(graphdef, moved_indices(self.context.index_ref or {}, self._refs))
         groups = group_leaves(flat, filters, exhaustive=True) if filters and with_paths else [flat]
         return (graphdef, *groups)
 
