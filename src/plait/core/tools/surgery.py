@@ -247,11 +247,12 @@ class Selection:
         if isinstance(other, str):
             found = select(self._model, other)
             if len(found) != 1:
+                paths = [*map(describe_path, found.paths)]
                 raise ArgumentError(
                     "share_with takes one object",
-                    found=f"the pattern {other!r}, which matches {len(found)}: {_listed(found.paths)}",
+                    found=f"the pattern {other!r}, which matches {len(found)}: {first_few(paths, 4)}",
                     expected="a pattern that matches one object",
-                    do=f"write, for example, share_with({describe_path(found.paths[0])!r})",
+                    do=f"write, for example, share_with({paths[0]!r})",
                 )
             other = found._parts[0].value
         theirs = _shapes(other)
@@ -373,10 +374,6 @@ def _nothing_matches(model: Any, predicates: list[Any], parts: list[Part]) -> Ar
 
 def _name(predicate: Any) -> str:
     return getattr(predicate, "__name__", None) or repr(predicate)
-
-
-def _listed(paths: tuple[Path, ...]) -> str:
-    return first_few([*map(describe_path, paths)], 4)
 
 
 # Values ---------------------------------------------------------------------------------------------------------------
