@@ -188,9 +188,9 @@ def find_walk(roots: tuple[Any, ...], names: Callable[[], Sequence[str]] | None 
 
 
 def drop_walk(kept: dict[Any, Any], key: Any) -> None:
-    """Remove a cached walk from a root, and the runs that were generated for it."""
+    """Remove a cached walk or contents from a root, and the runs that were generated for the walk."""
     walk = kept.pop(key, None)
-    if walk is not None:
+    if type(walk) is CachedWalk:
         for number, run in list(walk.runs.items()):
             if kept.get(number) is run:
                 kept.pop(number, None)
@@ -207,14 +207,8 @@ def drop_runs(root: Any, number: int) -> None:
 
 def _hand_over(contents: Contents, root: Any, walk: CachedWalk) -> None:
     """Let the root store its contents as long as both the root and the walk exist."""
-    key, owner = (Contents, id(contents)), weakref.ref(root)
-
-    def callback(_: Any) -> None:
-        living = owner()
-        if living is not None:
-            living._walks.pop(key, None)
-
-    contents.guard = weakref.ref(walk, callback)
+    key = Contents, id(contents)
+    contents.guard = weakref.ref(walk, _forget(weakref.ref(root), key))
     if getattr(root, "_walks", None) is None:
         object.__setattr__(root, "_walks", {})
     root._walks[key] = contents
@@ -224,11 +218,11 @@ def _same_roots(others: tuple[Any, ...], roots: tuple[Any, ...]) -> bool:
     return all(ref() is root for ref, root in zip(others, roots[1:], strict=True))
 
 
-def _forget(first: weakref.ref[Any], key: tuple[int, ...]) -> Callable[[Any], None]:
-    """Drop a walk of several roots when one of the other roots dies."""
+def _forget(root: weakref.ref[Any], key: tuple[Any, ...]) -> Callable[[Any], None]:
+    """Drop what a root stores when something else dies: a walk with that root, or the contents for that walk."""
 
     def callback(_: Any, drop: Any = drop_walk) -> None:  # at interpreter shutdown, globals are gone
-        owner = first()
+        owner = root()
         if owner is not None:
             drop(owner._walks, key)
 
