@@ -114,7 +114,8 @@ def debug_nans(*, infs: bool = False) -> Iterator[None]:
 def _described(error: FloatingPointError) -> NonFiniteError:
     running = modules_of_traceback(error.__traceback__)
     what = str(error).removesuffix(".")
-    held = _held(running[0].module) if running else {}
+    with jax.debug_nans(False), jax.debug_infs(False):
+        held = find_nonfinite(running[0].module) if running else {}
     place = place_of(error.__traceback__) or "outside of all methods of modules"
     roots = [(running[-1].path or (), running[-1].module)] if running else objects_of_traceback(error.__traceback__)
     below = next(filter(None, (_below(roots, cause) for cause in causes(error))), None)
@@ -181,8 +182,3 @@ def _runs(node: Any, code: Any, line: int) -> bool:
     if own is None or (own.co_name, own.co_filename) != (code.co_name, code.co_filename):
         return False
     return any(line == number for *_, number in own.co_lines())
-
-
-def _held(root: Any) -> dict[str, int]:
-    with jax.debug_nans(False), jax.debug_infs(False):
-        return find_nonfinite(root)
