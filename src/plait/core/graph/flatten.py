@@ -74,9 +74,6 @@ class RefMap(MutableMapping[Any, Any]):
     def __delitem__(self, key: Any) -> None:
         del self._items[id(key)]
 
-    def __contains__(self, key: object) -> bool:
-        return id(key) in self._items
-
     def __iter__(self) -> Iterator[Any]:
         return iter([key for key, _ in self._items.values()])
 
