@@ -77,13 +77,7 @@ def vmap(
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         call = prefixed_call("vmap", f, args, kwargs, axes, crossing, axis_metadata=transform_metadata)
-        if check_axes(call, axis_size) is None:
-            raise ArgumentError(
-                "vmap: no argument has a mapped axis",
-                found="axis None for all arguments, or no arguments, and no axis_size",
-                expected="at least one array with an axis, or the number of calls",
-                do="map an argument, as in in_axes=(None, 0), or pass the number of calls, as in axis_size=8",
-            )
+        check_axes(call, axis_size)
         outcomes: list[Outcome] = []
 
         def body(inputs: Any) -> Any:
@@ -213,20 +207,12 @@ def _numbers(argnums: int | Iterable[int]) -> frozenset[int]:
     return frozenset({argnums} if isinstance(argnums, int) else argnums)
 
 
-def _check_devices(size: int | None, call: Call, devices: Sequence[Any] | None, backend: str | None) -> None:
+def _check_devices(size: int, call: Call, devices: Sequence[Any] | None, backend: str | None) -> None:
     count = jax.local_device_count(backend) if devices is None else len(devices)
-    mapped = [label for label, axis, _ in call.labelled() if isinstance(axis, int)]
-    if not mapped:
-        raise ArgumentError(
-            "pmap: no argument has a mapped axis",
-            found="axis None for all arguments, or no arguments",
-            expected="at least one array with an axis",
-            do="map an argument, for example one key per device: jax.random.split(key, jax.local_device_count())",
-        )
-    if size is not None and size > count:
+    if size > count:
         raise ArgumentError(
             "pmap: there are more elements than devices",
-            at=mapped[0],
+            at=next(label for label, axis, _ in call.labelled() if isinstance(axis, int)),
             found=f"{size} elements, {count} devices",
             expected=f"at most {count} elements",
             do="map one part of the axis over the devices and the rest within each device: plait.pmap(plait.vmap(f))",
@@ -254,46 +240,74 @@ def check_axes_alone(name: str, options: Mapping[str, Any], crossing: Crossing) 
                 )
 
 
-def check_axes(call: Call, size: int | None = None) -> int | None:
+def check_axes(call: Call, size: int | None = None) -> int:
     """Check every mapped input; returns the size of the mapped axis.
 
     Raises:
-        ArgumentError: an input does not have the axis, or sizes differ; names the paths.
+        ArgumentError: there is no such input and no size, an input does not have the axis, or sizes differ; names the
+            paths.
     """
     name = call.name
-    first = None
-    for label, axis, value in call.labelled():
-        if not isinstance(axis, int):
-            continue
-        for leaf in jax.tree_util.tree_leaves(value):
-            if not hasattr(leaf, "shape") and not isinstance(leaf, (bool, int, float, complex, np.generic)):
-                raise ArgumentError(
-                    f"{name}: a value that is not an array has a mapped axis",
-                    at=label,
-                    found=f"{describe_type(leaf)}: {leaf!r:.60}",
-                    expected=f"an array with axis {axis}",
-                    do="use axis None for it in in_axes, or pass an array",
-                )
-            shape = np.shape(leaf)
-            if not -len(shape) <= axis < len(shape):
-                raise ArgumentError(
-                    f"{name}: axis {axis} is out of range",
-                    at=label,
-                    found=f"an array of shape {shape}",
-                    expected=f"at least {axis + 1 if axis >= 0 else -axis} dimensions",
-                    do="change the axis in in_axes (None passes the whole array to each call), or pass a stacked array",
-                )
-            if first is None and size is not None:
-                first = ("axis_size" if name != "scan" else "length", None, size)
-            if first is None:
-                first = (label, axis, shape[axis])
-            elif shape[axis] != first[2]:
-                place = first[0] if first[1] is None else f"axis {first[1]} of {first[0]}"
-                raise ArgumentError(
-                    f"{name}: the mapped axes have different sizes",
-                    at=f"{place} and axis {axis} of {label}",
-                    found=f"{first[2]} and {shape[axis]}",
-                    expected="one size for all",
-                    do="pass arrays of one batch size, or use axis None for arguments that are not mapped",
-                )
-    return size if first is None else first[2]
+    option = "length" if name == "scan" else "axis_size"
+    places: dict[int, str] = {} if size is None else {size: option}
+    mapped = [
+        (label, axis, leaf)
+        for label, axis, value in call.labelled()
+        if isinstance(axis, int)
+        for leaf in jax.tree_util.tree_leaves(value)
+    ]
+    if not mapped and (size is None or name == "pmap"):
+        message, do = _UNMAPPED[name]
+        raise ArgumentError(
+            message,
+            found="no array with an axis" + (f", and no {option}" if name in ("vmap", "scan") else ""),
+            expected="at least one array with an axis",
+            do=do,
+        )
+    for label, axis, leaf in mapped:
+        if not hasattr(leaf, "shape") and not isinstance(leaf, (bool, int, float, complex, np.generic)):
+            raise ArgumentError(
+                f"{name}: a value that is not an array has a mapped axis",
+                at=label,
+                found=f"{describe_type(leaf)}: {leaf!r:.60}",
+                expected=f"an array with axis {axis}",
+                do="use axis None for it in in_axes, or pass an array",
+            )
+        shape = np.shape(leaf)
+        if not -len(shape) <= axis < len(shape):
+            raise ArgumentError(
+                f"{name}: axis {axis} is out of range",
+                at=label,
+                found=f"an array of shape {shape}",
+                expected=f"at least {axis + 1 if axis >= 0 else -axis} dimensions",
+                do="change the axis in in_axes (None passes the whole array to each call), or pass a stacked array",
+            )
+        places.setdefault(shape[axis], f"axis {axis} of {label}")
+    sizes = [*places]
+    if len(sizes) > 1:
+        raise ArgumentError(
+            f"{name}: the mapped axes have different sizes",
+            at=" and ".join([*places.values()][:2]),
+            found=f"{sizes[0]} and {sizes[1]}",
+            expected="one size for all",
+            do="pass arrays of one batch size, or use axis None for arguments that are not mapped",
+        )
+    return sizes[0]
+
+
+# What is wrong if nothing has a mapped axis, and what to do.
+_UNMAPPED = {
+    "vmap": (
+        "vmap: no argument has a mapped axis",
+        "map an argument, as in in_axes=(None, 0), or pass the number of calls, as in axis_size=8",
+    ),
+    "pmap": (
+        "pmap: no argument has a mapped axis",
+        "map an argument, for example one key per device: jax.random.split(key, jax.local_device_count())",
+    ),
+    "scan": (
+        "scan got no values to scan over, and no number of iterations",
+        "pass the number of iterations: plait.scan(f, length=10)",
+    ),
+    "lax_map": ("lax_map does not know how many calls to make", "pass jnp.arange(n) as xs to make n calls"),
+}

@@ -60,9 +60,7 @@ def lax_map(
         ([1, 2, 3], 3)
     """
     check_function(f, "lax_map")
-    if not (
-        batch_size is None or (isinstance(batch_size, int) and not isinstance(batch_size, bool) and batch_size >= 0)
-    ):
+    if batch_size is not None and (type(batch_size) is not int or batch_size < 0):
         raise ArgumentTypeError(
             "lax_map: batch_size is not a number of slices",
             at="batch_size",
@@ -80,18 +78,11 @@ def lax_map(
         {},
         {"xs and operands": (0, *carried), "the output": 0},
         crossing,
+        kinds=(Carry,),
         axis_metadata={} if batch_size is None else None,  # a batch keeps the axis of all slices
         loop=Loop("lax_map"),
     )
     size = check_axes(call)
-    if size is None:
-        raise ArgumentError(
-            "lax_map does not know how many calls to make",
-            at=parameter_names(f).at(0),
-            found="no array in xs",
-            expected="at least one array with a leading axis",
-            do="pass jnp.arange(n) to make n calls",
-        )
     if batch_size is None:
         return call.finish(*scan_ports(call, call.inputs, size, {}))
     return _in_batches(call, size, batch_size)
@@ -99,7 +90,7 @@ def lax_map(
 
 def _in_batches(call: Call, size: int, batch_size: int) -> Any:
     """Run full batches in a loop, then the remaining slices; with ``batch_size=0``, all of them."""
-    port = call.ports.index(0)
+    port, carry = call.ports.index(0), call.ports.index(Carry)
     full = size // batch_size if batch_size else 0
     used = full * batch_size
     inputs: list[Any] = list(call.inputs)
@@ -108,8 +99,7 @@ def _in_batches(call: Call, size: int, batch_size: int) -> Any:
         inputs[port] = _each(lambda x: jnp.reshape(x[:used], (full, batch_size, *x.shape[1:])), call.inputs[port])
         outputs, outcome = scan_ports(call, inputs, full, {})
         parts.append(_each(lambda x: jnp.reshape(x, (used, *x.shape[2:])), outputs[port]))
-        if Carry in call.ports:  # the random streams have advanced
-            inputs[call.ports.index(Carry)] = outputs[call.ports.index(Carry)]
+        inputs[carry] = outputs[carry]  # the random streams have advanced
     if used < size or outcome is None:
         inputs[port] = _each(lambda x: x[used:], call.inputs[port])
         with call.in_scope():

@@ -90,20 +90,13 @@ def scan(
         in_axes = (Carry,)
     axes = {"in_axes": in_axes, "out_axes": out_axes}
     check_axes_alone("scan", axes, crossing)
-    rules = Loop("scan", *_carry_positions(in_axes, out_axes), keeps_writes=True)
+    loop = Loop("scan", *_carry_positions(in_axes, out_axes), keeps_writes=True)
+    rules: Any = {"kinds": (Carry,), "axis_metadata": transform_metadata, "loop": loop}
 
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        call = prefixed_call("scan", f, args, kwargs, axes, crossing, axis_metadata=transform_metadata, loop=rules)
-        size = check_axes(call, length)
-        if size is None:
-            raise ArgumentError(
-                "scan got no values to scan over, and no number of iterations",
-                found="no argument with an axis, and no length",
-                expected="one of the two",
-                do="pass the number of iterations: plait.scan(f, length=10)",
-            )
-        return call.finish(*scan_ports(call, call.inputs, size, options))
+        call = prefixed_call("scan", f, args, kwargs, axes, crossing, **rules)
+        return call.finish(*scan_ports(call, call.inputs, check_axes(call, length), options))
 
     return wrapper
 
@@ -111,7 +104,7 @@ def scan(
 def scan_ports(
     call: Call, inputs: Sequence[Sequence[Any]], size: int, options: Mapping[str, Any]
 ) -> tuple[list[list[Any]], Outcome]:
-    """Run a body ``size`` times, on slices of the ports with an axis, carrying the port ``Carry``.
+    """Run a body ``size`` times, on slices of the ports with an axis, carrying the port ``Carry``, which must exist.
 
     Args:
         inputs: the input ports, as ``call.inputs``.
@@ -122,24 +115,22 @@ def scan_ports(
     """
     scanned = {port: axis for port, axis in enumerate(call.ports) if isinstance(axis, int)}
     stacked = {port: _moved(list(inputs[port]), axis, 0) for port, axis in scanned.items()}
-    carry = call.ports.index(Carry) if Carry in call.ports else None
+    carry = call.ports.index(Carry)
     treedef, arrays, constants = shared_ports(inputs, [*scanned, carry])
     iteration = call.kept(("scan", treedef, constants), lambda body: _Iteration(body, treedef, constants))
-    initial = [] if carry is None else list(inputs[carry])
     # If there are arrays, they determine the length, so it may be symbolic.
     told = None if jax.tree_util.tree_leaves(stacked) else size
     scan_with = functools.partial(jax.lax.scan, iteration, **{**options, "length": told})
-    (last, _), (slices, outcome) = call.run(scan_with, (initial, arrays), stacked)
+    (last, _), (slices, outcome) = call.run(scan_with, (list(inputs[carry]), arrays), stacked)
     outputs: list[list[Any]] = [[] for _ in call.ports]
+    outputs[carry] = last
     for port, axis in scanned.items():
         outputs[port] = _moved(slices[port], 0, axis)
-    if carry is not None:
-        outputs[carry] = last
     return outputs, outcome
 
 
 def shared_ports(
-    inputs: Sequence[Sequence[Any]], others: Sequence[int | None]
+    inputs: Sequence[Sequence[Any]], others: Sequence[int]
 ) -> tuple[Any, list[Any], tuple[Static | None, ...]]:
     """The values that all iterations share, flattened: the treedef of their ports, the arrays, and the other leaves.
 
@@ -178,15 +169,11 @@ class _Iteration:
         carried, arrays = handed
         supply = iter(arrays)
         leaves = [next(supply) if constant is None else constant.value for constant in self.constants]
-        given = {**jax.tree_util.tree_unflatten(self.treedef, leaves), **slices}
-        carry = self.body.ports.index(Carry) if Carry in self.body.ports else None
-        if carry is not None:
-            given[carry] = carried
+        carry = self.body.ports.index(Carry)
+        given = {**jax.tree_util.tree_unflatten(self.treedef, leaves), **slices, carry: carried}
         outputs, outcome = self.body([given[port] for port in range(len(self.body.ports))])
-        after = [] if carry is None else outputs[carry]
-        if carry is not None:
-            check_carry_types(self.body, carry, carried, after)
-        return (after, arrays), ({port: outputs[port] for port in slices}, outcome)
+        check_carry_types(self.body, carry, carried, outputs[carry])
+        return (outputs[carry], arrays), ({port: outputs[port] for port in slices}, outcome)
 
 
 def while_loop(
@@ -258,7 +245,6 @@ class _Turn:
 
     def __init__(self, body: Body) -> None:
         self.body = body
-        self.carry = body.ports.index(Carry) if Carry in body.ports else None
         self.traces = Traces(Outcome())
 
     def __call__(self, *given: Any) -> list[Any]:
@@ -267,10 +253,9 @@ class _Turn:
         with shut_in(self.body.name):
             outputs, outcome = self.body([found.get(kind, []) for kind in self.body.ports])
         self.traces.add(carried, outcome)
-        after = [] if self.carry is None else outputs[self.carry]
-        if self.carry is not None:
-            check_carry_types(self.body, self.carry, carried, after)
-        return after
+        carry = self.body.ports.index(Carry)
+        check_carry_types(self.body, carry, carried, outputs[carry])
+        return outputs[carry]
 
     def finish(self, call: Call, last: list[Any]) -> Any:
         """Write back the results of the last iteration."""
@@ -361,8 +346,7 @@ def _carry_positions(in_axes: Any, out_axes: Any) -> tuple[int | None, int | Non
             )
     if not places_in:
         return None, None
-    place_in, place_out = places_in[0], places_out[0]
-    return (place_in[0].idx if place_in else 0), (place_out[0].idx if place_out else None)
+    return places_in[0][0].idx, (places_out[0][0].idx if places_out[0] else None)
 
 
 def _places_of_carry(axes: Any) -> list[Any]:
@@ -395,12 +379,9 @@ def check_carry_types(body: Body, port: int, before: Sequence[Any], after: Seque
             same_dtype = x.dtype == y.dtype or getattr(x, "weak_type", False)
             changed |= x.shape != y.shape or not same_dtype
         if changed:
-            labels = [label for own, label in zip(body.value_ports, body.value_labels(), strict=True) if own == port]
-            plain = zip(body.plain_ports, body.labels()[1], strict=True)
-            labels += [label for own, label in plain if own == port]
             raise ArgumentTypeError(
                 f"{body.name}: an iteration changed the type of a carried value",
-                at=labels[place],
+                at=body.labels_by_port()[port][place],
                 found=_types(new),
                 expected=f"{_types(old)}, as before the iteration",
                 do="keep the shape and dtype: cast with .astype(...) in the body, or start with a value of that type",

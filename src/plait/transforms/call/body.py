@@ -174,6 +174,11 @@ class Body:
         """The path of each input value: ``model.layers.kernel``."""
         return self.structure.value_labels(self.root_labels())
 
+    def labels_by_port(self) -> tuple[list[str], ...]:
+        """The path of each input of each port."""
+        roots, plain = self.labels()
+        return self.grouped(self.structure.value_labels(roots), plain)
+
     # Axis names -------------------------------------------------------------------------------------------------------
 
     def _leave(self, entered: Entered, out: Any, dropped: Mapping[int, Any]) -> Left:

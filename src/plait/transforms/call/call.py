@@ -152,14 +152,9 @@ class Call:
         """The group of the port of this kind; empty if there is no such port."""
         return groups[self.ports.index(kind)] if kind in self.ports else []
 
-    def labels(self) -> tuple[list[Any], ...]:
-        """The path of each input of each port: ``model.layers.kernel``."""
-        roots, plain = self.body.labels()
-        return self.body.grouped(self.gathered.structure.value_labels(roots), plain)
-
     def labelled(self) -> list[tuple[str, Any, Any]]:
         """Every input as (path, kind of its port, value)."""
-        groups = zip(self.ports, self.labels(), self.inputs, strict=True)
+        groups = zip(self.ports, self.body.labels_by_port(), self.inputs, strict=True)
         return [
             (label, kind, value) for kind, labels, values in groups for label, value in zip(labels, values, strict=True)
         ]
