@@ -32,7 +32,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "core": (),
     "transforms/call": (
         "names", "prefixes", "aliasing", "policy", "gather", "arguments", "outcome", "enter", "functions", "captures",
-        "guards", "leave", "loop_rules", "body", "refused", "write_back", "traces", "call", "donating",
+        "guards", "leave", "loop_rules", "body", "refused", "write_back", "traces", "call",
     ),
     "transforms/stored": (
         "codes", "values", "descriptions", "sources", "environment", "folder", "forms", "outside", "names",

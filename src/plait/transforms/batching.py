@@ -15,8 +15,8 @@ from ..errors import ArgumentError, ArgumentTypeError, MissingDependencyError
 from ..words import describe_type
 from .axis_names import read_axis_name
 from .call.arguments import positional, with_statics
+from .call.body import Body
 from .call.call import Call, prefixed_call, prefixes_of
-from .call.donating import Donating, donate
 from .call.functions import check_function, curried
 from .call.outcome import Outcome
 from .call.policy import STRUCTURE, Crossing
@@ -189,18 +189,23 @@ def pmap(
         args = with_statics("pmap", f, args, static_broadcasted_argnums)
         call = prefixed_call("pmap", f, args, kwargs, axes, crossing, axis_metadata=transform_metadata)
         _check_devices(check_axes(call, axis_size), call, devices, backend)
-        donating = donate(call, args, donated)
-        if donating not in mapped_functions:  # JAX recompiles for a different function object, even if equal
-            mapped_functions[donating] = _mapped(donating, call.ports, donated, options)
-        outputs, outcome = call.run(mapped_functions[donating], *donating.separated(call.inputs))
-        return call.finish(outputs, outcome)
+        body, *inputs = call.donating(donated)
+        if body not in mapped_functions:  # JAX recompiles for a different function object, even if equal
+            mapped_functions[body] = _mapped(body, donated, options)
+        return call.finish(*call.run(mapped_functions[body], *inputs))
 
     return wrapper
 
 
-def _mapped(donating: Donating, ports: Any, donated: frozenset[int], options: dict[str, Any]) -> Callable[..., Any]:
-    numbers = (0,) if donated else ()
-    return jax_pmap(donating, in_axes=(ports, ports), out_axes=(ports, 0), donate_argnums=numbers, **options)
+def _mapped(body: Body, donated: frozenset[int], options: dict[str, Any]) -> Callable[..., Any]:
+    """JAX's ``pmap`` of a body, for the two arguments from ``Call.donating``."""
+
+    def merged(given: Any, kept: Any) -> Any:
+        ports = zip(given, kept, strict=True)
+        return body([[y if x is None else x for x, y in zip(*port, strict=True)] for port in ports])
+
+    ports, numbers = list(body.ports), (0,) if donated else ()
+    return jax_pmap(merged, in_axes=(ports, ports), out_axes=(tuple(ports), 0), donate_argnums=numbers, **options)
 
 
 def _numbers(argnums: int | Iterable[int]) -> frozenset[int]:

@@ -21,7 +21,9 @@ the middle:
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import dataclasses
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -41,6 +43,7 @@ from .captures import captures_objects
 from .enter import Entered
 from .functions import FUNCTIONS, RuledFunction
 from .gather import Gathered, gather
+from .guards import check_writable
 from .outcome import Address, Outcome
 from .policy import STRUCTURE, Crossing
 from .prefixes import FilterMapping, NodePrefix, Prefix, choose, values_in
@@ -228,6 +231,37 @@ class Call:
                 remember_cause(error)
                 raise
             raise
+
+    def donating(self, donated: frozenset[int]) -> tuple[Body, list[Any], list[Any]]:
+        """The body that donates the arrays and variables of the arguments at ``donated``, the input ports with only
+        what is donated, and those with the rest; each has ``None`` in place of what is in the other.
+
+        JAX donates whole arguments, so the two are separate. A variable whose buffer is donated is always returned,
+        written or not; otherwise it would be left without a buffer. Array attributes are not donated, nor is a buffer
+        that two inputs share, since it can be donated only once.
+
+        Raises:
+            TraceContextError: a variable whose buffer would be donated belongs to a different trace; nothing is lost.
+        """
+        gathered, values = self.gathered, self.gathered.values()
+        holders = collections.Counter(map(id, [*values, *gathered.plain]))
+        arguments = enumerate(gathered.structure.children()[0].children())
+        leaves = [(number in donated, root) for number, argument in arguments for root in argument.graphdefs]
+        objects = [is_given for is_given, root in leaves if root is not None for _ in range(root.num_leaves)]
+        plain = [is_given for is_given, root in leaves if root is None]
+        types = () if gathered.walk is None else gathered.walk.types
+        of_values = [
+            is_given and cls is not None and holders[id(value)] == 1
+            for is_given, cls, value in zip(objects, types, values, strict=True)
+        ]
+        of_plain = [is_given and holders[id(x)] == 1 for is_given, x in zip(plain, gathered.plain, strict=True)]
+        positions = frozenset(position for position, is_given in enumerate(of_values) if is_given)
+        check_writable(positions, gathered)
+        flags = self.body.grouped(of_values, of_plain)
+        ports = [list(zip(*port, strict=True)) for port in zip(self.inputs, flags, strict=True)]
+        given = [[x if is_given else None for x, is_given in port] for port in ports]
+        kept = [[None if is_given else x for x, is_given in port] for port in ports]
+        return dataclasses.replace(self.body, donated=positions), given, kept
 
     def finish(self, outputs: Sequence[Sequence[Any]], outcome: Outcome) -> Any:
         """Write back the output ports. Returns the output."""
