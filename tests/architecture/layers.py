@@ -43,7 +43,7 @@ FILES: dict[str, tuple[str, ...]] = {
     ),
     "transforms": (
         "axis_names", "selections", "autodiff", "output_gradients", "tangent_trees", "tangents", "jacobians",
-        "rule_calls", "rule_cotangents", "custom_rules", "batching", "loops", "layer_scan", "branches", "sharded",
+        "rule_calls", "custom_rules", "batching", "loops", "layer_scan", "branches", "sharded",
         "remat", "rng_splits", "reseeding", "lax_map",
     ),
     "partitioning": (

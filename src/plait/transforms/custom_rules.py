@@ -9,8 +9,6 @@ from types import MethodType
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from ..errors import ArgumentError, ArgumentTypeError
@@ -21,8 +19,13 @@ from .call.functions import RuledFunction, check_function, curried
 from .call.gather import gather
 from .call.policy import STRUCTURE, Crossing, ValuesOnly, usual_or_values
 from .call.prefixes import is_graph_leaf
-from .rule_calls import RuleCall
-from .rule_cotangents import cotangents_as_objects, cotangents_as_states, cotangents_of_updates, tangents_by_label
+from .rule_calls import (
+    RuleCall,
+    cotangents_as_objects,
+    cotangents_as_states,
+    cotangents_of_updates,
+    tangents_by_label,
+)
 from .selections import DiffState, check_distinct, check_positions, check_updates
 from .tangent_trees import flatten_like, zero_tangent
 
@@ -145,8 +148,8 @@ class _Custom(RuledFunction):
             )
         call = RuleCall(self._name, self._fun, args, kwargs, self._nondiff, self._crossing)
 
-        def pure(values: dict[str, Any], plain: dict[str, Any]) -> Any:
-            return call.run(values, plain)[0]
+        def pure(inputs: dict[str, Any]) -> Any:
+            return call.run(inputs)[0]
 
         pure.__name__ = getattr(self, "__name__", "f")
         return call, self.functions, pure
@@ -181,26 +184,27 @@ class CustomVjp(_Custom):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call, (fwd, bwd), pure = self._begin(args, kwargs)
 
-        def forward(values: dict[str, Any], plain: dict[str, Any]) -> Any:
-            call.check_unmoved(lambda primal: primal.perturbed, values, plain)
+        def forward(inputs: dict[str, Any]) -> Any:
+            call.check_unmoved(lambda primal: primal.perturbed, inputs)
             residuals: list[Any] = []
 
             def run(entered: Entered) -> Any:
-                given = _mark(call, entered, values, plain) if self._symbolic else call.arguments(entered)
+                given = _mark(call, entered, inputs) if self._symbolic else call.arguments(entered)
                 out, kept = self._pair(guarded(fwd, *given), "(out, residuals)")
                 _unmark(entered)
                 residuals.append(gather(kept))
                 return out
 
-            given_values, given_plain = _values_of((values, plain))
-            outputs, outcome = call.run(given_values, given_plain, run)
-            kept = residuals[0]
-            return outputs, (kept.values(), kept.plain, _fixed_values(call, values, plain), (kept.structure, outcome))
+            values = jax.tree_util.tree_map(lambda primal: primal.value, inputs)
+            outputs, outcome = call.run(values, run)
+            kept, frees = residuals[0], zip(call.labels, call.free, strict=True)
+            fixed_values = {label: None if free else values[label] for label, free in frees} if call.fixed else None
+            return outputs, (kept.values(), kept.plain, fixed_values, (kept.structure, outcome))
 
         def backward(kept: Any, cotangents: Any) -> Any:
             values, plain, fixed_values, (structure, outcome) = kept
             residuals = rebuild(structure, values, plain)
-            fixed = call.parted(call.arguments(call.enter(*fixed_values)))[0] if call.fixed else []
+            fixed = call.parted(call.arguments(call.enter(fixed_values)))[0] if call.fixed else []
             if not self._symbolic:
                 cotangents = jax.tree_util.tree_map(_instantiated, cotangents)
             if call.body.structural:
@@ -210,7 +214,7 @@ class CustomVjp(_Custom):
                 wanted = "updates_g" in inspect.signature(bwd).parameters
                 options = {"updates_g": cotangents_of_updates(call, outcome, cotangents)} if wanted else {}
                 returned = guarded(bwd, *fixed, residuals, out_g, **options)
-            return tangents_by_label(call, returned)
+            return (tangents_by_label(call, returned),)
 
         rule = jax.custom_vjp(pure)
         rule.defvjp(forward, backward, symbolic_zeros=True)
@@ -248,8 +252,7 @@ class CustomJvp(_Custom):
                 inside.extend((entered, tangent))
                 return out
 
-            values, plain = primals
-            outputs, outcome = call.run(values, plain, run)
+            outputs, outcome = call.run(primals[0], run)
             entered, tangent = inside
             count = len(outcome.written) + len(outcome.unwritten)
             finals = _final_tangents(entered, moved)
@@ -262,17 +265,13 @@ class CustomJvp(_Custom):
         return call.apply(rule)
 
 
-def _values_of(primals: Any) -> Any:
-    return jax.tree_util.tree_map(lambda primal: primal.value, primals)
-
-
-def _mark(call: RuleCall, entered: Entered, values: dict[str, Any], plain: dict[str, Any]) -> list[Any]:
+def _mark(call: RuleCall, entered: Entered, inputs: dict[str, Any]) -> list[Any]:
     """The arguments, with JAX's primal records in place of values. (``symbolic_zeros``)"""
-    labels = enumerate(zip(entered.variables(), call.labels, strict=True))
-    entered.put(
-        {i: values[label] for i, (variable, label) in labels if variable is not None and not call.is_fixed(label)}
-    )
-    supply = iter(call.in_order(values, plain)[1])
+    values, plain = call.in_order(inputs)
+    marks = [call.body.structural or free for free in call.free]
+    variables = enumerate(entered.variables())
+    entered.put({i: values[i] for i, variable in variables if variable is not None and marks[i]})
+    supply = iter(plain)
     marked = jax.tree_util.tree_map(
         lambda leaf: leaf if is_graph_leaf(leaf) else next(supply), entered.tree[0], is_leaf=is_graph_leaf
     )
@@ -294,22 +293,9 @@ def _is_marked(value: Any) -> bool:
     return any(isinstance(leaf, CustomVJPPrimal) for leaf in jax.tree_util.tree_leaves(value))
 
 
-def _fixed_values(call: RuleCall, values: dict[str, Any], plain: dict[str, Any]) -> Any:
-    """What the backward rule needs to rebuild the arguments without a derivative."""
-    if not call.fixed:
-        return None
-    values, plain = _values_of((values, plain))
-    return (
-        {label: None if free else values[label] for label, free in zip(call.labels, call.free, strict=True)},
-        {label: None if free else plain[label] for label, free in zip(call.plain_labels, call.plain_free, strict=True)},
-    )
-
-
 def _instantiated(value: Any) -> Any:
-    if not isinstance(value, SymbolicZero):
-        return value
     like: Any = value
-    return (np if like.dtype == jax.dtypes.float0 else jnp).zeros(like.shape, like.dtype)
+    return zero_tangent(jax.ShapeDtypeStruct(like.shape, like.dtype)) if isinstance(value, SymbolicZero) else value
 
 
 def _final_tangents(entered: Entered, moved: Entered) -> list[Any]:

@@ -3,30 +3,35 @@
 JAX calls either the function or its rule, at any time; both must return the same tree. So both return the final value
 of every input variable, written or not, the values of new objects, and the plain leaves of the output. Which of these
 values were written is recorded in Python when one of the two runs during the call; only those are written to the
-caller's objects. (rules U19, U31, X16)
+caller's objects. A backward rule gets cotangents in the form that each mode uses for modules. (rules U19, U31, X16)
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
 
+from ..core.graph.graphdef import VariableDef
+from ..core.graph.unflatten import Builder, own_variables
 from ..core.objects.named import Sentinel
 from ..core.objects.nodes import Static
+from ..core.objects.state import State
 from ..errors import ArgumentError, ArgumentTypeError
+from ..words import describe_type
 from .call.body import reveal
 from .call.call import Call
-from .call.enter import Entered
+from .call.enter import Entered, rebuild
 from .call.gather import Structure
 from .call.names import argument_name, parameter_names
 from .call.outcome import Address, Outcome
 from .call.policy import Crossing
 from .call.prefixes import is_graph_leaf
 from .selections import DIFFERENTIATED, LEFT_ALONE, DiffState, as_prefix, check_distinct
-from .tangent_trees import shapes_of
+from .tangent_trees import leaves_like, shapes_of, state_of
 
 # The port of all outputs.
 OUT = Sentinel(__name__, "OUT", "the output")
@@ -39,12 +44,12 @@ class RuleCall:
     call it references no array and no object.
 
     Attributes:
-        inputs: the values of the objects, and the plain leaves, by the user's names.
+        inputs: the values of the objects, and the plain leaves, by the user's names, which JAX's errors contain.
         body: the function of ports.
         structure: the structure of the arguments.
         shapes: the shapes of the values of their objects.
-        labels, plain_labels: the user's name of each input.
-        free, plain_free: which of the inputs are differentiable.
+        labels: the user's name of each input: of the values of the objects, then of the plain leaves.
+        free: which of the inputs are differentiable.
         fixed: the positions in ``nondiff_argnums`` that are integers.
         outcome: the outcome of the function or of its rule, whichever finished first.
     """
@@ -77,44 +82,35 @@ class RuleCall:
         rules = {"writes": OUT, "all_values": True, "returns_inputs": True}
         self._call: Call | None = (call := Call(name, fun, args, ins=ins, outs=OUT, crossing=crossing, **rules))
         self.body, self.structure = call.body, call.gathered.structure
-        roots, self.plain_labels = call.body.labels()
-        self.labels = self.structure.value_labels(roots)
-        self.free = [self.body.ports[port] is DIFFERENTIATED for port in self.body.value_ports]
-        self.plain_free = [self.body.ports[port] is DIFFERENTIATED for port in self.body.plain_ports]
+        roots, plain = call.body.labels()
+        self.labels = [*self.structure.value_labels(roots), *plain]
+        ports = (*self.body.value_ports, *self.body.plain_ports)
+        self.free = [self.body.ports[port] is DIFFERENTIATED for port in ports]
         self.outcome: Outcome | None = None
         values = call.gathered.values()
         self.shapes = shapes_of(values)
-        self.inputs: Any = self.labelled(values, call.gathered.plain)
+        self.inputs: Any = dict(zip(self.labels, [*values, *call.gathered.plain], strict=True))
 
     def argument_structures(self) -> list[Structure]:
         """The structure of each argument."""
         return self.structure.children()[0].children()
 
-    def labelled(self, values: Sequence[Any], plain: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """One item per input, by label, so that JAX's errors contain the label."""
-        return dict(zip(self.labels, values, strict=True)), dict(zip(self.plain_labels, plain, strict=True))
+    def in_order(self, inputs: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+        """The values of the objects, and the plain leaves."""
+        found, count = [inputs[label] for label in self.labels], len(self.body.value_ports)
+        return found[:count], found[count:]
 
-    def in_order(self, values: dict[str, Any], plain: dict[str, Any]) -> tuple[list[Any], list[Any]]:
-        """The inverse of ``labelled``."""
-        return [values[label] for label in self.labels], [plain[label] for label in self.plain_labels]
-
-    def is_fixed(self, label: str) -> bool:
-        """Whether a value belongs to an argument whose number is in ``nondiff_argnums``."""
-        return not self.body.structural and not self.free[self.labels.index(label)]
-
-    def enter(self, values: dict[str, Any], plain: dict[str, Any]) -> Entered:
+    def enter(self, inputs: dict[str, Any]) -> Entered:
         """Create private objects with values of the inputs."""
-        return Entered(self.structure, *self.in_order(values, plain))
+        return Entered(self.structure, *self.in_order(inputs))
 
-    def run(
-        self, values: dict[str, Any], plain: dict[str, Any], run: Callable[[Entered], Any] | None = None
-    ) -> tuple[list[Any], Outcome]:
+    def run(self, inputs: dict[str, Any], run: Callable[[Entered], Any] | None = None) -> tuple[list[Any], Outcome]:
         """The function, or its rule, as a function of the inputs: returns all output values, and the outcome.
 
         Raises:
             ArgumentError: the function and its rule produce different structures.
         """
-        outputs, outcome = self.body(self.body.grouped(*self.in_order(values, plain)), run)
+        outputs, outcome = self.body(self.body.grouped(*self.in_order(inputs)), run)
         if self.outcome is None:
             self.outcome = outcome
         elif self.outcome.like() != outcome.like():
@@ -137,28 +133,27 @@ class RuleCall:
             tuple(argument for i, argument in enumerate(arguments) if i not in self.fixed),
         )
 
-    def check_unmoved(self, moves: Callable[[Any], bool], values: dict[str, Any], plain: dict[str, Any]) -> None:
+    def check_unmoved(self, moves: Callable[[Any], bool], inputs: dict[str, Any]) -> None:
         """Raise if a derivative is requested with respect to a value that the rule excludes.
 
         Raises:
             ArgumentError: names the leaf.
         """
-        for free, labels, given in ((self.free, self.labels, values), (self.plain_free, self.plain_labels, plain)):
-            for is_free, label in zip(free, labels, strict=True):
-                if not is_free and any(map(moves, jax.tree_util.tree_leaves(given[label]))):
-                    raise ArgumentError(
-                        f"{self.name}: a derivative was requested with respect to a value that the rule excludes",
-                        at=label,
-                        found="a request for its derivative",
-                        expected="no derivative: nondiff_argnums excludes it",
-                        do="exclude it from grad too, or pass jax.lax.stop_gradient(value)",
-                    )
+        for free, label in zip(self.free, self.labels, strict=True):
+            if not free and any(map(moves, jax.tree_util.tree_leaves(inputs[label]))):
+                raise ArgumentError(
+                    f"{self.name}: a derivative was requested with respect to a value that the rule excludes",
+                    at=label,
+                    found="a request for its derivative",
+                    expected="no derivative: nondiff_argnums excludes it",
+                    do="exclude it from grad too, or pass jax.lax.stop_gradient(value)",
+                )
 
     def apply(self, rule: Callable[..., Any]) -> Any:
         """Call JAX's function with the rule, and write back the written values. Returns the output."""
         call, inputs, self._call, self.inputs = self._call, self.inputs, None, None
         assert call is not None
-        values = call.run(rule, *inputs)
+        values = call.run(rule, inputs)
         assert self.outcome is not None
         return call.finish([values if kind is OUT else [] for kind in self.body.ports], self.outcome)
 
@@ -207,3 +202,121 @@ def _check_no_fixed_objects(name: str, fun: Callable[..., Any], args: tuple[Any,
                     expected="a DiffState that selects its differentiable part",
                     do=f"write plait.DiffState({number}, False) to exclude all of it, or use graph_updates=False",
                 )
+
+
+# The arguments and results of a backward rule -------------------------------------------------------------------------
+
+
+def cotangents_as_states(call: RuleCall, outcome: Outcome, cotangents: Sequence[Any]) -> Any:
+    """``(input_updates_g, out_g)`` with states in place of modules."""
+
+    def states(structure: Structure, sources: Sequence[Address], plain: Iterable[Any]) -> Any:
+        leaves = iter(follow(sources, cotangents))
+        supply = iter(plain)
+        parts = []
+        for graphdef in structure.graphdefs:
+            own = [] if graphdef is None else [next(leaves) for _ in range(graphdef.num_leaves)]
+            parts.append(next(supply) if graphdef is None else state_of(graphdef, own))
+        return jax.tree_util.tree_unflatten(structure.treedef, parts)
+
+    before = call.structure
+    supply = iter(outcome.arguments or before.roots)
+    after = Structure(before.treedef, tuple(None if g is None else next(supply) for g in before.graphdefs))
+    arguments = states(after, outcome.sources_of_arguments(), itertools.repeat(None))[0]
+    assert outcome.output is not None
+    out_g = states(outcome.output, outcome.output_sources, follow(outcome.plain, cotangents))
+    return call.parted(_only_objects(call, arguments))[1], out_g
+
+
+def _only_objects(call: RuleCall, arguments: Sequence[Any]) -> list[Any]:
+    """The arguments, with ``None`` for those without objects."""
+    pairs = zip(arguments, call.argument_structures(), strict=True)
+    return [argument if structure.roots else None for argument, structure in pairs]
+
+
+def cotangents_as_objects(outcome: Outcome, cotangents: Sequence[Any]) -> Any:
+    """``out_g`` with modules in place of modules."""
+    assert outcome.output is not None
+    values, plain = follow(outcome.output_sources, cotangents), follow(outcome.plain, cotangents)
+    return rebuild(outcome.output, values, plain)
+
+
+def cotangents_of_updates(call: RuleCall, outcome: Outcome, cotangents: Sequence[Any]) -> tuple[Any, ...]:
+    """The arguments with the cotangents of written variables, and ``None`` elsewhere."""
+    builder = Builder(make_variables=_own_or_none)
+    written = {position: cotangents[address.place] for position, address in outcome.written}
+    parts, start = [], 0
+    for graphdef in call.structure.graphdefs:
+        if graphdef is None:
+            parts.append(None)
+            continue
+        positions = range(start, start := start + graphdef.num_leaves)
+        parts.append(builder.build(graphdef, [written.get(position) for position in positions]))
+    return tuple(_only_objects(call, jax.tree_util.tree_unflatten(call.structure.treedef, parts)[0]))
+
+
+def _own_or_none(definitions: Sequence[VariableDef], leaves: Sequence[Any]) -> list[Any]:
+    """Variables with the leaves as values; ``None`` stays ``None``."""
+    pairs = zip(definitions, leaves, strict=True)
+    return [None if leaf is None else own_variables([part], [leaf])[0] for part, leaf in pairs]
+
+
+def tangents_by_label(call: RuleCall, returned: Any) -> dict[str, Any]:
+    """The results of a backward rule for each input; ``None`` means zero.
+
+    Raises:
+        ArgumentTypeError: the result is not a tuple with an entry for each differentiable argument, or an entry has a
+            different structure.
+    """
+    structures = call.argument_structures()
+    count = len(structures) - len(call.fixed)
+    if not isinstance(returned, (tuple, list)) or len(returned) != count:
+        raise ArgumentTypeError(
+            "custom_vjp: the backward rule did not return one tangent for each differentiable argument",
+            found=f"{len(returned)} tangents" if isinstance(returned, (tuple, list)) else describe_type(returned),
+            expected=f"a tuple of {count}",
+            do="return a tuple, with None for an argument whose gradient is zero",
+        )
+    values: list[Any] = []
+    plain: list[Any] = []
+    supply, names = iter(returned), parameter_names(call.fun)
+    for number, (treedef, graphdefs) in enumerate((each.treedef, each.graphdefs) for each in structures):
+        given = [None] * len(graphdefs) if number in call.fixed else _spread(next(supply), treedef, names.at(number))
+        for tangent, graphdef in zip(given, graphdefs, strict=True):
+            if graphdef is None:
+                plain.append(tangent)
+                continue
+            part = slice(len(values), len(values) + graphdef.num_leaves)
+            if tangent is None:
+                values += [None] * graphdef.num_leaves
+            else:
+                what = f"custom_vjp: the tangent of argument {names.at(number)}"
+                values += leaves_like(graphdef, call.shapes[part], tangent, what, call.free[part])
+    found = zip(call.labels, call.free, [*values, *plain], strict=True)
+    return {label: tangent if free else None for label, free, tangent in found}
+
+
+def _spread(tangent: Any, treedef: Any, name: str) -> list[Any]:
+    """The tangent for each leaf of an argument, where ``None`` applies to everything below it."""
+    found: list[Any] = []
+    outline = jax.tree_util.tree_unflatten(treedef, range(treedef.num_leaves))
+
+    def place(part: Any, below: Any) -> None:
+        leaves = jax.tree_util.tree_leaves(below)
+        if part is not None and leaves != [below]:
+            raise ValueError(f"one leaf for {len(leaves)}")
+        found.extend([part] * len(leaves))
+
+    def stops(x: Any) -> bool:
+        return x is None or is_graph_leaf(x) or isinstance(x, State)
+
+    try:
+        jax.tree_util.tree_map(place, tangent, outline, is_leaf=stops)
+    except ValueError as error:
+        raise ArgumentTypeError(
+            f"custom_vjp: the tangent of argument {name} has a different structure than the argument",
+            found=f"{jax.tree_util.tree_structure(tangent, is_leaf=stops)} ({str(error).splitlines()[0]})",
+            expected=f"{treedef}, or None for a part whose gradient is zero",
+            do="return a tree with the structure of the argument, with a State (or a module) for each module",
+        ) from None
+    return found
