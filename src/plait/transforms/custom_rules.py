@@ -19,13 +19,7 @@ from .call.functions import RuledFunction, check_function, curried
 from .call.gather import gather
 from .call.policy import STRUCTURE, Crossing, ValuesOnly, usual_or_values
 from .call.prefixes import is_graph_leaf
-from .rule_calls import (
-    RuleCall,
-    cotangents_as_objects,
-    cotangents_as_states,
-    cotangents_of_updates,
-    tangents_by_label,
-)
+from .rule_calls import RuleCall, cotangents_as_objects
 from .selections import DiffState, check_distinct, check_positions, check_updates
 from .tangent_trees import flatten_like, zero_tangent
 
@@ -208,13 +202,13 @@ class CustomVjp(_Custom):
             if not self._symbolic:
                 cotangents = jax.tree_util.tree_map(_instantiated, cotangents)
             if call.body.structural:
-                returned = guarded(bwd, *fixed, residuals, cotangents_as_states(call, outcome, cotangents))
+                returned = guarded(bwd, *fixed, residuals, call.cotangents_as_states(outcome, cotangents))
             else:
                 out_g = cotangents_as_objects(outcome, cotangents)
                 wanted = "updates_g" in inspect.signature(bwd).parameters
-                options = {"updates_g": cotangents_of_updates(call, outcome, cotangents)} if wanted else {}
+                options = {"updates_g": call.cotangents_of_updates(outcome, cotangents)} if wanted else {}
                 returned = guarded(bwd, *fixed, residuals, out_g, **options)
-            return (tangents_by_label(call, returned),)
+            return (call.tangents_by_label(returned),)
 
         rule = jax.custom_vjp(pure)
         rule.defvjp(forward, backward, symbolic_zeros=True)

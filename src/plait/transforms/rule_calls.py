@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -157,6 +157,72 @@ class RuleCall:
         assert self.outcome is not None
         return call.finish([values if kind is OUT else [] for kind in self.body.ports], self.outcome)
 
+    # The arguments and results of a backward rule ---------------------------------------------------------------------
+
+    def cotangents_as_states(self, outcome: Outcome, cotangents: Sequence[Any]) -> Any:
+        """``(input_updates_g, out_g)`` with states in place of modules."""
+        before, output = self.structure, outcome.output
+        supply = iter(outcome.arguments or before.roots)
+        after = Structure(before.treedef, tuple(None if g is None else next(supply) for g in before.graphdefs))
+        values = follow(outcome.sources_of_arguments(), cotangents)
+        arguments = after.unflatten(state_of, values, itertools.repeat(None))[0]
+        assert output is not None
+        values, plain = follow(outcome.output_sources, cotangents), follow(outcome.plain, cotangents)
+        out_g = output.unflatten(state_of, values, plain)
+        return self.parted(self._only_objects(arguments))[1], out_g
+
+    def cotangents_of_updates(self, outcome: Outcome, cotangents: Sequence[Any]) -> tuple[Any, ...]:
+        """The arguments with the cotangents of written variables, and ``None`` elsewhere."""
+        builder = Builder(make_variables=_own_or_none)
+        written = {position: cotangents[address.place] for position, address in outcome.written}
+        values = [written.get(position) for position in range(len(self.shapes))]
+        return tuple(self._only_objects(self.structure.unflatten(builder.build, values, itertools.repeat(None))[0]))
+
+    def _only_objects(self, arguments: Sequence[Any]) -> list[Any]:
+        """The arguments, with ``None`` for those without objects."""
+        pairs = zip(arguments, self.argument_structures(), strict=True)
+        return [argument if structure.roots else None for argument, structure in pairs]
+
+    def tangents_by_label(self, returned: Any) -> dict[str, Any]:
+        """The results of a backward rule for each input; ``None`` means zero.
+
+        Raises:
+            ArgumentTypeError: the result is not a tuple with an entry for each differentiable argument, or an entry has
+                a different structure.
+        """
+        structures = self.argument_structures()
+        count = len(structures) - len(self.fixed)
+        if not isinstance(returned, (tuple, list)) or len(returned) != count:
+            raise ArgumentTypeError(
+                "custom_vjp: the backward rule did not return one tangent for each differentiable argument",
+                found=f"{len(returned)} tangents" if isinstance(returned, (tuple, list)) else describe_type(returned),
+                expected=f"a tuple of {count}",
+                do="return a tuple, with None for an argument whose gradient is zero",
+            )
+        values: list[Any] = []
+        plain: list[Any] = []
+        supply, names = iter(returned), parameter_names(self.fun)
+        for number, argument in enumerate(structures):
+            name, given = names.at(number), None if number in self.fixed else next(supply)
+            for tangent, graphdef in zip(_spread(given, argument.treedef, name), argument.graphdefs, strict=True):
+                if graphdef is None:
+                    plain.append(tangent)
+                elif tangent is None:
+                    values += [None] * graphdef.num_leaves
+                else:
+                    part = slice(len(values), len(values) + graphdef.num_leaves)
+                    what = f"custom_vjp: the tangent of argument {name}"
+                    values += leaves_like(graphdef, self.shapes[part], tangent, what, self.free[part])
+        found = zip(self.labels, self.free, [*values, *plain], strict=True)
+        return {label: tangent if free else None for label, free, tangent in found}
+
+
+def cotangents_as_objects(outcome: Outcome, cotangents: Sequence[Any]) -> Any:
+    """``out_g`` with modules in place of modules."""
+    assert outcome.output is not None
+    values, plain = follow(outcome.output_sources, cotangents), follow(outcome.plain, cotangents)
+    return rebuild(outcome.output, values, plain)
+
 
 def follow(addresses: Sequence[Address], values: Sequence[Any]) -> list[Any]:
     """The values at some addresses of the outputs."""
@@ -204,96 +270,10 @@ def _check_no_fixed_objects(name: str, fun: Callable[..., Any], args: tuple[Any,
                 )
 
 
-# The arguments and results of a backward rule -------------------------------------------------------------------------
-
-
-def cotangents_as_states(call: RuleCall, outcome: Outcome, cotangents: Sequence[Any]) -> Any:
-    """``(input_updates_g, out_g)`` with states in place of modules."""
-
-    def states(structure: Structure, sources: Sequence[Address], plain: Iterable[Any]) -> Any:
-        leaves = iter(follow(sources, cotangents))
-        supply = iter(plain)
-        parts = []
-        for graphdef in structure.graphdefs:
-            own = [] if graphdef is None else [next(leaves) for _ in range(graphdef.num_leaves)]
-            parts.append(next(supply) if graphdef is None else state_of(graphdef, own))
-        return jax.tree_util.tree_unflatten(structure.treedef, parts)
-
-    before = call.structure
-    supply = iter(outcome.arguments or before.roots)
-    after = Structure(before.treedef, tuple(None if g is None else next(supply) for g in before.graphdefs))
-    arguments = states(after, outcome.sources_of_arguments(), itertools.repeat(None))[0]
-    assert outcome.output is not None
-    out_g = states(outcome.output, outcome.output_sources, follow(outcome.plain, cotangents))
-    return call.parted(_only_objects(call, arguments))[1], out_g
-
-
-def _only_objects(call: RuleCall, arguments: Sequence[Any]) -> list[Any]:
-    """The arguments, with ``None`` for those without objects."""
-    pairs = zip(arguments, call.argument_structures(), strict=True)
-    return [argument if structure.roots else None for argument, structure in pairs]
-
-
-def cotangents_as_objects(outcome: Outcome, cotangents: Sequence[Any]) -> Any:
-    """``out_g`` with modules in place of modules."""
-    assert outcome.output is not None
-    values, plain = follow(outcome.output_sources, cotangents), follow(outcome.plain, cotangents)
-    return rebuild(outcome.output, values, plain)
-
-
-def cotangents_of_updates(call: RuleCall, outcome: Outcome, cotangents: Sequence[Any]) -> tuple[Any, ...]:
-    """The arguments with the cotangents of written variables, and ``None`` elsewhere."""
-    builder = Builder(make_variables=_own_or_none)
-    written = {position: cotangents[address.place] for position, address in outcome.written}
-    parts, start = [], 0
-    for graphdef in call.structure.graphdefs:
-        if graphdef is None:
-            parts.append(None)
-            continue
-        positions = range(start, start := start + graphdef.num_leaves)
-        parts.append(builder.build(graphdef, [written.get(position) for position in positions]))
-    return tuple(_only_objects(call, jax.tree_util.tree_unflatten(call.structure.treedef, parts)[0]))
-
-
 def _own_or_none(definitions: Sequence[VariableDef], leaves: Sequence[Any]) -> list[Any]:
     """Variables with the leaves as values; ``None`` stays ``None``."""
     pairs = zip(definitions, leaves, strict=True)
     return [None if leaf is None else own_variables([part], [leaf])[0] for part, leaf in pairs]
-
-
-def tangents_by_label(call: RuleCall, returned: Any) -> dict[str, Any]:
-    """The results of a backward rule for each input; ``None`` means zero.
-
-    Raises:
-        ArgumentTypeError: the result is not a tuple with an entry for each differentiable argument, or an entry has a
-            different structure.
-    """
-    structures = call.argument_structures()
-    count = len(structures) - len(call.fixed)
-    if not isinstance(returned, (tuple, list)) or len(returned) != count:
-        raise ArgumentTypeError(
-            "custom_vjp: the backward rule did not return one tangent for each differentiable argument",
-            found=f"{len(returned)} tangents" if isinstance(returned, (tuple, list)) else describe_type(returned),
-            expected=f"a tuple of {count}",
-            do="return a tuple, with None for an argument whose gradient is zero",
-        )
-    values: list[Any] = []
-    plain: list[Any] = []
-    supply, names = iter(returned), parameter_names(call.fun)
-    for number, (treedef, graphdefs) in enumerate((each.treedef, each.graphdefs) for each in structures):
-        given = [None] * len(graphdefs) if number in call.fixed else _spread(next(supply), treedef, names.at(number))
-        for tangent, graphdef in zip(given, graphdefs, strict=True):
-            if graphdef is None:
-                plain.append(tangent)
-                continue
-            part = slice(len(values), len(values) + graphdef.num_leaves)
-            if tangent is None:
-                values += [None] * graphdef.num_leaves
-            else:
-                what = f"custom_vjp: the tangent of argument {names.at(number)}"
-                values += leaves_like(graphdef, call.shapes[part], tangent, what, call.free[part])
-    found = zip(call.labels, call.free, [*values, *plain], strict=True)
-    return {label: tangent if free else None for label, free, tangent in found}
 
 
 def _spread(tangent: Any, treedef: Any, name: str) -> list[Any]:

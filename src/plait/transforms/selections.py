@@ -251,11 +251,7 @@ def gradients_of(call: Call, requests: Sequence[DiffState], part: Sequence[Any],
         return tuple(gradients[number] for number in wanted)
     rest = iter(plain)
     objects = (_gradient(call, *pair, values) for pair in zip(call.gathered.roots, _chosen(call), strict=True))
-    found = {}
-    for number, argument in enumerate(arguments):
-        leaves = [next(rest) if graphdef is None else next(objects) for graphdef in argument.graphdefs]
-        if number in wanted:
-            found[number] = jax.tree_util.tree_unflatten(argument.treedef, leaves)
+    found = [argument.unflatten(lambda *_: next(objects), (), rest) for argument in arguments]
     return tuple(found[number] for number in wanted)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from ...core.graph.graphdef import VariableDef
+from ...core.graph.graphdef import GraphDef, VariableDef
 from ...core.graph.plan import plan_of
 from ...core.graph.unflatten import Builder
 from ...core.objects.variables import make_variables
@@ -35,21 +35,14 @@ class Entered:
         self.structure = structure
         self.values = list(values)
         self.index_ref: dict[int, Any] = dict(known or {})
-        builder = Builder(self.index_ref)
-        supply = iter(plain)
-        position = 0
-        leaves, roots = [], []
-        for graphdef in structure.graphdefs:
-            if graphdef is None:
-                leaves.append(next(supply))
-                continue
-            count = graphdef.num_leaves
-            root = builder.build(graphdef, self.values[position : position + count])
-            position += count
-            leaves.append(root)
-            roots.append(root)
+        builder, roots = Builder(self.index_ref), []
+
+        def make(graphdef: GraphDef, leaves: list[Any]) -> Any:
+            roots.append(root := builder.build(graphdef, leaves))
+            return root
+
+        self.tree = structure.unflatten(make, self.values, plain)
         self.roots = tuple(roots)
-        self.tree = jax.tree_util.tree_unflatten(structure.treedef, leaves)
 
     def variables(self) -> list[Any]:
         """The private variable at each position of the values; ``None`` for array attributes."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -60,6 +60,15 @@ class Structure:
         """The structure of each child, such as each entry of a tuple."""
         graphdefs = iter(self.graphdefs)
         return [Structure(t, tuple(itertools.islice(graphdefs, t.num_leaves))) for t in self.treedef.children()]
+
+    def unflatten(self, make: Callable[[GraphDef, list[Any]], Any], values: Iterable[Any], plain: Iterable[Any]) -> Any:
+        """The tree with these plain leaves, and with objects that ``make`` makes of graphdefs and their values."""
+        values, plain = iter(values), iter(plain)
+        leaves = [
+            next(plain) if graphdef is None else make(graphdef, list(itertools.islice(values, graphdef.num_leaves)))
+            for graphdef in self.graphdefs
+        ]
+        return jax.tree_util.tree_unflatten(self.treedef, leaves)
 
     def part_paths(self) -> Iterator[tuple[int, Path, Any]]:
         """For each definition: the number of its object, its path in the object, and the definition."""

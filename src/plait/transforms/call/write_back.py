@@ -10,8 +10,6 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-
 from ...core.graph.flatten import Walk
 from ...core.graph.graphdef import GraphDef
 from ...core.graph.identities import own_objects
@@ -97,8 +95,7 @@ class _Rebuilding:
             self.builder.build(graphdef, leaves)
         objects = iter([self.builder.build(graphdef, leaves) for graphdef, leaves in self.objects])
         plain = (at(self.outputs, address) for address in self.outcome.plain)
-        leaves = [next(plain) if graphdef is None else next(objects) for graphdef in structure.graphdefs]
-        return jax.tree_util.tree_unflatten(structure.treedef, leaves)
+        return structure.unflatten(lambda *_: next(objects), (), plain)
 
     def _parts(self, graphdefs: Sequence[GraphDef], sources: Sequence[Address]) -> list[tuple[GraphDef, list[Any]]]:
         """Each graphdef with its leaves."""
