@@ -10,7 +10,6 @@ module with a gradient for every leaf. (section 10)
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..core.objects.named import Sentinel
+from ..core.objects.variable_kinds import Param
 from ..errors import ArgumentTypeError
 from ..words import describe_type
 from .call.arguments import positional
@@ -30,14 +30,11 @@ from .call.prefixes import Prefix, is_graph_leaf
 from .selections import (
     DIFFERENTIATED,
     DiffState,
+    check_argnums,
     check_differentiable,
-    check_distinct,
-    check_positions,
-    check_updates,
     gradients_of,
     number_of,
-    resolve,
-    spread_requests,
+    spread_filters,
     warn_of_nothing,
 )
 
@@ -123,13 +120,13 @@ def _lift(
     check_function(f, name)
     if reduce_axes:
         raise NotImplementedError(f"{name}: reduce_axes is not supported by plait or by current JAX; omit it")
-    chosen = Chosen.of(name, argnums, crossing)
+    check_argnums(name, "argnums", argnums, updates=crossing.updates)
     rules: Any = {"has_aux": has_aux, "allow_int": options["allow_int"], "crossing": crossing}
     rules["check_output"] = functools.partial(check_scalar, name, has_aux)
 
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        of = Differentiated(name, f, args, kwargs, chosen, **rules)
+        of = Differentiated(name, f, args, kwargs, argnums, **rules)
         (value, rest), part = of.call.run(jax.value_and_grad(of.scalar, has_aux=True, **options), of.inputs)
         out, grads = of.finish([value], rest), of.gradients(part)
         if name == "value_and_grad":
@@ -139,30 +136,14 @@ def _lift(
     return wrapper
 
 
-@dataclasses.dataclass(frozen=True)
-class Chosen:
-    """The arguments chosen by ``argnums``: one or several."""
-
-    argnums: tuple[int | DiffState, ...]
-    single: bool
-
-    @classmethod
-    def of(cls, name: str, argnums: Any, crossing: Crossing) -> Chosen:
-        single = not isinstance(argnums, (tuple, list))
-        given = (argnums,) if single else tuple(argnums)
-        check_positions(name, "argnums", given)
-        check_distinct(name, "argnums", given)
-        if not crossing.updates:
-            check_updates(name, "argnums", given)
-        return cls(given, single)
-
-
 class Differentiated:
     """One call as a function of its differentiated values, which are one port; all other values are closed over.
 
     Attributes:
         call: the call.
-        requests: which part of which argument is differentiated.
+        argnums: the chosen arguments.
+        single: whether one was chosen, not a tuple.
+        numbers: their positions.
         inputs: the differentiated values.
     """
 
@@ -172,26 +153,29 @@ class Differentiated:
         f: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        chosen: Chosen,
+        argnums: Any,
         *,
         has_aux: bool,
         crossing: Crossing,
         allow_int: bool = False,
         check_output: Callable[[Any], Any] | None = None,
     ) -> None:
-        if kwargs and any(number_of(argnum) >= len(args) for argnum in chosen.argnums):
-            args, kwargs = positional(f, args, kwargs)
-        check_distinct(name, "argnums", chosen.argnums, len(args))
         carried = usual_or_values(crossing)
-        self.args, self.chosen, self.states = args, chosen, carried.updates
-        self.requests = [resolve(name, argnum, len(args), carried.updates) for argnum in chosen.argnums]
-        ins = spread_requests(args, kwargs, self.requests)
+        self.single = not isinstance(argnums, (tuple, list))
+        if kwargs and any(number_of(each) >= len(args) for each in ((argnums,) if self.single else argnums)):
+            args, kwargs = positional(f, args, kwargs)
+        given = check_argnums(name, "argnums", argnums, updates=carried.updates, count=len(args))
+        self.args, self.states = args, carried.updates
+        self.numbers = [number_of(argnum) % len(args) for argnum in given]
+        default = Param if carried.updates else ...
+        filters = [argnum.filter if isinstance(argnum, DiffState) else default for argnum in given]
+        ins = spread_filters(args, kwargs, dict(zip(self.numbers, filters, strict=True)))
         outs = Prefix.of(name, "the output", (VALUE, BESIDE) if has_aux else VALUE, updates=True)
         rules = {"writes": BESIDE, "returns_inputs": True, "check_output": check_output}
         kinds = (DIFFERENTIATED,)
         self.call = call = Call(name, f, args, kwargs, ins=ins, outs=outs, crossing=carried, kinds=kinds, **rules)
         if carried.updates:
-            warn_of_nothing(name, call, len(args), chosen.argnums)
+            warn_of_nothing(name, call, len(args), given)
         if not allow_int:
             check_differentiable(name, call)
         # A NumPy array would be written in place, and cannot hold a tracer.
@@ -217,8 +201,8 @@ class Differentiated:
 
     def gradients(self, part: Sequence[Any]) -> Any:
         """One item per differentiated value, in the structure of the differentiated arguments."""
-        grads = gradients_of(self.call, self.requests, part, states=self.states)
-        return grads[0] if self.chosen.single else grads
+        grads = gradients_of(self.call, self.numbers, part, states=self.states)
+        return grads[0] if self.single else grads
 
 
 def check_scalar(name: str, has_aux: bool, out: Any) -> None:

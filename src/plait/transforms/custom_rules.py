@@ -20,7 +20,7 @@ from .call.gather import gather
 from .call.policy import STRUCTURE, Crossing, ValuesOnly, usual_or_values
 from .call.prefixes import is_graph_leaf
 from .rule_calls import RuleCall, cotangents_as_objects
-from .selections import DiffState, check_distinct, check_positions, check_updates
+from .selections import DiffState, check_argnums
 from .tangent_trees import flatten_like, zero_tangent
 
 
@@ -114,10 +114,7 @@ class _Custom(RuledFunction):
 
     def __init__(self, fun: Any, nondiff_argnums: tuple[Any, ...], crossing: Crossing) -> None:
         check_function(fun, self._name)
-        check_positions(self._name, "nondiff_argnums", nondiff_argnums)
-        check_distinct(self._name, "nondiff_argnums", nondiff_argnums)
-        if not crossing.updates:
-            check_updates(self._name, "nondiff_argnums", nondiff_argnums)
+        check_argnums(self._name, "nondiff_argnums", nondiff_argnums, updates=crossing.updates)
         functools.update_wrapper(self, fun)
         self._fun, self._nondiff, self._crossing = fun, nondiff_argnums, crossing
         self._symbolic = False

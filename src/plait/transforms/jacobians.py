@@ -16,11 +16,11 @@ import jax
 
 from ..core.objects.state import State
 from ..core.objects.variables import Variable
-from .autodiff import Chosen, Differentiated, check_pair, check_scalar
+from .autodiff import Differentiated, check_pair, check_scalar
 from .call.functions import check_function, curried
 from .call.policy import STRUCTURE, Crossing
 from .call.prefixes import is_graph_leaf
-from .selections import DIFFERENTIATED, DiffState
+from .selections import DIFFERENTIATED, DiffState, check_argnums
 from .tangent_trees import flatten_like, state_of_values
 from .tangents import check_tuple
 
@@ -167,25 +167,21 @@ def hvp(
         [[2.0], [6.0]]
     """
     check_function(f, "hvp")
-    chosen = Chosen.of("hvp", argnums, crossing)
+    check_argnums("hvp", "argnums", argnums, updates=crossing.updates)
     check = functools.partial(check_scalar, "hvp", has_aux)
 
     @functools.wraps(f)
     def of(primals: Any, tangents: Any) -> Any:
         check_tuple("hvp", "primals", primals, None)
         this = Differentiated(
-            "hvp", f, tuple(primals), {}, chosen, has_aux=has_aux, crossing=crossing, check_output=check
+            "hvp", f, tuple(primals), {}, argnums, has_aux=has_aux, crossing=crossing, check_output=check
         )
-        if not chosen.single:
-            check_tuple("hvp", "tangents", tangents, len(chosen.argnums))
-        moves = _direction(this, (tangents,) if chosen.single else tangents)
+        if not this.single:
+            check_tuple("hvp", "tangents", tangents, len(this.numbers))
+        moves = _direction(this, (tangents,) if this.single else tangents)
 
         def gradient(differentiated: list[Any]) -> Any:
-            def scalar(differentiated: list[Any]) -> Any:
-                value, rest = this.scalar(differentiated)
-                return value, (value, rest)
-
-            return jax.grad(scalar, has_aux=True)(differentiated)
+            return jax.value_and_grad(this.scalar, has_aux=True)(differentiated)[::-1]
 
         def product(inputs: list[Any], moves: list[Any]) -> Any:
             return jax.jvp(gradient, (inputs,), (moves,), has_aux=True)[1:]
@@ -207,7 +203,7 @@ def _lift(
     **options: Any,
 ) -> Callable[..., Any]:
     check_function(f, name)
-    chosen = Chosen.of(name, argnums, crossing)
+    check_argnums(name, "argnums", argnums, updates=crossing.updates)
     allow_int = options.get("allow_int", False)
 
     @functools.wraps(f)
@@ -221,7 +217,7 @@ def _lift(
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         this = Differentiated(
-            name, of_values, args, kwargs, chosen, has_aux=has_aux, crossing=crossing, allow_int=allow_int
+            name, of_values, args, kwargs, argnums, has_aux=has_aux, crossing=crossing, allow_int=allow_int
         )
 
         def pure(differentiated: list[Any]) -> Any:
@@ -255,7 +251,7 @@ def _as_values(out: Any) -> Any:
 
 def _direction(of: Differentiated, tangents: Sequence[Any]) -> list[Any]:
     """The tangent of each differentiated value, from tangents in the structure of the differentiated arguments."""
-    chosen = {request.argnum: tangent for request, tangent in zip(of.requests, tangents, strict=True)}
+    chosen = dict(zip(of.numbers, tangents, strict=True))
     call = of.call
     tree = tuple(chosen[n] if n in chosen else _zeros(argument) for n, argument in enumerate(of.args))
     port = call.ports.index(DIFFERENTIATED)

@@ -30,7 +30,7 @@ from .call.names import argument_name, parameter_names
 from .call.outcome import Address, Outcome
 from .call.policy import Crossing
 from .call.prefixes import is_graph_leaf
-from .selections import DIFFERENTIATED, LEFT_ALONE, DiffState, as_prefix, check_distinct
+from .selections import DIFFERENTIATED, DiffState, check_argnums, spread_filters
 from .tangent_trees import leaves_like, shapes_of, state_of
 
 # The port of all outputs.
@@ -66,19 +66,14 @@ class RuleCall:
         self.name, self.fun = name, fun  # the body references it weakly
         args = _resolve_arguments(name, fun, args, kwargs)
         count = len(args)
-        check_distinct(name, "nondiff_argnums", nondiff_argnums, count)
+        check_argnums(name, "nondiff_argnums", nondiff_argnums, updates=crossing.updates, count=count)
         self.fixed = {number % count for number in nondiff_argnums if not isinstance(number, DiffState)}
-        filters: dict[int, Any] = {
-            each.argnum % count: each.filter for each in nondiff_argnums if isinstance(each, DiffState)
-        }
+        filters: dict[int, Any] = {number: ... for number in range(count) if number not in self.fixed}
+        filters |= {each.argnum % count: each.filter for each in nondiff_argnums if isinstance(each, DiffState)}
         args = tuple(Static(a) if i in self.fixed and not _has_arrays(a) else a for i, a in enumerate(args))
         if crossing.updates:
             _check_no_fixed_objects(name, fun, args, self.fixed)
-        ins = [
-            LEFT_ALONE if number in self.fixed else as_prefix(leaf, filters.get(number, ...))
-            for number, argument in enumerate(args)
-            for leaf in jax.tree_util.tree_leaves(argument, is_leaf=is_graph_leaf)
-        ]
+        ins = spread_filters(args, {}, filters)
         rules = {"writes": OUT, "all_values": True, "returns_inputs": True}
         self._call: Call | None = (call := Call(name, fun, args, ins=ins, outs=OUT, crossing=crossing, **rules))
         self.body, self.structure = call.body, call.gathered.structure

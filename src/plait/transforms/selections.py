@@ -4,7 +4,7 @@ U25)"""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -56,31 +56,44 @@ def number_of(argnum: int | DiffState) -> int:
     return argnum.argnum if isinstance(argnum, DiffState) else argnum
 
 
-def check_positions(name: str, option: str, argnums: Sequence[Any]) -> None:
-    """Raise if an entry is neither a position nor a ``DiffState``.
+def check_argnums(
+    name: str, option: str, argnums: Any, *, updates: bool, count: int | None = None
+) -> tuple[int | DiffState, ...]:
+    """The given positions and ``DiffState``s as a tuple.
+
+    Args:
+        argnums: one or several.
+        updates: whether structure is carried; otherwise there is no selection by filter. (section 9)
+        count: the number of positional arguments, once it is known.
 
     Raises:
-        ArgumentError: an entry is a module, a variable, or anything else.
+        ArgumentError: an entry is neither a position nor a ``DiffState``, a ``DiffState`` is not possible, a position
+            is repeated, or a negative position is out of range.
+        ArgumentTypeError: there are fewer positional arguments.
     """
-    example = 0 if option == "argnums" else (0,)
-    for argnum in argnums:
+    given = tuple(argnums) if isinstance(argnums, (tuple, list)) else (argnums,)
+    for argnum in given:
         if is_graph_leaf(argnum) or not (isinstance(argnum, DiffState) or hasattr(argnum, "__index__")):
             raise ArgumentError(
                 f"{name} takes the positions of arguments",
                 at=option,
                 found=describe_type(argnum),
                 expected="an integer, or a plait.DiffState(position, filter)",
-                do=f"pass the position of the argument: plait.{name}(f, {option}={example})",
+                do=f"pass the position of the argument: plait.{name}(f, {option}={0 if option == 'argnums' else (0,)})",
             )
+        if isinstance(argnum, DiffState) and not updates:
+            raise ArgumentError(
+                f"{name} with graph=False or graph_updates=False does not accept a DiffState",
+                at=option,
+                found=repr(argnum),
+                expected="an integer: the derivative of a module is then a module",
+                do=f"pass {argnum.argnum}, or use graph_updates=True",
+            )
+    _check_distinct(name, option, given, count)
+    return given
 
 
-def check_distinct(name: str, option: str, argnums: Sequence[int | DiffState], count: int | None = None) -> None:
-    """Raise if a position occurs twice or, given the number of arguments, does not exist.
-
-    Raises:
-        ArgumentError: a position is repeated, or a negative position is out of range.
-        ArgumentTypeError: there are fewer positional arguments.
-    """
+def _check_distinct(name: str, option: str, argnums: Sequence[int | DiffState], count: int | None) -> None:
     numbers = [number_of(argnum) for argnum in argnums]
     if count is not None:
         for number in numbers:
@@ -103,43 +116,17 @@ def check_distinct(name: str, option: str, argnums: Sequence[int | DiffState], c
         )
 
 
-def check_updates(name: str, option: str, argnums: Sequence[int | DiffState]) -> None:
-    """Raise for a selection by filter if only values are carried. (section 9)
-
-    Raises:
-        ArgumentError: an entry is a ``DiffState``.
-    """
-    for argnum in argnums:
-        if isinstance(argnum, DiffState):
-            raise ArgumentError(
-                f"{name} with graph=False or graph_updates=False does not accept a DiffState",
-                at=option,
-                found=repr(argnum),
-                expected="an integer: the derivative of a module is then a module",
-                do=f"pass {argnum.argnum}, or use graph_updates=True",
-            )
+def spread_filters(args: tuple[Any, ...], kwargs: dict[str, Any], filters: Mapping[int, FilterLiteral]) -> list[Any]:
+    """The prefix of each leaf of the arguments: which part of it is differentiated, by the filters of some of them."""
+    spread = [
+        _as_prefix(leaf, filters[number]) if number in filters else LEFT_ALONE
+        for number, argument in enumerate(args)
+        for leaf in jax.tree_util.tree_leaves(argument, is_leaf=is_graph_leaf)
+    ]
+    return spread + [LEFT_ALONE] * len(jax.tree_util.tree_leaves(kwargs, is_leaf=is_graph_leaf))
 
 
-def resolve(name: str, argnum: int | DiffState, count: int, updates: bool) -> DiffState:
-    """The full request: a non-negative position, and a filter."""
-    if not updates:
-        check_updates(name, "argnums", [argnum])
-    request = argnum if isinstance(argnum, DiffState) else DiffState(argnum, Param if updates else ...)
-    return DiffState(request.argnum % count, request.filter)
-
-
-def spread_requests(args: tuple[Any, ...], kwargs: dict[str, Any], requests: Sequence[DiffState]) -> list[Any]:
-    """The prefix of each leaf of the arguments: which part of it is differentiated."""
-    filters = {request.argnum: request.filter for request in requests}
-    spread: list[Any] = []
-    for number, argument in enumerate(args):
-        for leaf in jax.tree_util.tree_leaves(argument, is_leaf=is_graph_leaf):
-            spread.append(as_prefix(leaf, filters[number]) if number in filters else LEFT_ALONE)
-    rest = jax.tree_util.tree_leaves(kwargs, is_leaf=is_graph_leaf)
-    return spread + [LEFT_ALONE] * len(rest)
-
-
-def as_prefix(leaf: Any, filter: FilterLiteral) -> Any:
+def _as_prefix(leaf: Any, filter: FilterLiteral) -> Any:
     """Which leaves of an object are differentiated; variables and arrays are differentiated as a whole."""
     if filter is ... or isinstance(leaf, Variable) or not is_graph_leaf(leaf):
         return DIFFERENTIATED
@@ -234,17 +221,18 @@ def _what_to_select(number: int, kinds: Sequence[type | None]) -> str:
     return f"select variables that the argument has: argnums=plait.DiffState({number}, {name_of_class(kind)})"
 
 
-def gradients_of(call: Call, requests: Sequence[DiffState], part: Sequence[Any], *, states: bool) -> tuple[Any, ...]:
-    """The gradient of each request.
+def gradients_of(call: Call, wanted: Sequence[int], part: Sequence[Any], *, states: bool) -> tuple[Any, ...]:
+    """The gradients of some arguments.
 
     Args:
+        wanted: their positions.
         part: the gradients, in the order of the differentiated port.
         states: whether the gradient of a module is a ``State``; otherwise it is a module.
     """
     port, supply = call.ports.index(DIFFERENTIATED), iter(part)
     values = [next(supply) if own == port else None for own in call.body.value_ports]
     plain = [next(supply) if own == port else None for own in call.body.plain_ports]
-    structure, wanted = call.gathered.structure, [request.argnum for request in requests]
+    structure = call.gathered.structure
     arguments = structure.children()[0].children()
     if not states and any(arguments[number].roots for number in wanted):
         gradients = rebuild(structure, values, plain)[0]

@@ -17,7 +17,7 @@ from jax.tree_util import Partial
 
 from ..errors import ArgumentError, ArgumentTypeError
 from ..words import describe_type
-from .autodiff import Chosen, Differentiated, check_pair
+from .autodiff import Differentiated, check_pair
 from .call.enter import rebuild
 from .call.functions import check_function, curried
 from .call.gather import Structure
@@ -187,10 +187,9 @@ class _OfValues(Differentiated):
     def __init__(
         self, name: str, f: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, crossing: Crossing
     ) -> None:
-        chosen = Chosen(tuple(range(len(primals))), single=False)
         check = functools.partial(check_pair, name) if has_aux else None
         options: Any = {"has_aux": has_aux, "crossing": ValuesOnly(crossing), "allow_int": True, "check_output": check}
-        super().__init__(name, f, primals, {}, chosen, **options)
+        super().__init__(name, f, primals, {}, tuple(range(len(primals))), **options)
         self.has_aux, self.structure = has_aux, self.call.gathered.structure
 
     def run(self, derivative: Callable[..., Any], *inputs: Any) -> Any:
