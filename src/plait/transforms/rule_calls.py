@@ -86,10 +86,6 @@ class RuleCall:
         self.shapes = shapes_of(values)
         self.inputs: Any = dict(zip(self.labels, [*values, *call.gathered.plain], strict=True))
 
-    def argument_structures(self) -> list[Structure]:
-        """The structure of each argument."""
-        return self.structure.children()[0].children()
-
     def in_order(self, inputs: dict[str, Any]) -> tuple[list[Any], list[Any]]:
         """The values of the objects, and the plain leaves."""
         found, count = [inputs[label] for label in self.labels], len(self.body.value_ports)
@@ -175,8 +171,8 @@ class RuleCall:
 
     def _only_objects(self, arguments: Sequence[Any]) -> list[Any]:
         """The arguments, with ``None`` for those without objects."""
-        pairs = zip(arguments, self.argument_structures(), strict=True)
-        return [argument if structure.roots else None for argument, structure in pairs]
+        pairs = zip(arguments, self.structure.arguments(), strict=True)
+        return [argument if structure.roots else None for argument, (structure, *_) in pairs]
 
     def tangents_by_label(self, returned: Any) -> dict[str, Any]:
         """The results of a backward rule for each input; ``None`` means zero.
@@ -185,8 +181,8 @@ class RuleCall:
             ArgumentTypeError: the result is not a tuple with an entry for each differentiable argument, or an entry has
                 a different structure.
         """
-        structures = self.argument_structures()
-        count = len(structures) - len(self.fixed)
+        arguments = self.structure.arguments()
+        count = len(arguments) - len(self.fixed)
         if not isinstance(returned, (tuple, list)) or len(returned) != count:
             raise ArgumentTypeError(
                 "custom_vjp: the backward rule did not return one tangent for each differentiable argument",
@@ -197,7 +193,7 @@ class RuleCall:
         values: list[Any] = []
         plain: list[Any] = []
         supply, names = iter(returned), parameter_names(self.fun)
-        for number, argument in enumerate(structures):
+        for number, (argument, *_) in enumerate(arguments):
             name, given = names.at(number), None if number in self.fixed else next(supply)
             for tangent, graphdef in zip(_spread(given, argument.treedef, name), argument.graphdefs, strict=True):
                 if graphdef is None:

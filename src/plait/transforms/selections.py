@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from .._compat import trace_state
 from ..core.graph.flatten import path_of
+from ..core.graph.graphdef import GraphDef, VariableDef
 from ..core.objects.named import Sentinel
 from ..core.objects.rngs import RngState
 from ..core.objects.state import FlatState, State
@@ -147,8 +148,10 @@ def check_differentiable(name: str, call: Call) -> None:
                 continue
             do = "pass allow_int=True"
             if call.body.structural:  # otherwise there is no DiffState
+                arguments = enumerate(call.gathered.structure.arguments())
+                number = next(number for number, argument in arguments if position in argument.values)
                 do = (
-                    f"exclude it: argnums=plait.DiffState({_argument_of(call, position)}, plait.All(plait.Param, "
+                    f"exclude it: argnums=plait.DiffState({number}, plait.All(plait.Param, "
                     "lambda path, v: jnp.issubdtype(v.dtype, jnp.inexact))), use a variable type other than Param, or "
                     + do
                 )
@@ -161,25 +164,6 @@ def check_differentiable(name: str, call: Call) -> None:
             )
 
 
-def _argument_of(call: Call, position: int) -> int:
-    """The number of the argument that a value belongs to."""
-    structure, start = call.gathered.structure, 0
-    for number, argument in enumerate(structure.children()[0].children()):
-        start += sum(root.num_leaves for root in argument.roots)
-        if position < start:
-            return number
-    return 0
-
-
-def _chosen(call: Call) -> list[list[int]]:
-    """The positions of the differentiated values of each object."""
-    walk, port, start, found = call.gathered.walk, call.ports.index(DIFFERENTIATED), 0, []
-    for count in () if walk is None else walk.counts:
-        found.append([i for i in range(start, start + count) if call.body.value_ports[i] == port])
-        start += count
-    return found
-
-
 def warn_of_nothing(name: str, call: Call, count: int, given: Sequence[int | DiffState]) -> None:
     """Warn if nothing is differentiated, or if a given filter matches nothing.
 
@@ -189,20 +173,17 @@ def warn_of_nothing(name: str, call: Call, count: int, given: Sequence[int | Dif
     Warns:
         NothingSelectedWarning: names the argument, the filter, and the existing kinds.
     """
-    walk, parts, chosen = call.gathered.walk, call.gathered.structure.children()[0].children(), _chosen(call)
+    walk, arguments, port = call.gathered.walk, call.gathered.structure.arguments(), call.ports.index(DIFFERENTIATED)
     if walk is None:
         return
     asked = []
     for argnum in given:
-        number = number_of(argnum) % count
-        first = sum(len(part.roots) for part in parts[:number])
-        objects = slice(first, first + len(parts[number].roots))
-        is_empty = not parts[number].graphdefs.count(None) and not any(chosen[objects])
-        asked.append((argnum, number, objects, is_empty))
+        structure, values, plain = arguments[number_of(argnum) % count]
+        asked.append((argnum, structure, values, not plain and all(call.body.value_ports[i] != port for i in values)))
     are_all_empty = all(is_empty for *_, is_empty in asked)
-    for argnum, number, objects, is_empty in asked:
-        if is_empty and parts[number].roots and (are_all_empty or isinstance(argnum, DiffState)):
-            kinds = walk.types[sum(walk.counts[: objects.start]) : sum(walk.counts[: objects.stop])]
+    for argnum, structure, values, is_empty in asked:
+        if is_empty and structure.roots and (are_all_empty or isinstance(argnum, DiffState)):
+            number, kinds = number_of(argnum) % count, walk.types[values.start : values.stop]
             warn_nothing_selected(
                 name,
                 argnum.filter if isinstance(argnum, DiffState) else Param,
@@ -233,25 +214,23 @@ def gradients_of(call: Call, wanted: Sequence[int], part: Sequence[Any], *, stat
     values = [next(supply) if own == port else None for own in call.body.value_ports]
     plain = [next(supply) if own == port else None for own in call.body.plain_ports]
     structure = call.gathered.structure
-    arguments = structure.children()[0].children()
-    if not states and any(arguments[number].roots for number in wanted):
+    arguments = structure.arguments()
+    if not states and any(arguments[number].structure.roots for number in wanted):
         gradients = rebuild(structure, values, plain)[0]
         return tuple(gradients[number] for number in wanted)
-    rest = iter(plain)
-    objects = (_gradient(call, *pair, values) for pair in zip(call.gathered.roots, _chosen(call), strict=True))
-    found = [argument.unflatten(lambda *_: next(objects), (), rest) for argument in arguments]
-    return tuple(found[number] for number in wanted)
 
+    def gradient(graphdef: GraphDef, positions: list[int]) -> Any:
+        """Gradients with the classes, metadata and paths of their leaves."""
+        walk, trace = call.gathered.walk, trace_state.value
+        assert walk is not None
+        chosen = [position for position in positions if call.body.value_ports[position] == port]
+        leaves = []
+        for position in chosen:
+            cls, cell, value = walk.types[position], walk.cells[position], values[position]
+            leaves.append(value if cls is None else make_variable(cls, value, cell.metadata, trace))
+        if isinstance(graphdef, VariableDef):
+            return leaves[0] if leaves else State({})
+        return FlatState.from_sorted(tuple(path_of(walk.links[i]) for i in chosen), leaves).to_nested_state()
 
-def _gradient(call: Call, root: Any, chosen: Sequence[int], values: Sequence[Any]) -> Any:
-    """Gradients with the classes, metadata and paths of their leaves."""
-    walk, trace = call.gathered.walk, trace_state.value
-    assert walk is not None
-    leaves = []
-    for position in chosen:
-        cls, cell = walk.types[position], walk.cells[position]
-        gradient = values[position]
-        leaves.append(gradient if cls is None else make_variable(cls, gradient, cell.metadata, trace))
-    if isinstance(root, Variable):
-        return leaves[0] if leaves else State({})
-    return FlatState.from_sorted(tuple(path_of(walk.links[i]) for i in chosen), leaves).to_nested_state()
+    found = [arguments[number] for number in wanted]
+    return tuple(each.structure.unflatten(gradient, each.values, [plain[i] for i in each.plain]) for each in found)

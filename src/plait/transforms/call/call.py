@@ -245,19 +245,15 @@ class Call:
         """
         gathered, values = self.gathered, self.gathered.values()
         holders = collections.Counter(map(id, [*values, *gathered.plain]))
-        arguments = enumerate(gathered.structure.children()[0].children())
-        leaves = [(number in donated, root) for number, argument in arguments for root in argument.graphdefs]
-        objects = [is_given for is_given, root in leaves if root is not None for _ in range(root.num_leaves)]
-        plain = [is_given for is_given, root in leaves if root is None]
         types = () if gathered.walk is None else gathered.walk.types
-        of_values = [
-            is_given and cls is not None and holders[id(value)] == 1
-            for is_given, cls, value in zip(objects, types, values, strict=True)
-        ]
-        of_plain = [is_given and holders[id(x)] == 1 for is_given, x in zip(plain, gathered.plain, strict=True)]
-        positions = frozenset(position for position, is_given in enumerate(of_values) if is_given)
+        arguments = [each for number, each in enumerate(gathered.structure.arguments()) if number in donated]
+        candidates = [i for each in arguments for i in each.values if types[i] is not None]
+        positions = frozenset(i for i in candidates if holders[id(values[i])] == 1)
+        plain = {i for each in arguments for i in each.plain if holders[id(gathered.plain[i])] == 1}
         check_writable(positions, gathered)
-        flags = self.body.grouped(of_values, of_plain)
+        flags = self.body.grouped(
+            [i in positions for i in range(len(values))], [i in plain for i in range(len(gathered.plain))]
+        )
         ports = [list(zip(*port, strict=True)) for port in zip(self.inputs, flags, strict=True)]
         given = [[x if is_given else None for x, is_given in port] for port in ports]
         kept = [[None if is_given else x for x, is_given in port] for port in ports]

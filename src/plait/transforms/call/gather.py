@@ -61,6 +61,14 @@ class Structure:
         graphdefs = iter(self.graphdefs)
         return [Structure(t, tuple(itertools.islice(graphdefs, t.num_leaves))) for t in self.treedef.children()]
 
+    def arguments(self) -> list[Argument]:
+        """The positional arguments, if this is the structure of ``(args, kwargs)``."""
+        found, values, plain = [], 0, 0
+        for each in self.children()[0].children():
+            parts = range(values, values := values + sum(root.num_leaves for root in each.roots))
+            found.append(Argument(each, parts, range(plain, plain := plain + each.graphdefs.count(None))))
+        return found
+
     def unflatten(self, make: Callable[[GraphDef, list[Any]], Any], values: Iterable[Any], plain: Iterable[Any]) -> Any:
         """The tree with these plain leaves, and with objects that ``make`` makes of graphdefs and their values."""
         values, plain = iter(values), iter(plain)
@@ -93,6 +101,14 @@ class Structure:
     def value_labels(self, roots: Sequence[str]) -> list[str]:
         """The path of each value, for objects with these names: ``model.layers[0].kernel``."""
         return [joined(roots[number], path) for number, path in self.leaf_paths()]
+
+
+class Argument(NamedTuple):
+    """The structure of an argument, and the positions of its values and plain leaves among those of all."""
+
+    structure: Structure
+    values: range
+    plain: range
 
 
 def _places(treedef: Any) -> list[Any]:
