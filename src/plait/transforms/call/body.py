@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -36,7 +37,7 @@ from .captures import captured_objects, watch_captured_containers
 from .enter import Entered
 from .gather import Parts, Structure, gather
 from .leave import Left
-from .loop_rules import Loop
+from .loop_rules import Loop, new_variable_error, warn_of_dropped
 from .names import joined
 from .outcome import INPUT, Address, Outcome
 from .prefixes import Carry, Prefix, is_graph_leaf
@@ -157,6 +158,10 @@ class Body:
             return gather(out).parts()
         return Parts(left.output, left.raws, [leaf for leaf in left.leaves if not is_graph_leaf(leaf)])
 
+    def drops(self, port: Any) -> bool:
+        """Whether writes to values of a port are lost: all iterations of a loop share them."""
+        return self.loop is not None and port is None
+
     def labels(self) -> tuple[list[str], list[str]]:
         """The user's names of the objects and plain leaves of the arguments."""
         return self.structure.labels(self.f())
@@ -198,7 +203,7 @@ class Body:
         ]
         if not new:
             return left
-        prefixes = (*self.prefixes, *self.output_prefixes(out))
+        prefixes = (*self.prefixes, *itertools.compress(self.outs.spread(out), map(is_graph_leaf, left.leaves)))
         axes = [(leaf, left.prefix(number, prefixes)) for number, leaf in new]
         for leaf, axis in axes:
             if isinstance(axis, int):
@@ -217,19 +222,13 @@ class Body:
                 try:
                     dropped[position] = drop_axis(variable, axis % rank, self.axis_metadata)
                 except AxisNameMismatchError as error:
-                    at = f"{self.value_labels()[position]}, {error.parts['at']}"
-                    parts = {**error.parts, "at": at}
+                    parts = {**error.parts, "at": f"{self.value_labels()[position]}, {error.parts['at']}"}
                     raise AxisNameMismatchError(f"{self.name}: {error.message}", **parts) from None
         return dropped
 
     def _put_axis(self, variable: Variable[Any], axis: int, dropped: Any) -> None:
         rank = np.ndim(variable._cell.raw) + 1
         put_axis(variable, axis % rank, self.axis_metadata, dropped)
-
-    def output_prefixes(self, out: Any) -> list[Any]:
-        """The prefix of each object of the output."""
-        leaves = jax.tree_util.tree_leaves(out, is_leaf=is_graph_leaf)
-        return [p for p, leaf in zip(self.outs.spread(out), leaves, strict=True) if is_graph_leaf(leaf)]
 
 
 class _Sorting:
@@ -241,15 +240,15 @@ class _Sorting:
         self.outputs: tuple[list[Any], ...] = tuple([] for _ in body.ports)
         self.replaced = {} if body.loop is None else body.loop.replaced(left, out)
         self.spread = body.outs.spread(out)
-        self.object_prefixes = [p for p, g in zip(self.spread, left.output.graphdefs, strict=True) if g is not None]
-        self.prefixes = (*body.prefixes, *self.object_prefixes)
+        self.prefixes = (*body.prefixes, *itertools.compress(self.spread, map(is_graph_leaf, left.leaves)))
         # Positions of carried values: they are always returned, at the same position.
         self.carried: dict[int, Address] = {}
         self.slots = {id(variable): position for position, variable in self.replaced.items()}
         self.carried_plain: list[Address] = []
         if body.loop is not None and Carry in body.ports:
             self._carry(body.ports.index(Carry), inputs)
-        self._check_output_aliasing(out)
+        if left.output.roots and not body.returns_inputs:
+            self._check_output_aliasing()
 
     def _carry(self, port: int, inputs: Sequence[Sequence[Any]]) -> None:
         carried = self.outputs[port]
@@ -296,21 +295,15 @@ class _Sorting:
         body, written, unwritten, dropped = self.body, [], [], []
         for position, (raw, before) in enumerate(zip(self.left.after, self.values, strict=True)):
             if raw is not before or position in body.donated:
-                if body.loop is not None and body.loop.drops(body.ports[body.value_ports[position]]):
+                if body.drops(body.ports[body.value_ports[position]]):
                     dropped.append(position)
                     continue
                 written.append((position, self._send_back(position, raw)))
             elif body.all_values and (body.structural or self.left.variables[position] is not None):
                 unwritten.append((position, self._send_back(position, raw)))
-        self._warn_of_dropped(dropped)
+        if dropped:
+            warn_of_dropped(body.name, body.value_labels(), self.left, dropped)
         return written, unwritten
-
-    def _warn_of_dropped(self, positions: Sequence[int]) -> None:
-        if positions and self.body.loop is not None:
-            labels = self.body.value_labels()
-            variables = [self.left.variables[position] for position in positions]
-            kinds = [jax.Array if variable is None else type(variable) for variable in variables]
-            self.body.loop.warn_of_dropped([labels[position] for position in positions], kinds)
 
     def _send_back(self, position: int, value: Any) -> Address:
         if position in self.carried:
@@ -329,15 +322,15 @@ class _Sorting:
         if kept is not None and (kept == position or self._is_itself_outside(kept, prefix)):
             return Address(INPUT, kept)
         if position is not None:
-            if body.loop is not None and body.loop.drops(prefix):
-                self._warn_of_dropped([position])
+            if body.drops(prefix):
+                warn_of_dropped(body.name, body.value_labels(), left, [position])
                 return Address(INPUT, position)
             return self._send_back(position, raw)
-        if body.loop is not None and (prefix is Carry or body.loop.drops(prefix)):
+        if body.loop is not None and (prefix is Carry or prefix is None):
             labels, root = body.labels()[0], left.root(leaf)
             owner = labels[root] if root < len(labels) else "the output"
             place = joined(owner, path_of(left.walk.links[leaf]))
-            raise body.loop.new_variable(left.walk.leaves[leaf], place, prefix)
+            raise new_variable_error(body.name, left.walk.leaves[leaf], place, prefix)
         if body.writes is not OWN and leaf < left.argument_count:
             prefix = body.writes
         return self._send(body.ports.index(prefix), raw)
@@ -365,15 +358,12 @@ class _Sorting:
         self.outputs[port].append(value)
         return Address(port, len(self.outputs[port]) - 1)
 
-    def _check_output_aliasing(self, out: Any) -> None:
+    def _check_output_aliasing(self) -> None:
         """An input variable must not be returned with a different prefix. (rule X3)"""
-        if not self.object_prefixes or self.body.returns_inputs:
-            return
-        pairs, _ = jax.tree_util.tree_flatten_with_path(out, is_leaf=is_graph_leaf)
-        objects = [(path, leaf) for path, leaf in pairs if is_graph_leaf(leaf)]
         treatments = [
             Treatment(f"output{jax.tree_util.keystr(path)}", leaf, prefix)
-            for (path, leaf), prefix in zip(objects, self.object_prefixes, strict=True)
+            for path, leaf, prefix in zip(self.left.output.places(), self.left.leaves, self.spread, strict=True)
+            if is_graph_leaf(leaf)
         ]
         known = {
             id(variable): (self.body.ports[self.body.value_ports[i]], "the arguments")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -77,13 +78,9 @@ class Loop:
                 do="return a carry with the same structure as the input carry",
             )
         slots = collections.Counter(id(item) for _, item in new)
-        met = collections.Counter(
-            part.index
-            for root in left.entered.structure.roots
-            for part in iter_parts(root)
-            if isinstance(part, NodeRef)
-        )
-        shared = {id(left.entered.index_ref[index]) for index in met if index is not None}
+        parts = itertools.chain.from_iterable(map(iter_parts, left.entered.structure.roots))
+        indices: list[Any] = [part.index for part in parts if isinstance(part, NodeRef)]
+        shared = {id(left.entered.index_ref[index]) for index in indices}
         found: dict[int, Any] = {}
         for (path, first), (_, second) in zip(old, new, strict=True):
             if first is second or not (is_graph_leaf(first) or is_graph_leaf(second)):
@@ -154,41 +151,43 @@ class Loop:
                     do="make the change before or after the loop; JAX traces the body of a loop only once",
                 )
 
-    def drops(self, port: Any) -> bool:
-        """Whether writes to values of a port are lost."""
-        return port is None
 
-    def warn_of_dropped(self, labels: list[str], kinds: list[type]) -> None:
-        """Warn of writes to variables, or array attributes, that all iterations share.
+def warn_of_dropped(name: str, labels: Sequence[str], left: Left, positions: Sequence[int]) -> None:
+    """Warn of writes to variables, or array attributes, that all iterations share.
 
-        Warns:
-            LostUpdateWarning: names the paths.
-        """
-        warn(
-            LostUpdateWarning,
-            f"{self.name}: an iteration writes to a value that all iterations share, and the new value is discarded",
-            at=first_few(labels, 5),
-            found="a new value, with axis None",
-            expected="a value that is only read; every iteration starts from the initial one",
-            do="carry it, with these axes for the argument: plait.StateAxes({"
-            + ", ".join(f"{name_of_class(kind)}: plait.Carry" for kind in dict.fromkeys(kinds))
-            + ", ...: None}); or give it an axis",
-        )
+    Args:
+        labels: the path of each value.
+        positions: those that were written.
 
-    def new_variable(self, leaf: Any, place: str, prefix: Any) -> ArgumentTypeError:
-        """The error for a variable that an iteration adds to the carry, or to what all iterations share."""
-        kind, other = name_of_class(type(leaf)), "plait.Carry" if prefix is Carry else "None"
-        axes = f"plait.StateAxes({{{kind}: 0, ...: {other}}})"
-        return ArgumentTypeError(
-            f"{self.name}: an iteration changed the structure of "
-            + ("the carry" if prefix is Carry else "an object that all iterations share"),
-            at=place,
-            found=f"a new {type(leaf).__name__}",
-            expected="the same variables before and after",
-            do=_INSTEAD_OF_NEW_VARIABLES.get(
-                self.name, f"create the variable before the loop, or give it an axis: {axes}"
-            ),
-        )
+    Warns:
+        LostUpdateWarning: names the paths.
+    """
+    variables = [left.variables[position] for position in positions]
+    kinds = dict.fromkeys(jax.Array if variable is None else type(variable) for variable in variables)
+    warn(
+        LostUpdateWarning,
+        f"{name}: an iteration writes to a value that all iterations share, and the new value is discarded",
+        at=first_few([labels[position] for position in positions], 5),
+        found="a new value, with axis None",
+        expected="a value that is only read; every iteration starts from the initial one",
+        do="carry it, with these axes for the argument: plait.StateAxes({"
+        + ", ".join(f"{name_of_class(kind)}: plait.Carry" for kind in kinds)
+        + ", ...: None}); or give it an axis",
+    )
+
+
+def new_variable_error(name: str, leaf: Any, place: str, prefix: Any) -> ArgumentTypeError:
+    """The error for a variable that an iteration adds to the carry, or to what all iterations share."""
+    kind, other = name_of_class(type(leaf)), "plait.Carry" if prefix is Carry else "None"
+    axes = f"plait.StateAxes({{{kind}: 0, ...: {other}}})"
+    return ArgumentTypeError(
+        f"{name}: an iteration changed the structure of "
+        + ("the carry" if prefix is Carry else "an object that all iterations share"),
+        at=place,
+        found=f"a new {type(leaf).__name__}",
+        expected="the same variables before and after",
+        do=_INSTEAD_OF_NEW_VARIABLES.get(name, f"create the variable before the loop, or give it an axis: {axes}"),
+    )
 
 
 _BEFORE = "create the variable before the loop; or use plait.scan, which can stack what each iteration creates"
