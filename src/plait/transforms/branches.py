@@ -133,10 +133,12 @@ class _Branch:
 
 def _explain(kept: Sequence[_Branch], branches: tuple[Callable[..., Any], ...]) -> None:
     """Raise an error that shows how two branches differ."""
-    first, *others = kept
-    for number, other in enumerate(others, 1):
-        if first.traces.latest is not None and other.traces.latest is not None:
-            _check_alike(first.body, first.traces.latest, other.traces.latest, _title(branches, 0, number))
+    names = [getattr(branch, "__name__", "") for branch in branches]
+    titles = [f"branch {number}" + (f" ({name})" if name else "") for number, name in enumerate(names)]
+    body, mine = kept[0].body, kept[0].traces.latest
+    for title, branch in zip(titles[1:], kept[1:], strict=True):
+        if mine is not None and branch.traces.latest is not None:
+            _check_alike(body, mine, branch.traces.latest, [titles[0], title])
 
 
 def _check_alike(body: Body, mine: Any, other: Any, titles: list[str]) -> None:
@@ -161,11 +163,6 @@ def _check_alike(body: Body, mine: Any, other: Any, titles: list[str]) -> None:
 
 def _show_types(types: tuple[Any, ...]) -> str:
     return ", ".join(f"{dtype}{list(shape)}" for shape, dtype in types) or "nothing"
-
-
-def _title(branches: tuple[Callable[..., Any], ...], *numbers: int) -> list[str]:
-    names = [getattr(branches[number], "__name__", "") for number in numbers]
-    return [f"branch {number}" + (f" ({name})" if name else "") for number, name in zip(numbers, names, strict=True)]
 
 
 def _raise_different(body: Body, before: Outcome, after: Outcome, titles: list[str]) -> NoReturn:

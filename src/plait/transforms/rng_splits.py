@@ -43,17 +43,11 @@ class StreamBackup:
     count: jax.Array | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class SplitBackups:
+class SplitBackups(tuple[StreamBackup, ...]):
     """The streams that a call split or forked, and the state to restore them to.
 
     An iterable for ``restore_rngs``, and a context manager that restores on exit.
     """
-
-    backups: Sequence[StreamBackup]
-
-    def __iter__(self) -> Iterator[StreamBackup]:
-        return iter(self.backups)
 
     def __enter__(self) -> SplitBackups:
         return self
@@ -250,14 +244,9 @@ class _Rule:
     """One rule of ``with_rngs``: what happens to the streams that a filter matches."""
 
     def __init__(self, action: str, filter: FilterLiteral, rewrite: Rewrite) -> None:
-        self.action = action
-        self.filter = filter
+        self.action, self.filter, self.rewrite = action, filter, rewrite
         self.matches = to_predicate(filter)
-        self.rewrite = rewrite
-
-    @property
-    def is_specific(self) -> bool:
-        return self.filter is not ... and self.filter is not True
+        self.is_specific = filter is not ... and filter is not True
 
 
 def _rule_for(rules: Sequence[_Rule], path: Path, stream: RngStream) -> Rewrite | None:
@@ -341,7 +330,13 @@ def _changed(node: Any, choose: Choose) -> SplitBackups:
     """The chosen streams changed in place."""
     draws = _draws(node, choose)
     for stream, key, _ in draws:
-        _check_fits(stream, key)
+        if stream.key.ref and key.shape != stream.key.shape:
+            raise ArgumentError(
+                f"the stream {stream.tag!r} stores its key in a reference, whose shape cannot change",
+                found=f"a key of shape {stream.key.shape} that would become {key.shape}",
+                expected="a variable without a reference",
+                do=f"create a new node: plait.split_rngs(node, splits={key.shape}, graph_updates=False)",
+            )
     backups = [StreamBackup(stream, stream.key.get_value(), count) for stream, _, count in draws]
     for stream, key, _ in draws:
         set_key(stream, key)
@@ -365,17 +360,6 @@ def check_stream_trace(stream: RngStream) -> None:
     """Raise if a stream belongs to another trace."""
     for variable in (stream.key, stream.count):
         check_trace(variable._cell.trace, variable, f"change the stream {stream.tag!r} through its")
-
-
-def _check_fits(stream: RngStream, key: jax.Array) -> None:
-    """Raise if the shape of a key in a JAX reference would change."""
-    if stream.key.ref and key.shape != stream.key.shape:
-        raise ArgumentError(
-            f"the stream {stream.tag!r} stores its key in a reference, whose shape cannot change",
-            found=f"a key of shape {stream.key.shape} that would become {key.shape}",
-            expected="a variable without a reference",
-            do=f"create a new node: plait.split_rngs(node, splits={key.shape}, graph_updates=False)",
-        )
 
 
 def set_key(stream: RngStream, key: jax.Array) -> None:

@@ -45,7 +45,8 @@ def warn_about_captures(f: Callable[..., Any], name: str) -> None:
     Warns:
         CapturedModelWarning: names the Python variables that hold them.
     """
-    captured = sorted({label for label, value in _captured(f) if _holds_arrays(value)})
+    found = ((label, value) for label, value in _read(f) if not isinstance(value, _CALLED))
+    captured = sorted({label for label, value in found if _holds_arrays(value)})
     if captured:
         warn(
             CapturedModelWarning,
@@ -102,19 +103,9 @@ _CALLED = (*FUNCTIONS, MethodType)
 _NO_OBJECTS = frozenset({int, float, str, bool, type(None), BuiltinFunctionType})
 
 
-def _captured(f: Any) -> Iterator[tuple[str, Any]]:
-    """The objects that a function reads by a name, without those that it calls."""
-    if is_graph_leaf(f):
-        yield f"the {type(f).__name__} itself", f
-    else:
-        yield from ((label, value) for label, value in _read(f) if not isinstance(value, _CALLED))
-
-
 def _search(f: Any, structure: Structure | None) -> Iterator[tuple[str, Any]]:
     """The objects that a function, the methods of its arguments and the functions that they lead to read by a name;
     ``_TOO_MANY`` for those of further functions."""
-    if is_graph_leaf(f):
-        yield f"the {type(f).__name__} itself", f
     found = [f] if structure is None else [f, *_functions_in(structure)]
     seen = {id(getattr(each, "__func__", each)) for each in found}
     for each in found:
@@ -132,6 +123,8 @@ def _search(f: Any, structure: Structure | None) -> Iterator[tuple[str, Any]]:
 def _read(f: Any) -> Iterator[tuple[str, Any]]:
     """The objects and functions that a function reads by a name, or that come with it."""
     owner = None
+    if is_graph_leaf(f):
+        yield f"the {type(f).__name__} itself", f
     if isinstance(f, RuledFunction):
         yield from (("", each) for each in f.functions)
     if isinstance(f, functools.partial):
@@ -141,7 +134,7 @@ def _read(f: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(f, MethodType):
         f, owner = f.__func__, f.__self__
     wrapped = getattr(f, "__wrapped__", None)
-    if wrapped is not None:
+    if wrapped is not None and not is_graph_leaf(wrapped):
         yield from _read(wrapped if owner is None else MethodType(wrapped, owner))
     if not isinstance(f, FunctionType) or (wrapped is not None and not is_users(f)):
         return

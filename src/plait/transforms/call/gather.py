@@ -93,9 +93,7 @@ class Structure:
 
     def labels(self, f: Callable[..., Any]) -> tuple[list[str], list[str]]:
         """The user's names of the objects and plain leaves of ``(args, kwargs)``: ``models[0]``, ``batch["x"]``."""
-        names = parameter_names(f)
-        labels = [argument_name(path, names) for path in self.places()]
-        pairs = list(zip(labels, self.graphdefs, strict=True))
+        pairs = list(zip(_leaf_names(self.treedef, f), self.graphdefs, strict=True))
         return [label for label, g in pairs if g is not None], [label for label, g in pairs if g is None]
 
     def value_labels(self, roots: Sequence[str]) -> list[str]:
@@ -116,15 +114,10 @@ def _places(treedef: Any) -> list[Any]:
     return [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
 
 
-def root_names(treedef: Any, flags: Sequence[bool], f: Callable[..., Any] | None) -> list[str]:
-    """The names of the objects of ``(args, kwargs)``: ``model``, or ``args[0]`` where the function is not known.
-
-    Args:
-        flags: which leaves are objects.
-    """
+def _leaf_names(treedef: Any, f: Callable[..., Any] | None) -> list[str]:
+    """The names of the leaves of ``(args, kwargs)``: ``model``, or ``args[0]`` where the function is not known."""
     names = ParameterNames() if f is None else parameter_names(f)
-    places = zip(_places(treedef), flags, strict=True)
-    return [argument_name(path, names) if len(path) > 1 else "" for path, is_object in places if is_object]
+    return [argument_name(path, names) if len(path) > 1 else "" for path in _places(treedef)]
 
 
 class Parts(NamedTuple):
@@ -183,9 +176,9 @@ def gather(tree: Any, f: Callable[..., Any] | None = None) -> Gathered:
     """
     leaves, treedef = jax.tree_util.tree_flatten(tree, is_leaf=is_graph_leaf)
     flags = [is_graph_leaf(leaf) for leaf in leaves]
-    roots = tuple(leaf for leaf, is_object in zip(leaves, flags, strict=True) if is_object)
+    roots = tuple(itertools.compress(leaves, flags))
     plain = [leaf for leaf, is_object in zip(leaves, flags, strict=True) if not is_object]
-    walk = find_walk(roots, functools.partial(root_names, treedef, flags, f)) if roots else None
+    walk = find_walk(roots, lambda: list(itertools.compress(_leaf_names(treedef, f), flags))) if roots else None
     supply = iter(walk.graphdefs if walk is not None else ())
     graphdefs = tuple(next(supply) if is_object else None for is_object in flags)
     return Gathered(Structure(treedef, graphdefs), roots, walk, plain)
