@@ -169,3 +169,14 @@ def test_what_a_transform_takes():
 class Talker(plait.Module):
     def hello(self):
         return self
+
+
+@pytest.mark.parametrize("transform", [lambda f: plait.vmap(f, in_axes=(0, None)), plait.grad], ids=["vmap", "grad"])
+def test_a_type_error_of_the_function_stays_its_own(transform):
+    """Also where JAX accepts an argument that is not an array, since it is not mapped or differentiated."""
+
+    def f(x, how):
+        raise TypeError("of the function")
+
+    with pytest.raises(TypeError, match=r"^of the function"):
+        transform(f)(jnp.ones(2), "relu")

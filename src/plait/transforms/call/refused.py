@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -11,20 +12,17 @@ import numpy as np
 from ...core.objects.nodes import jax_key_to_key
 from ...errors import ArgumentTypeError, PlaitError
 from ...words import describe_type
-from .body import guarded
+from .body import Body, guarded
 from .gather import Gathered, Structure
 from .names import ParameterNames, argument_name, is_name, name_in_code, parameter_names
 
 _NUMBERS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex, jax.ShapeDtypeStruct)
 
-# The options by which a transform leaves out arguments, and an argument's number as their value.
+# The options by which a transform leaves out an argument, given its number.
 _OPTIONS = {
-    "jit": ("static_argnums", "{}"),
-    "remat": ("static_argnums", "{}"),
-    "make_jaxpr": ("static_argnums", "{}"),
-    "pmap": ("static_broadcasted_argnums", "{}"),
-    "custom_vjp": ("nondiff_argnums", "({},)"),
-    "custom_jvp": ("nondiff_argnums", "({},)"),
+    **dict.fromkeys(("jit", "remat", "make_jaxpr"), "static_argnums={}"),
+    "pmap": "static_broadcasted_argnums={}",
+    **dict.fromkeys(("custom_vjp", "custom_jvp"), "nondiff_argnums=({},)"),
 }
 _LOOPS = ("scan", "while_loop", "fori_loop", "lax_map", "Stack")
 
@@ -41,7 +39,7 @@ def check_plain_arguments(transform: str, f: Callable[..., Any], gathered: Gathe
     plain = [path for path, graphdef in zip(structure.places(), structure.graphdefs, strict=True) if graphdef is None]
     names = parameter_names(f)
     for path, value in zip(plain, gathered.plain, strict=True):
-        if isinstance(value, (*_NUMBERS, jax.ShapeDtypeStruct)) or hasattr(value, "__jax_array__"):
+        if isinstance(value, _NUMBERS) or hasattr(value, "__jax_array__"):
             continue
         raise ArgumentTypeError(
             f"{transform}: {getattr(f, '__name__', 'f')} was called with an argument that is not an array",
@@ -53,13 +51,9 @@ def check_plain_arguments(transform: str, f: Callable[..., Any], gathered: Gathe
 
 
 def _was_called(error: Exception) -> bool:
-    """Whether the error comes from the user's function, or from what it called."""
-    traceback = error.__traceback__
-    while traceback is not None:
-        if traceback.tb_frame.f_code is guarded.__code__:
-            return True
-        traceback = traceback.tb_next
-    return False
+    """Whether the error comes from the user's function or rule, or from what it called."""
+    codes = (Body.call.__code__, guarded.__code__)
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def _instead(transform: str, f: Callable[..., Any], path: Any, names: ParameterNames, structure: Structure) -> str:
@@ -72,9 +66,8 @@ def _instead(transform: str, f: Callable[..., Any], path: Any, names: ParameterN
         return f"make it static: plait.jit({name_in_code(f)}, static_argnames={name!r})"
     number = key if kind == 0 else names.positional.index(name) if name in names.positional else None
     if transform in _OPTIONS and number is not None:
-        option, value = _OPTIONS[transform]
         how = "make it static" if kind == 0 else "pass it by position, and make it static"
-        return f"{how}: plait.{transform}({name_in_code(f)}, {option}={value.format(number)})"
+        return f"{how}: plait.{transform}({name_in_code(f)}, {_OPTIONS[transform].format(number)})"
     args, kwargs = jax.tree_util.tree_unflatten(structure.treedef, structure.graphdefs)
     given = [*map(names.at, range(len(args)))]
     if transform in _LOOPS or not all(map(is_name, [*given, *kwargs])):
