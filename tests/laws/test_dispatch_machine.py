@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 import plait
 from plait.core.graph.walks import find_walk
-from plait.transforms.jit.function import check_walk
+from plait.transforms.jit.function import check_cells
 from tests.laws.dispatch_world import (
     CALLS,
     FUNCTIONS,
@@ -77,7 +77,8 @@ class Dispatch(RuleBasedStateMachine):
         p, q = self.jitted.p, self.jitted.q
         assert describe(p, q, jitted) == describe(self.eager.p, self.eager.q, eager), what
         for roots in ((p,), (q,), (p, q), (q, p)):  # what was remembered at the step before is not stale
-            check_walk(find_walk(roots), roots)
+            walk = find_walk(roots)
+            check_cells(walk.graphdefs, walk.cells, roots)
 
     @rule(number=PLACES, name=st.sampled_from(NAMES), value=VALUES)
     def set_attribute(self, number, name, value):

@@ -39,7 +39,7 @@ from ...errors import ArgumentError, DispatchError
 from ...typing import FilterLiteral
 from ..call.arguments import positional as positional_arguments, static_argument, with_statics
 from ..call.captures import warn_about_captures
-from ..call.functions import check_function
+from ..call.functions import check_function, curried
 from ..call.gather import Gathered, gather
 from ..call.policy import STRUCTURE, Crossing
 from ..call.prefixes import is_graph_leaf
@@ -84,6 +84,7 @@ def _drop_from(first: weakref.ref[Any], number: int) -> Callable[[Any], None]:
 def jit(fun: Callable[P, R], /, **options: Any) -> Callable[P, R]: ...
 @overload
 def jit(**options: Any) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+@curried
 def jit(  # pyright: ignore[reportInconsistentOverload] - the overloads keep the signature, the options are listed here
     fun: Any = None,
     /,
@@ -149,24 +150,6 @@ def jit(  # pyright: ignore[reportInconsistentOverload] - the overloads keep the
         >>> float(step(counter, 2.0)), float(step(counter, 2.0)), int(counter.count)
         (2.0, 4.0, 2)
     """
-    given = {
-        "in_shardings": in_shardings,
-        "out_shardings": out_shardings,
-        "static_argnums": static_argnums,
-        "static_argnames": static_argnames,
-        "donate_argnums": donate_argnums,
-        "donate_argnames": donate_argnames,
-        "donate": donate,
-        "keep_unused": keep_unused,
-        "device": device,
-        "backend": backend,
-        "inline": inline,
-        "cache": cache,
-        "cache_limit": cache_limit,
-        "crossing": crossing,
-    }
-    if fun is None:
-        return lambda fun: jit(fun, **given)
     check_function(fun, "jit")
     chosen = {"keep_unused": keep_unused, "device": device, "backend": backend, "inline": inline}
     options = {name: value for name, value in chosen.items() if value}
@@ -460,11 +443,6 @@ def finish(compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any], re
     """Finish a fast call whose trace had a different outcome than the first."""
     outcome, outputs, plain = compiled.outcome_of(returned)
     return write_back(outcome, gather((args, kwargs)), outputs, plain)
-
-
-def check_walk(walk: CachedWalk, roots: Sequence[Any]) -> None:
-    """Compare a cached walk with a fresh one; see ``check_cells``."""
-    check_cells(walk.graphdefs, walk.cells, roots)
 
 
 def check_cells(graphdefs: Sequence[Any], cells: Sequence[Any], roots: Sequence[Any]) -> None:
