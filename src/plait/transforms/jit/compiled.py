@@ -28,17 +28,15 @@ import jax
 
 from ..._compat import jax_settings
 from ...core.objects.filters import Predicate
-from ...core.objects.variables import make_variable
+from ...core.objects.variables import Variable
 from ...core.tools.module_names import names_in_program
 from ...errors import ArgumentError
-from ..call.body import Body
-from ..call.call import ALL, Strong
+from ..call.call import Call
 from ..call.enter import rebuild
 from ..call.gather import Gathered, Structure
 from ..call.guards import check_writable
 from ..call.outcome import INPUT, Address, Outcome, at
-from ..call.prefixes import Prefix
-from .shardings import CallShardings
+from .shardings import laid_out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,55 +151,51 @@ class Compiled:
         first: the outcome of its first trace; ``None`` before that.
         returned: returned arguments: index in the output → number of the object.
         is_quick: whether its first trace only wrote values and returned an output that ``built`` can build.
-        shardings: the shardings of the arguments, if any are given.
+        body: the body of its calls.
+        shardings: the sharding of each positional argument, if any are given.
         donated: positions of the donated values; ``None`` if nothing is donated.
     """
 
     __slots__ = (
-        "count", "donated", "donation", "f", "first", "history", "is_quick", "jitted", "layout", "options", "returned",
-        "shardings", "structure", "updates",
+        "body", "donated", "donation", "f", "first", "history", "is_quick", "jitted", "layout", "options", "returned",
+        "shardings",
     )  # fmt: skip
 
     def __init__(
         self,
-        f: Callable[..., Any],
-        gathered: Gathered,
+        call: Call,
         options: dict[str, Any],
         history: list[TraceSignature],
         donation: Donation | None,
-        updates: bool,
         layout: Layout | None,
-        shardings: CallShardings | None = None,
+        shardings: Sequence[Any] | None,
     ) -> None:
-        self.f = f
+        self.f = call.f
+        self.body = call.body
         self.first: Outcome | None = None
         self.is_quick = False
         self.returned: dict[int, int] = {}
         self.layout = layout
         self.shardings = shardings
-        self.donated: tuple[int, ...] | None = None
-        self.donation, self.options, self.history, self.updates = donation, options, history, updates
-        self.structure, self.count = gathered.structure, len(gathered.values())
-        self.jitted: Any = self.make(gathered)
+        self.donated: list[int] | None = None
+        self.donation, self.options, self.history = donation, options, history
+        self.jitted: Any = self.make(call)
 
-    def make(self, gathered: Gathered) -> Any:
-        """The function of values to call, for a first call with these arguments."""
+    def make(self, call: Call) -> Any:
+        """The function of values to call, for a first call."""
         if self.donation is not None:
-            self.donated = self.find_donated(gathered)
+            self.donated = donated_positions(call, self.donation)
         return self.make_jitted()
 
-    def find_donated(self, gathered: Gathered) -> tuple[int, ...]:
-        """The positions of the values that can be donated. This traces the function."""
-        assert self.donation is not None
-        written = _written_positions(self.f, gathered, self.updates)
-        return tuple(position for position in written if _may_donate(gathered, position, self.donation))
+    def value_shardings(self) -> list[Any]:
+        """The sharding of each value, if any are given."""
+        return [self.body.ports[port] for port in self.body.value_ports]
 
     def make_jitted(self) -> Any:
         """JAX's jitted function of the result of ``arguments``."""
-        f, history, updates, shardings, layout = self.f, self.history, self.updates, self.shardings, self.layout
-        structure, count, options = self.structure, self.count, self.options
-        graphdefs = [graphdef for graphdef in structure.graphdefs if graphdef is not None]
-        returned = frozenset(self.donated or ())
+        f, history, shardings, layout, options = self.f, self.history, self.shardings, self.layout, self.options
+        body = dataclasses.replace(self.body, donated=frozenset(self.donated or ()))
+        structure, count = body.structure, len(body.value_ports)
         if self.donation is not None:
             options = {
                 **options,
@@ -209,21 +203,28 @@ class Compiled:
                 **_donated_arguments(self.donation, self.donated or (), count, structure, layout),
             }
         if shardings is not None:
-            plain_shardings = shardings.plain
+            plain_shardings = [body.ports[port] for port in body.plain_ports]
             if layout is not None:
-                plain_shardings = [s for i, s in enumerate(shardings.arguments) if i not in layout.objects]
-            options = {**options, "in_shardings": (*shardings.values, *plain_shardings)}
+                plain_shardings = [s for i, s in enumerate(shardings) if i not in layout.objects]
+            options = {**options, "in_shardings": (*self.value_shardings(), *plain_shardings)}
 
         # JAX matches keyword arguments to parameters by name, so no user's argument may have these names.
         def pure(*_plait_given: Any, **_plait_named: Any) -> Any:
             values, plain = _plait_given[:count], _plait_given[count:]
-            whole, leaves = structure, plain
+            whole, leaves = body, plain
             if layout is not None:
-                whole, leaves = _traced_structure(layout, graphdefs, plain, _plait_named)
-            signature = TraceSignature(whole, tuple(map(_short_aval, values)), tuple(map(_short_aval, leaves)))
+                found, leaves = _traced_structure(layout, structure.roots, plain, _plait_named)
+                # The plain arguments may have a different structure than in the first call; JAX shards them.
+                whole = dataclasses.replace(body, structure=found, plain_ports=(0,) * len(leaves))
+            signature = TraceSignature(
+                whole.structure, tuple(map(_short_aval, values)), tuple(map(_short_aval, leaves))
+            )
             for listener in (*process_listeners, *trace_listening.listeners):
                 listener(f, signature, history)
-            outputs, outcome = _run(f, whole, values, leaves, returned, updates, shardings)
+            with names_in_program():
+                outputs, outcome = whole(whole.grouped(values, leaves))
+                if shardings is not None:
+                    outputs = laid_out(whole, outputs, outcome)
             history.append(signature)
             return self._returned(outputs, outcome, values, outcome.returned_arguments(structure))
 
@@ -326,27 +327,6 @@ jax.tree_util.register_pytree_node(
 )
 
 
-def _run(
-    f: Callable[..., Any],
-    structure: Structure,
-    values: Sequence[Any],
-    plain: Sequence[Any],
-    donated: frozenset[int],
-    updates: bool,
-    shardings: CallShardings | None = None,
-) -> tuple[Sequence[list[Any]], Outcome]:
-    """Run the function inside the trace: with one port for all values, or one for each sharding."""
-    options = {"structural": updates, "donated": donated, "returns_inputs": True}
-    if shardings is not None:
-        with names_in_program():
-            return shardings.run_inside(f, structure, values, plain, options)
-    outs = Prefix("jit", "the output", jax.tree_util.tree_structure(0), (ALL,))
-    ports = (0,) * len(values), (0,) * len(plain)
-    body = Body("jit", Strong(f), structure, (ALL,), *ports, (ALL,) * len(structure.roots), outs, **options)
-    with names_in_program():
-        return body(([*values, *plain],))
-
-
 def check_separate_buffers(f: Any, given: list[Any], values: list[Any], gathered: Gathered) -> None:
     """Raise if a buffer that would be donated is shared with another variable.
 
@@ -371,41 +351,30 @@ def check_separate_buffers(f: Any, given: list[Any], values: list[Any], gathered
             )
 
 
-def _written_positions(f: Callable[..., Any], gathered: Gathered, updates: bool) -> tuple[int, ...]:
-    """The variables that a trace for these arguments writes; none if it changes structure."""
+def donated_positions(call: Call, donation: Donation) -> list[int]:
+    """The positions of the values that can be donated: of written ones. This traces the function.
+
+    There are none if it changes structure.
+    """
     found: list[Outcome] = []
 
-    def probe(values: Any, plain: Any) -> None:
-        found.append(_run(f, gathered.structure, values, plain, frozenset(), updates)[1])
+    def probe(inputs: Any) -> None:
+        with names_in_program():
+            found.append(call.body(inputs)[1])
 
-    jax.eval_shape(probe, gathered.values(), gathered.plain)
+    jax.eval_shape(probe, call.inputs)
     (outcome,) = found
     if outcome.arguments is not None:
-        return ()
-    kept = {address.place for address in outcome.output_sources if address.port == INPUT}
-    return tuple(position for position, _ in outcome.written if position not in kept)
-
-
-def _may_donate(gathered: Gathered, position: int, donation: Donation) -> bool:
-    walk = gathered.walk
-    assert walk is not None
-    if donation.predicate is not None:
-        cls, cell = walk.types[position], walk.cells[position]
-        if cls is not None and donation.predicate(
-            walk.paths()[position], make_variable(cls, cell.raw, cell.metadata, None)
-        ):
-            return True
-    start = 0
-    for root_path, count in zip(_root_paths(gathered.structure), walk.counts, strict=True):
-        if start <= position < start + count:
-            return donation.donates_argument(root_path)
-        start += count
-    return False
-
-
-def _root_paths(structure: Structure) -> list[Any]:
+        return []
+    written = {position for position, _ in outcome.written}
+    written -= {address.place for address in outcome.output_sources if address.port == INPUT}
+    structure, predicate = call.body.structure, donation.predicate or (lambda path, leaf: False)
+    paths = zip(structure.places(), structure.graphdefs, strict=True)
+    is_given = [donation.donates_argument(path) for path, graphdef in paths if graphdef is not None]
     return [
-        path for path, graphdef in zip(structure.places(), structure.graphdefs, strict=True) if graphdef is not None
+        position
+        for position, number, path, leaf in call.gathered.probes()
+        if position in written and (is_given[number] or (isinstance(leaf, Variable) and predicate(path, leaf)))
     ]
 
 

@@ -33,7 +33,7 @@ def explain_layout(shardings: Shardings, compiled: Compiled, args: tuple[Any, ..
     explain_buffers(compiled, args, kwargs)
     error = sys.exc_info()[1]
     if error is not None:
-        shardings.explain(error, gather((args, kwargs)), args)
+        shardings.explain(error, compiled.f, args)
 
 
 def explain_deleted(f: Any, gathered: Gathered) -> None:

@@ -38,6 +38,7 @@ from ...core.tools.module_names import is_naming, scope_of_arguments
 from ...errors import ArgumentError, DispatchError
 from ...typing import FilterLiteral
 from ..call.arguments import positional as positional_arguments, static_argument, with_statics
+from ..call.call import Call
 from ..call.captures import warn_about_captures
 from ..call.functions import check_function, curried
 from ..call.gather import Gathered, gather
@@ -155,7 +156,7 @@ def jit(  # pyright: ignore[reportInconsistentOverload] - the overloads keep the
     options = {name: value for name, value in chosen.items() if value}
     shardings = None
     if in_shardings is not None or out_shardings is not None:
-        shardings = Shardings(fun, in_shardings, out_shardings, updates=crossing.updates)
+        shardings = Shardings(in_shardings, out_shardings, crossing)
     donation = None
     donated = _argument_positions(fun, donate_argnums, donate_argnames)
     if any(donated) or donate not in (None, False):
@@ -274,7 +275,7 @@ class JittedFunction:
         except (ValueError, RuntimeError) as error:
             explain_deleted(self.f, gathered)
             if self.shardings is not None:
-                self.shardings.explain(error, gathered, args)
+                self.shardings.explain(error, self.f, args)
             raise
         except (TypeError, jax.errors.UnexpectedTracerError) as error:
             explain_bad_values(error, self.f, gathered)
@@ -283,7 +284,7 @@ class JittedFunction:
         outcome, outputs, plain = compiled.outcome_of(returned)
         result = write_back(outcome, gathered, outputs, plain)
         if compiled.shardings is not None:
-            leave_in_layout(gathered, compiled.shardings.values, outcome)
+            leave_in_layout(gathered, compiled.value_shardings(), outcome)
         if compiled.layout is not None and compiled.is_quick and self.crossing.is_usual:
             self.remember(compiled.layout, gathered, compiled)
         return result
@@ -341,8 +342,13 @@ class JittedFunction:
         if compiled is None:
             if not self.compiled:
                 warn_about_captures(self.f, "jit")
-            shardings = None if self.shardings is None else self.shardings.of_call(gathered, args, kwargs)
-            given = self.f, gathered, self.options, self.history, self.donation, updates, layout, shardings
+            if self.shardings is None:
+                call = Call("jit", self.f, args, kwargs, crossing=self.crossing, returns_inputs=True)
+                shardings = None
+            else:
+                call = self.shardings.call(self.f, args, kwargs)
+                shardings = self.shardings.of_arguments(args)
+            given = call, self.options, self.history, self.donation, layout, shardings
             made = Compiled(*given) if self.programs is None else self.programs.compiled(given, args, kwargs)
             compiled = self.compiled.setdefault(key, made)
         return compiled

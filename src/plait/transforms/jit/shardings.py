@@ -7,7 +7,7 @@ knows how many values it writes: an input variable keeps its sharding, a new one
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -17,13 +17,12 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
 from ..._compat import ArrayImpl, top_level_trace, trace_state
 from ...core.objects.nodes import Static
 from ...errors import ArgumentError
-from ..call.aliasing import Treatment, check_aliasing
 from ..call.body import Body, describe_address
-from ..call.call import Strong, value_prefixes
-from ..call.gather import Gathered, Structure
-from ..call.names import argument_name, parameter_names
+from ..call.call import Call, prefixes_of
+from ..call.gather import Gathered
 from ..call.outcome import Address, Outcome
-from ..call.prefixes import Prefix, is_graph_leaf, values_in
+from ..call.policy import Crossing
+from ..call.prefixes import Prefix
 from ..call.write_back import replace_value
 
 
@@ -31,19 +30,17 @@ class Shardings:
     """The ``in_shardings`` and ``out_shardings`` of one jitted function.
 
     Args:
-        f: the function, for the names of its arguments.
         ins, outs: prefixes whose leaves are shardings, specs, ``None`` (JAX decides), or ``StateSharding``.
     """
 
-    def __init__(self, f: Callable[..., Any], ins: Any, outs: Any, *, updates: bool) -> None:
-        self.names = parameter_names(f)
+    def __init__(self, ins: Any, outs: Any, crossing: Crossing) -> None:
+        self.crossing = crossing
+        options = {"in_shardings": ins, "out_shardings": outs}
+        self.outs = prefixes_of("jit", options, crossing)[1]  # raises immediately if one is wrong
         self.given = tuple(ins) if isinstance(ins, list) else ins
-        self.updates = updates
-        Prefix.of("jit", "in_shardings", self.given, updates=updates)  # raises immediately if it is wrong
-        self.outs = Prefix.of("jit", "out_shardings", outs, updates=updates)
 
-    def of_call(self, gathered: Gathered, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallShardings:
-        """The shardings of one call's arguments.
+    def call(self, f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """A call with these arguments; its ports are shardings.
 
         Raises:
             ArgumentError: a keyword argument has no position in the signature, or a prefix or a spec does not match.
@@ -57,25 +54,16 @@ class Shardings:
                 expected="positional arguments",
                 do="pass them by position",
             )
-        given = self._aligned(args)
-        spread = Prefix.of("jit", "in_shardings", given, updates=self.updates).spread(args)
-        pairs, _ = jax.tree_util.tree_flatten_with_path((args, {}), is_leaf=is_graph_leaf)
-        roots = [
-            (argument_name(path, self.names), leaf, prefix)
-            for (path, leaf), prefix in zip(pairs, spread, strict=True)
-            if is_graph_leaf(leaf)
-        ]
-        prefixes = tuple(prefix for _, _, prefix in roots)
-        if len(set(prefixes)) > 1:
-            check_aliasing("jit", [Treatment(*root) for root in roots], {})
-        values = list(value_prefixes(gathered, prefixes, lambda: [label for label, _, _ in roots]))
-        plain = [prefix for (_, leaf), prefix in zip(pairs, spread, strict=True) if not is_graph_leaf(leaf)]
-        arguments = [given[i] if isinstance(given, tuple) else given for i in range(len(args))]
-        labels = gathered.structure.value_labels([label for label, _, _ in roots])
-        call = CallShardings(values, plain, arguments, prefixes, self.outs, labels)
-        for place, value, sharding in self._inputs(call, gathered, args):
+        ins = Prefix.of("jit", "in_shardings", self._aligned(args), updates=self.crossing.updates)
+        call = Call("jit", f, args, ins=ins, outs=self.outs, crossing=self.crossing, returns_inputs=True)
+        for place, sharding, value in call.labelled():
             check_layout("in_shardings", lambda place=place: place, value, sharding)
         return call
+
+    def of_arguments(self, args: tuple[Any, ...]) -> list[Any]:
+        """The sharding of each positional argument, as given."""
+        given = self._aligned(args)
+        return [given[i] if isinstance(given, tuple) else given for i in range(len(args))]
 
     def _aligned(self, args: tuple[Any, ...]) -> Any:
         """The given shardings, with an added entry for static arguments: as in JAX, users pass none for them."""
@@ -85,14 +73,7 @@ class Shardings:
         supply = iter(self.given)
         return tuple(None if type(argument) is Static else next(supply) for argument in args)
 
-    def _inputs(self, call: CallShardings, gathered: Gathered, args: tuple[Any, ...]) -> Iterator[tuple[str, Any, Any]]:
-        """Every input: its path, its value, and its given sharding."""
-        pairs, _ = jax.tree_util.tree_flatten_with_path((args, {}), is_leaf=is_graph_leaf)
-        places = [*call.labels, *(argument_name(path, self.names) for path, leaf in pairs if not is_graph_leaf(leaf))]
-        values = [*gathered.values(), *gathered.plain]
-        return zip(places, values, [*call.values, *call.plain], strict=True)
-
-    def explain(self, error: BaseException, gathered: Gathered, args: tuple[Any, ...]) -> None:
+    def explain(self, error: BaseException, f: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """If this is the error, raise one that names the input whose sharding is impossible or differs from the given
         one.
 
@@ -101,10 +82,9 @@ class Shardings:
         """
         if isinstance(error, ArgumentError):
             return
-        call = self.of_call(gathered, args, {})
-        inputs = list(self._inputs(call, gathered, args))
+        inputs = self.call(f, args, {}).labelled()
         if "requires a non-empty mesh" in str(error):
-            given = [("in_shardings", place, spec) for place, _, spec in inputs]
+            given = [("in_shardings", place, spec) for place, spec, _ in inputs]
             given += [("out_shardings", "the output", spec) for spec in self.outs.leaves]
             for argument, place, spec in given:
                 if isinstance(spec, PartitionSpec):
@@ -119,7 +99,7 @@ class Shardings:
         if "does not match the sharding" not in str(error):
             return
         mesh = jax.sharding.get_mesh()
-        for place, value, expected in inputs:
+        for place, expected, value in inputs:
             found = getattr(value, "sharding", None)
             if isinstance(expected, PartitionSpec) and not mesh.empty:
                 expected = NamedSharding(mesh, expected)
@@ -154,52 +134,16 @@ def leave_in_layout(gathered: Gathered, shardings: Sequence[Any], outcome: Outco
             replace_value(gathered, position, jax.device_put(cell.raw, sharding))
 
 
-class CallShardings:
-    """The shardings of the arguments of one call, and of its output.
+def laid_out(body: Body, outputs: Sequence[Sequence[Any]], outcome: Outcome) -> list[list[Any]]:
+    """The outputs of a body whose ports are shardings, each constrained to the sharding of its port."""
 
-    Attributes:
-        values, plain: the sharding of each input value and each plain leaf.
-        arguments: the sharding of each positional argument, as given.
-        prefixes: the prefix of each root.
-        labels: the path of each input value.
-    """
+    def constrained(value: Any, where: Address) -> Any:
+        return constrain(value, body.ports[where.port], lambda: describe_address(body, outcome, where))
 
-    def __init__(
-        self,
-        values: list[Any],
-        plain: list[Any],
-        arguments: list[Any],
-        prefixes: tuple[Any, ...],
-        outs: Prefix,
-        labels: list[str],
-    ) -> None:
-        self.values = values
-        self.plain = plain
-        self.arguments = arguments
-        self.prefixes = prefixes
-        self.outs = outs
-        self.labels = labels
-
-    def run_inside(
-        self, f: Callable[..., Any], structure: Structure, values: Sequence[Any], plain: Sequence[Any], options: Any
-    ) -> tuple[Sequence[list[Any]], Outcome]:
-        """Run the function with a port for each sharding, and constrain every output to the sharding of its port."""
-        ports = tuple(values_in([*self.values, *self.plain, *self.outs.leaves, *self.prefixes]))
-        value_ports = tuple(map(ports.index, self.values))
-        # Plain arguments may have a different structure than in the inspected call; JAX handles their shardings.
-        plain_ports = (ports.index(self.values[0]) if self.values else 0,) * len(plain)
-        body = Body("jit", Strong(f), structure, ports, value_ports, plain_ports, self.prefixes, self.outs, **options)
-        inputs: tuple[list[Any], ...] = tuple([] for _ in ports)
-        for port, value in zip((*value_ports, *plain_ports), (*values, *plain), strict=True):
-            inputs[port].append(value)
-        outputs, outcome = body(inputs)
-
-        def laid_out(port: int, place: int) -> Any:
-            where = Address(port, place)
-            return constrain(outputs[port][place], ports[port], lambda: describe_address(body, outcome, where))
-
-        laid = [[laid_out(port, place) for place in range(len(values))] for port, values in enumerate(outputs)]
-        return laid, outcome
+    return [
+        [constrained(value, Address(port, place)) for place, value in enumerate(values)]
+        for port, values in enumerate(outputs)
+    ]
 
 
 def check_layout(argument: str, place: Callable[[], str], value: Any, sharding: Any) -> None:

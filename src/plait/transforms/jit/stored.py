@@ -46,7 +46,7 @@ from ...core.tools.method_observers import is_observing
 from ...errors import ProgramCacheError, ProgramCacheWarning
 from ...notices import warn
 from ...words import first_few
-from ..call.gather import Gathered
+from ..call.call import Call
 from ..call.outcome import Outcome
 from ..stored.codes import digest
 from ..stored.descriptions import Describer, Unrecordable
@@ -56,7 +56,7 @@ from ..stored.forms import Forms, NoForm
 from ..stored.packages import package_token, setting_of
 from ..stored.reads import Recording, stands
 from ..stored.sources import sources_of, sources_token
-from .compiled import Compiled, Other
+from .compiled import Compiled, Other, donated_positions
 from .executables import compiled_export, exported, read_executable, written_executable
 
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError)  # raised when reading a file that plait did not write
@@ -206,23 +206,23 @@ class Stored(Compiled):
         self._pending: Any = (args, kwargs)
         super().__init__(*given)
 
-    def make(self, gathered: Gathered) -> Any:
+    def make(self, call: Call) -> Any:
         """JAX's dispatch, which calls ``missed``. The donated values are known from the folder, or from a trace."""
         args, kwargs = self._pending
         self._pending = None
         if self.donation is not None:
-            positional, named = self.arguments(gathered, args, kwargs)
+            positional, named = self.arguments(call.gathered, args, kwargs)
             if self._is_usual(jax.tree_util.tree_leaves((positional, named))):
                 request = Request(self, positional, named)
                 found = self.find(request)
                 if found is not None:
-                    self.donated = tuple(found.header["donated"])
+                    self.donated = found.header["donated"]
                 else:
                     with request.recording, traced_afresh():
-                        self.donated = self.find_donated(gathered)
+                        self.donated = donated_positions(call, self.donation)
                 self._pending = request, found
             else:
-                self.donated = self.find_donated(gathered)
+                self.donated = donated_positions(call, self.donation)
 
         def whole(*args: Any, **kwargs: Any) -> Any:
             return self.traceable(*args, **kwargs)
@@ -250,26 +250,23 @@ class Stored(Compiled):
             Unrecordable: one of them cannot be compared with another process.
         """
         donation = self.donation and (self.donation.numbers, self.donation.names, self.donation.predicate)
-        shardings = self.shardings and (
-            self.shardings.values,
-            self.shardings.plain,
-            self.shardings.arguments,
-            self.shardings.prefixes,
-            self.shardings.outs.leaves,
-            self.shardings.outs.treedef,
-        )
-        structure = [describer.treedef(self.structure.treedef, "the arguments")]
-        labels = iter(self.structure.labels(self.f)[0])
-        structure += [describer.graphdef(g, next(labels)) for g in self.structure.roots]
+        body, outs = self.body, self.body.outs
+        shardings = None
+        if self.shardings is not None:
+            inputs = body.ports, body.value_ports, body.plain_ports, body.prefixes, self.shardings
+            shardings = *inputs, outs.leaves, outs.treedef
+        structure = [describer.treedef(self.body.structure.treedef, "the arguments")]
+        labels = iter(self.body.structure.labels(self.f)[0])
+        structure += [describer.graphdef(g, next(labels)) for g in self.body.structure.roots]
         name = f"the function {getattr(self.f, '__qualname__', self.f)!r}"
         return {
-            "places": digest("places", map(jax.tree_util.keystr, self.structure.places())),
+            "places": digest("places", map(jax.tree_util.keystr, self.body.structure.places())),
             "function": describer.token(self.f, name),
             "options": describer.token(self.options, "the options of jit"),
             "donation": describer.token(donation, "donate"),
             "shardings": describer.token(shardings, "in_shardings and out_shardings"),
             "layout": repr(self.layout),
-            "updates": repr(self.updates),
+            "updates": repr(body.structural),
             "structure": digest("structure", structure),
         }
 
@@ -311,7 +308,7 @@ class Stored(Compiled):
         if request.key is None:
             return None
         for file, header, binary in self.programs.folder.read(request.key):
-            is_same = self.donated is None or [*self.donated] == header.get("donated")
+            is_same = self.donated in (None, header.get("donated"))
             if is_same and self._stands(header):
                 return Found(file, header, binary)
         return None
@@ -374,7 +371,7 @@ class Stored(Compiled):
 
     def forms(self, request: Request) -> Forms:
         """Serialization for the outcomes of calls with these arguments."""
-        return Forms([self.structure])
+        return Forms([self.body.structure])
 
     def check(self, found: Found, request: Request) -> None:
         """Trace again, and compare (``PLAIT_CHECK_CACHE=1``).
@@ -451,7 +448,7 @@ class Stored(Compiled):
             "packages": packages,
             "settings": settings,
             "sources": sources,
-            "donated": None if self.donated is None else [*self.donated],
+            "donated": self.donated,
             "outcome": forms.outcome(outcome),
             "returned": None if arguments is None else [*arguments.items()],
             "ports": forms.tree(ports),
