@@ -141,8 +141,7 @@ OF_THE_CALL = {
 }
 CELL = re.compile(r"cells?\b\]?|cell_of\(.*\)")
 OUTSIDE_OF_THE_CALL = {
-    "jit/function.py: write_back": "runs compiled functions",
-    "jit/stages.py: write_back": "runs JAX's own stages",
+    "jit/compiled.py: write_back": "finishes calls of compiled functions",
     "jit/dispatch.py: writes a cell": "the fast path, whose other writes are in generated code",
     "jit/compiled.py: check_writable": "donates buffers before it knows an outcome",
     "jit/shapes.py: Entered": "the output of eval_shape is objects around shapes",

@@ -36,7 +36,8 @@ from ..call.enter import rebuild
 from ..call.gather import Gathered, Structure
 from ..call.guards import check_writable
 from ..call.outcome import INPUT, Address, Outcome, at
-from .shardings import laid_out
+from ..call.write_back import write_back
+from .shardings import Shardings, laid_out, leave_in_layout
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +153,7 @@ class Compiled:
         returned: returned arguments: index in the output → number of the object.
         is_quick: whether its first trace only wrote values and returned an output that ``built`` can build.
         body: the body of its calls.
-        shardings: the sharding of each positional argument, if any are given.
+        shardings: the options about shardings, if any are given.
         donated: positions of the donated values; ``None`` if nothing is donated.
     """
 
@@ -168,7 +169,7 @@ class Compiled:
         history: list[TraceSignature],
         donation: Donation | None,
         layout: Layout | None,
-        shardings: Sequence[Any] | None,
+        shardings: Shardings | None,
     ) -> None:
         self.f = call.f
         self.body = call.body
@@ -187,10 +188,6 @@ class Compiled:
             self.donated = donated_positions(call, self.donation)
         return self.make_jitted()
 
-    def value_shardings(self) -> list[Any]:
-        """The sharding of each value, if any are given."""
-        return [self.body.ports[port] for port in self.body.value_ports]
-
     def make_jitted(self) -> Any:
         """JAX's jitted function of the result of ``arguments``."""
         f, history, shardings, layout, options = self.f, self.history, self.shardings, self.layout, self.options
@@ -203,10 +200,11 @@ class Compiled:
                 **_donated_arguments(self.donation, self.donated or (), count, structure, layout),
             }
         if shardings is not None:
-            plain_shardings = [body.ports[port] for port in body.plain_ports]
+            ports = body.value_ports if layout is not None else (*body.value_ports, *body.plain_ports)
+            laid = [body.ports[port] for port in ports]
             if layout is not None:
-                plain_shardings = [s for i, s in enumerate(shardings) if i not in layout.objects]
-            options = {**options, "in_shardings": (*self.value_shardings(), *plain_shardings)}
+                laid += layout.split(shardings.of_arguments(layout.count), {})[0]
+            options = {**options, "in_shardings": tuple(laid)}
 
         # JAX matches keyword arguments to parameters by name, so no user's argument may have these names.
         def pure(*_plait_given: Any, **_plait_named: Any) -> Any:
@@ -295,6 +293,14 @@ class Compiled:
         assert self.first is not None
         values, output = (returned[:-1], returned[-1]) if self.first.written else ((), returned)
         return self.first, (values, output), output
+
+    def finish(self, gathered: Gathered, returned: Any) -> Any:
+        """Write back the result of a call. Returns the output of the function."""
+        outcome, outputs, plain = self.outcome_of(returned)
+        result = write_back(outcome, gathered, outputs, plain)
+        if self.shardings is not None:
+            leave_in_layout(gathered, [self.body.ports[port] for port in self.body.value_ports], outcome)
+        return result
 
     def built(self, output: Sequence[Any], objects: Sequence[Any]) -> Any:
         """The output of a quick call that returns objects; ``objects`` are those of the arguments."""

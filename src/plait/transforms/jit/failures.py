@@ -15,25 +15,17 @@ from ...errors import ArgumentError, TraceContextError
 from ...words import first_few
 from ..call.gather import Gathered, gather
 from .compiled import Compiled
-from .shardings import Shardings
 
 
-def explain_buffers(compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raise an error with paths if a buffer was already donated, or if two variables share a donated buffer."""
+def explain_failure(compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise an error with paths if a buffer was already donated, if two variables share a donated buffer, or if the
+    error being handled is about a sharding."""
     gathered = gather((args, kwargs), compiled.f)
     explain_deleted(compiled.f, gathered)
     compiled.arguments(gathered, args, kwargs)
-
-
-def explain_layout(shardings: Shardings, compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Like ``explain_buffers``; also raise an error with paths if the error being handled is about a sharding.
-
-    The model references it, so it must not reference the jitted function.
-    """
-    explain_buffers(compiled, args, kwargs)
     error = sys.exc_info()[1]
-    if error is not None:
-        shardings.explain(error, compiled.f, args)
+    if error is not None and compiled.shardings is not None:
+        compiled.shardings.explain(error, compiled.f, args)
 
 
 def explain_deleted(f: Any, gathered: Gathered) -> None:

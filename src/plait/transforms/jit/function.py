@@ -45,12 +45,11 @@ from ..call.gather import Gathered, gather
 from ..call.policy import STRUCTURE, Crossing
 from ..call.prefixes import is_graph_leaf
 from ..call.refused import check_plain_arguments
-from ..call.write_back import write_back
 from .compiled import Compiled, Donation, Layout, TraceSignature
 from .dispatch import Parameters, can_be_named, entrance_code, make_entrance, make_run, running_entrance
-from .failures import explain_bad_values, explain_buffers, explain_deleted, explain_layout
+from .failures import explain_bad_values, explain_deleted
 from .shapes import shapes_of_call
-from .shardings import Shardings, leave_in_layout
+from .shardings import Shardings
 from .stages import Lowered, Traced
 
 P = ParamSpec("P")
@@ -236,7 +235,6 @@ class JittedFunction:
         self.tokens: dict[Layout, _Token] = {}
         self.codes: dict[Layout, Any] = {}
         self.itself: Callable[[], Any] | None = None
-        self.explain = explain_buffers if shardings is None else functools.partial(explain_layout, shardings)
 
     def entrance(self) -> Any:
         """The jitted function."""
@@ -281,10 +279,7 @@ class JittedFunction:
             explain_bad_values(error, self.f, gathered)
             check_plain_arguments("jit", self.f, gathered, error)
             raise
-        outcome, outputs, plain = compiled.outcome_of(returned)
-        result = write_back(outcome, gathered, outputs, plain)
-        if compiled.shardings is not None:
-            leave_in_layout(gathered, compiled.value_shardings(), outcome)
+        result = compiled.finish(gathered, returned)
         if compiled.layout is not None and compiled.is_quick and self.crossing.is_usual:
             self.remember(compiled.layout, gathered, compiled)
         return result
@@ -344,11 +339,9 @@ class JittedFunction:
                 warn_about_captures(self.f, "jit")
             if self.shardings is None:
                 call = Call("jit", self.f, args, kwargs, crossing=self.crossing, returns_inputs=True)
-                shardings = None
             else:
                 call = self.shardings.call(self.f, args, kwargs)
-                shardings = self.shardings.of_arguments(args)
-            given = call, self.options, self.history, self.donation, layout, shardings
+            given = call, self.options, self.history, self.donation, layout, self.shardings
             made = Compiled(*given) if self.programs is None else self.programs.compiled(given, args, kwargs)
             compiled = self.compiled.setdefault(key, made)
         return compiled
@@ -364,7 +357,7 @@ class JittedFunction:
         run = walk.runs.get(number)
         if run is None:
             check = check_cells if CHECK_DISPATCH else None
-            run = make_run(compiled, walk, gathered.roots, self.crossing, finish, check, self.explain)
+            run = make_run(compiled, walk, gathered.roots, self.crossing, check)
             run.guard = weakref.ref(token, _drop_from(weakref.ref(first), number))
             walk.runs[number] = run
         kept[number] = run
@@ -443,12 +436,6 @@ class JittedFunction:
         self.tokens.clear()  # this drops the runs of all models
         self.codes.clear()
         self.history[:] = [dataclasses.replace(each, is_cleared=True) for each in self.history]  # to explain a retrace
-
-
-def finish(compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any], returned: Any) -> Any:
-    """Finish a fast call whose trace had a different outcome than the first."""
-    outcome, outputs, plain = compiled.outcome_of(returned)
-    return write_back(outcome, gather((args, kwargs)), outputs, plain)
 
 
 def check_cells(graphdefs: Sequence[Any], cells: Sequence[Any], roots: Sequence[Any]) -> None:

@@ -60,10 +60,9 @@ class Shardings:
             check_layout("in_shardings", lambda place=place: place, value, sharding)
         return call
 
-    def of_arguments(self, args: tuple[Any, ...]) -> list[Any]:
-        """The sharding of each positional argument, as given."""
-        given = self._aligned(args)
-        return [given[i] if isinstance(given, tuple) else given for i in range(len(args))]
+    def of_arguments(self, count: int) -> list[Any]:
+        """The shardings of so many positional arguments, none of which is static, as given."""
+        return [*self.given] if isinstance(self.given, tuple) else [self.given] * count
 
     def _aligned(self, args: tuple[Any, ...]) -> Any:
         """The given shardings, with an added entry for static arguments: as in JAX, users pass none for them."""

@@ -11,7 +11,6 @@ from typing import Any
 
 from ...errors import ArgumentError
 from ..call.gather import Structure, gather
-from ..call.write_back import write_back
 from .compiled import Compiled
 
 
@@ -61,5 +60,4 @@ class CompiledStage(_Stage):
                 do="compare with plait.diff(plait.graphdef(before), plait.graphdef(now)), or lower again",
             )
         positional, named = self._compiled.arguments(gathered, args, kwargs)
-        outcome, outputs, plain = self._compiled.outcome_of(self._stage(*positional, **named))
-        return write_back(outcome, gathered, outputs, plain)
+        return self._compiled.finish(gathered, self._stage(*positional, **named))

@@ -253,7 +253,7 @@ class Stored(Compiled):
         body, outs = self.body, self.body.outs
         shardings = None
         if self.shardings is not None:
-            inputs = body.ports, body.value_ports, body.plain_ports, body.prefixes, self.shardings
+            inputs = body.ports, body.value_ports, body.plain_ports, body.prefixes, self.shardings.given
             shardings = *inputs, outs.leaves, outs.treedef
         structure = [describer.treedef(self.body.structure.treedef, "the arguments")]
         labels = iter(self.body.structure.labels(self.f)[0])
