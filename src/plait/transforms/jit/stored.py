@@ -330,10 +330,10 @@ class Stored(Compiled):
     def load(self, found: Found, request: Request) -> Program | None:
         """The program of a file; ``None`` if it does not match an earlier trace of this process."""
         header = found.header
-        forms = self.forms(request)
+        forms = Forms([self.body.structure])
         try:
-            outcome = forms.from_outcome(header["outcome"])
-            ports = forms.from_tree(header["ports"])
+            outcome = forms.read(header["outcome"])
+            ports = forms.read(header["ports"])
             backend = self.options.get("backend")
             executable = read_executable(header["executable"], found.binary, backend)
             if header["donated leaves"] is not None:
@@ -368,10 +368,6 @@ class Stored(Compiled):
             return treedef_from((Other, outcome), [ports])
         values, output = ports.children()
         return treedef_from((list, None), [*values.children(), output]) if outcome.written else output
-
-    def forms(self, request: Request) -> Forms:
-        """Serialization for the outcomes of calls with these arguments."""
-        return Forms([self.body.structure])
 
     def check(self, found: Found, request: Request) -> None:
         """Trace again, and compare (``PLAIT_CHECK_CACHE=1``).
@@ -432,7 +428,7 @@ class Stored(Compiled):
             self.programs.say_fallback(error)
         assert self.left is not None
         outcome, arguments, ports = self.left
-        forms = self.forms(request)
+        forms = Forms([self.body.structure])
         recording = request.recording
         reads = sorted([*read, token] for read, token in recording.reads.items())
         packages = {module: package_token(module) for module in sorted(recording.packages)}
@@ -449,9 +445,9 @@ class Stored(Compiled):
             "settings": settings,
             "sources": sources,
             "donated": self.donated,
-            "outcome": forms.outcome(outcome),
+            "outcome": forms.write(outcome),
             "returned": None if arguments is None else [*arguments.items()],
-            "ports": forms.tree(ports),
+            "ports": forms.write(ports),
             "executable": written_executable(described_executable(stage)),
             "donated leaves": donated_leaves,
         }

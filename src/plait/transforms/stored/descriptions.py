@@ -466,5 +466,5 @@ _MAKERS: dict[Any, Callable[[Describer, Any, str], str]] = {
     typing.TypeVar: lambda self, value, place: f"typing:{value!r}",
     dataclasses.Field: _field,
     Static: _by("value"),
-    type(jax.tree_util.tree_structure(0)): Describer.treedef,
+    jax.tree_util.PyTreeDef: Describer.treedef,
 }

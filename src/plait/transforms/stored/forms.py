@@ -8,6 +8,7 @@ uses its own value. Nothing is pickled, and nothing is imported. (rule W6)
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -115,61 +116,17 @@ class Forms:
 
     # Trees
 
-    def tree(self, treedef: Any) -> Any:
-        """The structure of a pytree as JSON."""
+    def _tree(self, treedef: Any) -> Any:
         node = treedef.node_data()
         if node is None:
             return "*"
-        return [self.write(node[0]), self.write(node[1]), *map(self.tree, treedef.children())]
+        return [self.write(node[0]), self.write(node[1]), *map(self._tree, treedef.children())]
 
-    def from_tree(self, form: Any) -> Any:
-        """The inverse of ``tree``."""
+    def _from_tree(self, form: Any) -> Any:
         if form == "*":
             return treedef_from(None, ())
         kind, content, *children = form
-        return treedef_from((self.read(kind), self.read(content)), [*map(self.from_tree, children)])
-
-    # Outcomes
-
-    def structure(self, structure: Structure) -> Any:
-        """The structure of objects in a pytree as JSON."""
-        return [self.tree(structure.treedef), [None if g is None else self._part(g) for g in structure.graphdefs]]
-
-    def from_structure(self, form: Any) -> Structure:
-        """The inverse of ``structure``."""
-        tree, graphdefs = form
-        return Structure(
-            self.from_tree(tree), tuple(None if each is None else self._from_part(each) for each in graphdefs)
-        )
-
-    def outcome(self, outcome: Outcome) -> dict[str, Any]:
-        """An outcome as JSON."""
-        return {
-            "written": [[position, *where] for position, where in outcome.written],
-            "unwritten": [[position, *where] for position, where in outcome.unwritten],
-            "arguments": None if outcome.arguments is None else [*map(self._part, outcome.arguments)],
-            "argument_sources": [[*where] for where in outcome.argument_sources],
-            "output": None if outcome.output is None else self.structure(outcome.output),
-            "output_sources": [[*where] for where in outcome.output_sources],
-            "plain": [[*where] for where in outcome.plain],
-            "moved": self.write(outcome.moved),
-            "attributes": sorted(outcome.attributes),
-        }
-
-    def from_outcome(self, form: dict[str, Any]) -> Outcome:
-        """The inverse of ``outcome``."""
-        arguments, output = form["arguments"], form["output"]
-        return Outcome(
-            written=tuple((position, Address(*where)) for position, *where in form["written"]),
-            unwritten=tuple((position, Address(*where)) for position, *where in form["unwritten"]),
-            arguments=None if arguments is None else tuple(map(self._from_part, arguments)),
-            argument_sources=tuple(Address(*where) for where in form["argument_sources"]),
-            output=None if output is None else self.from_structure(output),
-            output_sources=tuple(Address(*where) for where in form["output_sources"]),
-            plain=tuple(Address(*where) for where in form["plain"]),
-            moved=self.read(form["moved"]),
-            attributes=frozenset(form["attributes"]),
-        )
+        return treedef_from((self.read(kind), self.read(content)), [*map(self._from_tree, children)])
 
 
 def _statics(structure: Structure) -> Iterator[Any]:
@@ -208,6 +165,10 @@ def _written_items(forms: Forms, value: Any) -> Any:
     return [forms.write(item) for item in value]
 
 
+def _written_fields(forms: Forms, value: Any) -> Any:
+    return [forms.write(getattr(value, field.name)) for field in dataclasses.fields(value)]
+
+
 def _read_name(_: Forms, name: str) -> Any:
     found = find_named(name)
     if found is None:
@@ -233,8 +194,10 @@ _WRITERS: dict[type, Callable[[Forms, Any], Any]] = {
     HashableMapping: _written_mapping,
     frozenset: lambda forms, value: _written_items(forms, sorted(value, key=repr)),
     Static: lambda forms, value: forms.write(value.value),
-    Structure: Forms.structure,
-    Outcome: Forms.outcome,
+    jax.tree_util.PyTreeDef: Forms._tree,
+    Structure: _written_fields,
+    Address: _written_items,
+    Outcome: _written_fields,
     PartitionSpec: lambda forms, value: write_spec(value),
 }
 _NAMES = {PartitionSpec: "PartitionSpec"}  # ``__name__`` differs between versions of JAX
@@ -249,8 +212,10 @@ _READERS: dict[str, Callable[[Forms, Any], Any]] = {
     "HashableMapping": lambda forms, content: HashableMapping(_read_mapping(forms, content)),
     "frozenset": lambda forms, content: frozenset(map(forms.read, content)),
     "Static": lambda forms, content: Static(forms.read(content)),
-    "Structure": Forms.from_structure,
-    "Outcome": Forms.from_outcome,
+    "PyTreeDef": Forms._from_tree,
+    "Structure": lambda forms, content: Structure(*map(forms.read, content)),
+    "Address": lambda forms, content: Address(*map(forms.read, content)),
+    "Outcome": lambda forms, content: Outcome(*map(forms.read, content)),
     "PartitionSpec": lambda forms, content: read_spec(content),
     "graphdef": Forms._from_part,
     "dtype": lambda forms, content: jax.numpy.dtype(content),
@@ -264,9 +229,7 @@ _READERS: dict[str, Callable[[Forms, Any], Any]] = {
 
 def write_spec(spec: Any) -> Any:
     """A partition spec as JSON."""
-    if spec != PartitionSpec(*spec):
-        raise NoForm(f"the partition spec {spec!r}")
-    if any(entry is PartitionSpec.UNCONSTRAINED for entry in spec):
+    if spec != PartitionSpec(*spec) or any(entry is PartitionSpec.UNCONSTRAINED for entry in spec):
         raise NoForm(f"the partition spec {spec!r}")
     return [[*entry] if isinstance(entry, tuple) else entry for entry in spec]
 
