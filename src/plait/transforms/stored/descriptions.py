@@ -34,7 +34,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..._compat import ArrayImpl, Tracer, parts_of_jit
+from ..._compat import Tracer, parts_of_jit
 from ...core.graph.graphdef import GraphDef, LeafDef, NodeDef, StaticAttribute, VariableDef, iter_places, path_of
 from ...core.objects.named import Sentinel, name_of
 from ...core.objects.nodes import Static
@@ -131,49 +131,15 @@ class Describer:
 
     def _described(self, value: Any, place: str) -> str:
         kind = type(value)
-        make = _MAKERS.get(kind)
-        if make is not None:
-            return make(self, value, place)
-        if isinstance(value, GraphDef):
-            return self.graphdef(value, place)
         if is_graph_leaf(value):
             raise Unrecordable(f"{place}: a {kind.__name__} that is not an argument")
-        if isinstance(value, type):
-            return self._class(value, place)
         if isinstance(value, Tracer):
             raise Unrecordable(f"{place}: a traced array")
-        if isinstance(value, jax.Array):
-            return self._array(value, place)
-        if isinstance(value, np.dtype):
-            return f"dtype:{value!r}"
-        if isinstance(value, np.generic):
-            return digest("scalar", [str(value.dtype), value.tobytes().hex()])
-        if isinstance(value, enum.Enum):
-            return self._member(value, place)
-        if isinstance(value, jax.sharding.PartitionSpec):
-            return digest("spec", [repr(value), *map(repr, value)])
-        if isinstance(value, jax.sharding.Mesh):
-            return digest("mesh", [repr(value), *(device_token(device) for device in value.devices.flat)])
-        if isinstance(value, jax.sharding.AbstractMesh):
-            return digest("mesh", [repr(value)])
-        if isinstance(value, jax.sharding.Sharding):
-            return self.sharding(value, place)
-        if isinstance(value, jax.Device):
-            return device_token(value)
-        if isinstance(value, Sentinel):
-            return f"sentinel:{value.__module__}:{value.name}"
-        if isinstance(value, functools.partial):
-            return _partial(self, value, place)
+        make = _MAKERS.get(kind) or next((_OF_BASES[base] for base in _OF_BASES if isinstance(value, base)), None)
+        if make is not None:
+            return make(self, value, place)
         if kind.__module__ == "absl.flags._flagvalues":
             return digest("flags", [self.token(sorted(value.flag_values_dict().items()), place)])
-        if isinstance(value, logging.Logger):
-            own = sorted((name, item) for name, item in vars(value).items() if name not in _OF_LOGGERS)
-            level = f"{value.getEffectiveLevel()} {value.disabled} {value.manager.disable}"
-            return digest("logger", [value.name, str(value.level), level, self.token(own, place)])
-        if isinstance(value, pathlib.PurePath):
-            return f"path:{value}"
-        if isinstance(value, _DESCRIPTORS):
-            return f"descriptor:{value.__objclass__.__module__}:{value.__qualname__}"
         if kind.__module__ in ("typing", "types") and not isinstance(value, (types.SimpleNamespace, types.CellType)):
             return self._typing(value, place)
         if getattr(value, "__module__", None) is not None:
@@ -182,7 +148,7 @@ class Describer:
                 return name
         parts = parts_of_jit(value)
         if parts is not None:
-            return digest("jit", [self.token(parts[0], place), self.token(parts[1], place)])
+            return self.all("jit", parts, place)
         return self._object(value, place)
 
     def installed_name(self, value: Any) -> str | None:
@@ -211,7 +177,7 @@ class Describer:
         parts = [getattr(value, name, None) for name in ("__origin__", "__args__", "__metadata__")]
         if parts == [None, None, None]:
             return f"typing:{value!r}"
-        return digest(f"typing {type(value).__name__}", [self.token(part, place) for part in parts])
+        return self.all(f"typing {type(value).__name__}", parts, place)
 
     # Functions and classes
 
@@ -292,8 +258,8 @@ class Describer:
             return "sentinel"  # which only its place tells from others
         if not hasattr(value, "__dict__") and not slots and not content and "__slots__" not in vars(kind):
             raise Unrecordable(f"{place}: {describe_type(value)}")
-        attributes = {**{name: getattr(value, name) for name in slots if hasattr(value, name)}}
-        attributes.update(getattr(value, "__dict__", {}))
+        attributes = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+        attributes |= getattr(value, "__dict__", {})
         content += [
             f"{name}={self.token(item, f'{place}.{name}')}"
             for name, item in attributes.items()
@@ -405,18 +371,19 @@ def _by(*names: str) -> Callable[[Describer, Any, str], str]:
     """A description from some attributes."""
 
     def make(self: Describer, value: Any, place: str) -> str:
-        return digest(type(value).__name__, [self.token(getattr(value, name), place) for name in names])
+        return self.all(type(value).__name__, [getattr(value, name) for name in names], place)
 
     return make
 
 
-def _partial(self: Describer, value: functools.partial[Any], place: str) -> str:
-    parts = type(value), value.func, value.args, value.keywords, vars(value)
-    return digest("partial", [self.token(part, place) for part in parts])
+def _logger(self: Describer, value: logging.Logger, place: str) -> str:
+    own = sorted((name, item) for name, item in vars(value).items() if name not in _OF_LOGGERS)
+    level = f"{value.getEffectiveLevel()} {value.disabled} {value.manager.disable}"
+    return digest("logger", [value.name, str(value.level), level, self.token(own, place)])
 
 
 def _reduced(self: Describer, value: Any, place: str) -> str:
-    return digest(type(value).__name__, [self.token(part, place) for part in value.__reduce__()[1]])
+    return self.all(type(value).__name__, value.__reduce__()[1], place)
 
 
 _MAKERS: dict[Any, Callable[[Describer, Any, str], str]] = {
@@ -432,7 +399,6 @@ _MAKERS: dict[Any, Callable[[Describer, Any, str], str]] = {
     complex: lambda self, value, place: f"complex:{value.real.hex()},{value.imag.hex()}",
     bytearray: lambda self, value, place: f"bytearray:{bytes(value)!r}",
     np.ndarray: _ndarray,
-    ArrayImpl: Describer._array,
     types.ModuleType: _module,
     FunctionType: Describer.function,
     types.BuiltinFunctionType: _builtin,
@@ -441,7 +407,6 @@ _MAKERS: dict[Any, Callable[[Describer, Any, str], str]] = {
     types.CodeType: lambda self, value, place: code_token(value),
     types.CellType: Describer.cell,
     types.SimpleNamespace: lambda self, value, place: digest("namespace", [_dict(self, vars(value), place)]),
-    functools.partial: _partial,
     collections.OrderedDict: _dict,
     collections.defaultdict: lambda self, value, place: digest(
         "defaultdict", [self.token(value.default_factory, place), _dict(self, value, place)]
@@ -467,4 +432,25 @@ _MAKERS: dict[Any, Callable[[Describer, Any, str], str]] = {
     dataclasses.Field: _field,
     Static: _by("value"),
     jax.tree_util.PyTreeDef: Describer.treedef,
+}
+# The same for subclasses, in this order.
+_OF_BASES: dict[Any, Callable[[Describer, Any, str], str]] = {
+    GraphDef: Describer.graphdef,
+    type: Describer._class,
+    jax.Array: Describer._array,
+    np.dtype: lambda self, value, place: f"dtype:{value!r}",
+    np.generic: lambda self, value, place: digest("scalar", [str(value.dtype), value.tobytes().hex()]),
+    enum.Enum: Describer._member,
+    jax.sharding.PartitionSpec: lambda self, value, place: digest("spec", [repr(value), *map(repr, value)]),
+    jax.sharding.Mesh: lambda self, value, place: digest("mesh", [repr(value), *map(device_token, value.devices.flat)]),
+    jax.sharding.AbstractMesh: lambda self, value, place: digest("mesh", [repr(value)]),
+    jax.sharding.Sharding: Describer.sharding,
+    jax.Device: lambda self, value, place: device_token(value),
+    Sentinel: lambda self, value, place: f"sentinel:{value.__module__}:{value.name}",
+    functools.partial: lambda self, value, place: self.all(
+        "partial", (type(value), value.func, value.args, value.keywords, vars(value)), place
+    ),
+    logging.Logger: _logger,
+    pathlib.PurePath: lambda self, value, place: f"path:{value}",
+    _DESCRIPTORS: lambda self, value, place: f"descriptor:{value.__objclass__.__module__}:{value.__qualname__}",
 }
