@@ -147,6 +147,7 @@ class Compiled:
     Attributes:
         f: the function of objects.
         jitted: JAX's jitted function of the result of ``arguments``.
+        traceable: the same, with ``trace`` and ``lower``.
         layout: how calls pass their objects; ``None`` if they are inside containers, so that plain leaves are passed
             flat, for one structure of all arguments.
         first: the outcome of its first trace; ``None`` before that.
@@ -159,12 +160,14 @@ class Compiled:
 
     __slots__ = (
         "body", "donated", "donation", "f", "first", "history", "is_quick", "jitted", "layout", "options", "returned",
-        "shardings",
+        "shardings", "traceable",
     )  # fmt: skip
 
     def __init__(
         self,
         call: Call,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
         options: dict[str, Any],
         history: list[TraceSignature],
         donation: Donation | None,
@@ -180,13 +183,35 @@ class Compiled:
         self.shardings = shardings
         self.donated: list[int] | None = None
         self.donation, self.options, self.history = donation, options, history
-        self.jitted: Any = self.make(call)
+        if donation is not None:
+            self.donated = self.find_donated(call, args, kwargs)
+        self.jitted: Any = self.make_jitted()
+        self.traceable = self.jitted
 
-    def make(self, call: Call) -> Any:
-        """The function of values to call, for a first call."""
-        if self.donation is not None:
-            self.donated = donated_positions(call, self.donation)
-        return self.make_jitted()
+    def find_donated(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int]:
+        """The positions of the written values that calls may donate; none if the function changes structure. This
+        traces it."""
+        assert self.donation is not None
+        found: list[Outcome] = []
+
+        def probe(inputs: Any) -> None:
+            with names_in_program():
+                found.append(call.body(inputs)[1])
+
+        jax.eval_shape(probe, call.inputs)
+        (outcome,) = found
+        if outcome.arguments is not None:
+            return []
+        written = {position for position, _ in outcome.written}
+        written -= {address.place for address in outcome.output_sources if address.port == INPUT}
+        structure, predicate = call.body.structure, self.donation.predicate or (lambda path, leaf: False)
+        paths = zip(structure.places(), structure.graphdefs, strict=True)
+        is_given = [self.donation.donates_argument(path) for path, graphdef in paths if graphdef is not None]
+        return [
+            position
+            for position, number, path, leaf in call.gathered.probes()
+            if position in written and (is_given[number] or (isinstance(leaf, Variable) and predicate(path, leaf)))
+        ]
 
     def make_jitted(self) -> Any:
         """JAX's jitted function of the result of ``arguments``."""
@@ -229,14 +254,9 @@ class Compiled:
         pure.__name__ = pure.__qualname__ = getattr(f, "__name__", type(f).__name__)
         return jax.jit(pure, **options)
 
-    @property
-    def traceable(self) -> Any:
-        """JAX's jitted function, with ``trace`` and ``lower``."""
-        return self.jitted
-
     def clear(self) -> None:
         """Drop all compiled programs."""
-        self.jitted.clear_cache()
+        self.traceable.clear_cache()
 
     def arguments(
         self, gathered: Gathered, args: Sequence[Any], kwargs: dict[str, Any]
@@ -355,33 +375,6 @@ def check_separate_buffers(f: Any, given: list[Any], values: list[Any], gathered
                 do="copy one of them first: variable.value = jnp.copy(variable.value), or model = plait.clone(model, "
                 "arrays=True) for the whole model",
             )
-
-
-def donated_positions(call: Call, donation: Donation) -> list[int]:
-    """The positions of the values that can be donated: of written ones. This traces the function.
-
-    There are none if it changes structure.
-    """
-    found: list[Outcome] = []
-
-    def probe(inputs: Any) -> None:
-        with names_in_program():
-            found.append(call.body(inputs)[1])
-
-    jax.eval_shape(probe, call.inputs)
-    (outcome,) = found
-    if outcome.arguments is not None:
-        return []
-    written = {position for position, _ in outcome.written}
-    written -= {address.place for address in outcome.output_sources if address.port == INPUT}
-    structure, predicate = call.body.structure, donation.predicate or (lambda path, leaf: False)
-    paths = zip(structure.places(), structure.graphdefs, strict=True)
-    is_given = [donation.donates_argument(path) for path, graphdef in paths if graphdef is not None]
-    return [
-        position
-        for position, number, path, leaf in call.gathered.probes()
-        if position in written and (is_given[number] or (isinstance(leaf, Variable) and predicate(path, leaf)))
-    ]
 
 
 def _donated_arguments(

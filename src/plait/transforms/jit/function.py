@@ -341,9 +341,9 @@ class JittedFunction:
                 call = Call("jit", self.f, args, kwargs, crossing=self.crossing, returns_inputs=True)
             else:
                 call = self.shardings.call(self.f, args, kwargs)
-            given = call, self.options, self.history, self.donation, layout, self.shardings
-            made = Compiled(*given) if self.programs is None else self.programs.compiled(given, args, kwargs)
-            compiled = self.compiled.setdefault(key, made)
+            make = Compiled if self.programs is None else self.programs.compiled
+            given = self.options, self.history, self.donation, layout, self.shardings
+            compiled = self.compiled.setdefault(key, make(call, args, kwargs, *given))
         return compiled
 
     def remember(self, layout: Layout, gathered: Gathered, compiled: Compiled) -> None:

@@ -15,6 +15,7 @@ dies.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -56,7 +57,7 @@ from ..stored.forms import Forms, NoForm
 from ..stored.packages import package_token, setting_of
 from ..stored.reads import Recording, stands
 from ..stored.sources import sources_of, sources_token
-from .compiled import Compiled, Other, donated_positions
+from .compiled import Compiled, Other
 from .executables import compiled_export, exported, read_executable, written_executable
 
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError)  # raised when reading a file that plait did not write
@@ -100,9 +101,9 @@ class Programs:
                 "compile, or load from that cache",
             )
 
-    def compiled(self, given: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stored:
+    def compiled(self, *given: Any) -> Stored:
         """The compiled function for one structure of the arguments; the arguments are those of ``Compiled``."""
-        return Stored(self, args, kwargs, *given)
+        return Stored(self, *given)
 
     def refuse(self, f: Any, reasons: Sequence[str]) -> None:
         """Warn, once, why a program cannot be stored.
@@ -150,7 +151,7 @@ class Request:
     """
 
     def __init__(self, stored: Stored, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        self.args, self.kwargs = args, kwargs
+        self.stored, self.args, self.kwargs = stored, args, kwargs
         self.leaves, self.tree = jax.tree_util.tree_flatten((tuple(args), kwargs))
         self.describer = Describer()
         self.recording = Recording(self.describer)
@@ -171,6 +172,20 @@ class Request:
         except Exception as error:  # a user's class may raise anything when it is inspected
             self.reason = f"an argument or the function, whose description raised {type(error).__name__}: {error}"
         self.memory_key = (self.key or self.reason, *self.inputs, self.tree)
+
+    @functools.cached_property
+    def found(self) -> Found | None:
+        """The stored program, if nothing that it depends on has changed."""
+        donated = self.stored.donated
+        for file, header, binary in self.stored.programs.folder.read(self.key) if self.key is not None else ():
+            if donated in (None, header.get("donated")) and _stands(header):
+                return Found(file, header, binary)
+        return None
+
+    def is_for(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+        """Whether it is a request for a call with the very same arguments."""
+        leaves, tree = jax.tree_util.tree_flatten((tuple(args), kwargs))
+        return tree == self.tree and [*map(id, leaves)] == [*map(id, self.leaves)]
 
 
 def _signature(leaf: Any, describer: Describer) -> str:
@@ -196,52 +211,36 @@ class Stored(Compiled):
             ports.
     """
 
-    __slots__ = ("_inner", "_pending", "known", "left", "programs")
+    __slots__ = ("_pending", "known", "left", "programs")
 
-    def __init__(self, programs: Programs, args: tuple[Any, ...], kwargs: dict[str, Any], *given: Any) -> None:
+    def __init__(self, programs: Programs, *given: Any) -> None:
         self.programs = programs
         self.known: dict[Any, Program] = {}
         self.left: tuple[Outcome, dict[int, int] | None, Any] | None = None
-        self._inner: Any = None
-        self._pending: Any = (args, kwargs)
+        self._pending: Request | None = None  # for a call that follows, made to find out what it donates
         super().__init__(*given)
-
-    def make(self, call: Call) -> Any:
-        """JAX's dispatch, which calls ``missed``. The donated values are known from the folder, or from a trace."""
-        args, kwargs = self._pending
-        self._pending = None
-        if self.donation is not None:
-            positional, named = self.arguments(call.gathered, args, kwargs)
-            if self._is_usual(jax.tree_util.tree_leaves((positional, named))):
-                request = Request(self, positional, named)
-                found = self.find(request)
-                if found is not None:
-                    self.donated = found.header["donated"]
-                else:
-                    with request.recording, traced_afresh():
-                        self.donated = donated_positions(call, self.donation)
-                self._pending = request, found
-            else:
-                self.donated = donated_positions(call, self.donation)
 
         def whole(*args: Any, **kwargs: Any) -> Any:
             return self.traceable(*args, **kwargs)
 
         whole.__name__ = getattr(self.f, "__name__", type(self.f).__name__)
-        return dispatcher(whole, self.missed)
+        self.jitted = dispatcher(whole, self.missed)  # JAX's dispatch, which calls ``missed``
 
-    @property
-    def traceable(self) -> Any:
-        """JAX's jitted function, which traces and compiles only for this process."""
-        if self._inner is None:
-            self._inner = self.make_jitted()
-        return self._inner
+    def find_donated(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int]:
+        """The positions of the values that are donated, from the folder, or from a trace."""
+        positional, named = self.arguments(call.gathered, args, kwargs)
+        if not self._is_usual(jax.tree_util.tree_leaves((positional, named))):
+            return super().find_donated(call, args, kwargs)
+        self._pending = request = Request(self, positional, named)
+        if request.found is not None:
+            return request.found.header["donated"]
+        with request.recording, traced_afresh():
+            return super().find_donated(call, args, kwargs)
 
     def clear(self) -> None:
+        super().clear()
         self.jitted._clear_cache()
         self.known.clear()
-        if self._inner is not None:
-            self._inner.clear_cache()
 
     def description(self, describer: Describer) -> dict[str, str]:
         """The function, its options, and the structure of its arguments.
@@ -292,38 +291,14 @@ class Stored(Compiled):
 
     def program(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Request, Program]:
         """The program for a call: known, loaded, or compiled and stored."""
-        pending, self._pending = self._pending, None
-        request = Request(self, args, kwargs) if pending is None else pending[0]
-        if pending is not None and not _same(request, args, kwargs):
-            pending, request = None, Request(self, args, kwargs)
+        request, self._pending = self._pending, None
+        if request is None or not request.is_for(args, kwargs):
+            request = Request(self, args, kwargs)
         program = self.known.get(request.memory_key)
         if program is None:
-            found = self.find(request) if pending is None else pending[1]
-            program = (found and self.load(found, request)) or self.compile(request)
+            program = (request.found and self.load(request.found, request)) or self.compile(request)
             self.known[request.memory_key] = program
         return request, program
-
-    def find(self, request: Request) -> Found | None:
-        """The stored program for a call, if nothing that it depends on has changed."""
-        if request.key is None:
-            return None
-        for file, header, binary in self.programs.folder.read(request.key):
-            is_same = self.donated in (None, header.get("donated"))
-            if is_same and self._stands(header):
-                return Found(file, header, binary)
-        return None
-
-    def _stands(self, header: dict[str, Any]) -> bool:
-        describer = Describer()
-        try:
-            return (
-                all(stands((module, name), token, describer) for module, name, token in header["reads"])
-                and all(package_token(module) == token for module, token in header["packages"].items())
-                and all(setting_of((*names,), describer)[1] == token for *names, token in header["settings"])
-                and all(sources_token(top, files) == token for top, files, token in header["sources"])
-            )
-        except (Unrecordable, ImportError, *_MALFORMED):
-            return False
 
     # Loading ----------------------------------------------------------------------------------------------------------
 
@@ -463,13 +438,18 @@ class Stored(Compiled):
         return returned
 
 
-def _same(request: Request, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    leaves, tree = jax.tree_util.tree_flatten((tuple(args), kwargs))
-    return (
-        tree == request.tree
-        and len(leaves) == len(request.leaves)
-        and all(leaf is other for leaf, other in zip(leaves, request.leaves, strict=True))
-    )
+def _stands(header: dict[str, Any]) -> bool:
+    """Whether nothing that a stored program depends on has changed."""
+    describer = Describer()
+    try:
+        return (
+            all(stands((module, name), token, describer) for module, name, token in header["reads"])
+            and all(package_token(module) == token for module, token in header["packages"].items())
+            and all(setting_of((*names,), describer)[1] == token for *names, token in header["settings"])
+            and all(sources_token(top, files) == token for top, files, token in header["sources"])
+        )
+    except (Unrecordable, ImportError, *_MALFORMED):
+        return False
 
 
 def _sum(lowered: Any) -> str:
