@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -34,13 +34,9 @@ def explain_deleted(f: Any, gathered: Gathered) -> None:
     Raises:
         DonatedArrayError: names their paths.
     """
-    if gathered.walk is None:
-        return
-    flags = [any(map(is_gone, jax.tree.leaves(cell.raw))) for cell in gathered.walk.cells]
-    if any(flags):
-        labels = gathered.structure.value_labels(gathered.structure.labels(f)[0])
-        places = [*itertools.compress(labels, flags)]
-        raise gone(first_few(places, 5))
+    deleted = _holding(f, gathered, is_gone)
+    if deleted:
+        raise gone(first_few([*deleted], 5))
 
 
 def explain_bad_values(error: Exception, f: Any, gathered: Gathered) -> None:
@@ -50,18 +46,8 @@ def explain_bad_values(error: Exception, f: Any, gathered: Gathered) -> None:
         TraceContextError: a variable has a value from a trace that has ended.
         ArgumentError: a variable has a value that is neither arrays nor numbers.
     """
-    if gathered.walk is None:
-        return
-
-    def labels() -> list[str]:
-        return gathered.structure.value_labels(gathered.structure.labels(f)[0])
-
     if isinstance(error, jax.errors.UnexpectedTracerError):
-        leaked = [
-            label
-            for cell, label in zip(gathered.walk.cells, labels(), strict=True)
-            if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(cell.raw))
-        ]
+        leaked = _holding(f, gathered, lambda leaf: isinstance(leaf, Tracer))
         if leaked:
             raise TraceContextError(
                 "a variable has a value from a JAX trace that has ended",
@@ -71,16 +57,21 @@ def explain_bad_values(error: Exception, f: Any, gathered: Gathered) -> None:
                 do="remove the object again, and pass the model as an argument to the function that adds it",
             ) from error
         return
-    bad = []
-    for cell, label in zip(gathered.walk.cells, labels(), strict=True):
-        for leaf in jax.tree.leaves(cell.raw):
-            if not isinstance(leaf, (jax.Array, np.ndarray, np.generic, bool, int, float, complex)):
-                bad.append((label, leaf))
+    accepted = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
+    bad = _holding(f, gathered, lambda leaf: not isinstance(leaf, accepted))
     if bad:
         raise ArgumentError(
             "a variable has a value that is not an array",
-            at=", ".join(label for label, _ in bad),
-            found=f"a {type(bad[0][1]).__name__}",
+            at=", ".join(bad),
+            found=f"a {type(next(iter(bad.values()))).__name__}",
             expected="arrays or numbers",
             do="store such a value as a plain attribute, which is static: model.name = value",
         ) from error
+
+
+def _holding(f: Any, gathered: Gathered, is_bad: Callable[[Any], bool]) -> dict[str, Any]:
+    """The variables with such a value, by their paths, and the part of the value that is bad."""
+    cells = [] if gathered.walk is None else gathered.walk.cells
+    bad = {i: leaf for i, cell in enumerate(cells) for leaf in jax.tree.leaves(cell.raw) if is_bad(leaf)}
+    labels = gathered.structure.value_labels(gathered.structure.labels(f)[0]) if bad else []
+    return {labels[i]: leaf for i, leaf in bad.items()}

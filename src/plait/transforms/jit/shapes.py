@@ -141,29 +141,21 @@ def checkify(f: Any = None, /, errors: Any = None, *, crossing: Crossing = STRUC
     return wrapper
 
 
+def _are_plain(structure: Structure) -> list[bool]:
+    """For each leaf, in the order of the tree, whether it is plain, and not a value of an object."""
+    return [flag for g in structure.graphdefs for flag in ([True] if g is None else [False] * g.num_leaves)]
+
+
 def _in_order(parts: Parts) -> list[Any]:
     """Values and plain leaves in the order of the tree."""
     values, plain = iter(parts.values), iter(parts.plain)
-    found: list[Any] = []
-    for graphdef in parts.structure.graphdefs:
-        if graphdef is None:
-            found.append(next(plain))
-        else:
-            found += [next(values) for _ in range(graphdef.num_leaves)]
-    return found
+    return [next(plain) if is_plain else next(values) for is_plain in _are_plain(parts.structure)]
 
 
 def _taken_apart(structure: Structure, leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """The inverse of ``_in_order``: values, and plain leaves."""
-    supply = iter(leaves)
-    values: list[Any] = []
-    plain: list[Any] = []
-    for graphdef in structure.graphdefs:
-        if graphdef is None:
-            plain.append(next(supply))
-        else:
-            values += [next(supply) for _ in range(graphdef.num_leaves)]
-    return values, plain
+    pairs = [*zip(leaves, _are_plain(structure), strict=True)]
+    return [leaf for leaf, is_plain in pairs if not is_plain], [leaf for leaf, is_plain in pairs if is_plain]
 
 
 def _put_shardings(built: Entered) -> None:
@@ -181,7 +173,5 @@ def _put_shardings(built: Entered) -> None:
         for sharding_of in sharding_hooks:
             sharding = sharding_of(variable, shape.shape, place)
             if sharding is not None:
-                placed[position] = jax.ShapeDtypeStruct(
-                    shape.shape, shape.dtype, sharding=sharding, weak_type=shape.weak_type
-                )
+                placed[position] = shape.update(sharding=sharding)
     built.put(placed)
