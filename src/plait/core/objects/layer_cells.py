@@ -183,7 +183,12 @@ def check_layer(raw: Any, value: Any) -> list[Any]:
     arrays, treedef = jax.tree.flatten(raw)
     parts, own = jax.tree.flatten(value)
     if own != treedef:
-        raise _other_value(value, raw)
+        raise ShapeError(
+            "one layer of a stack was given a value of a different type",
+            found=describe_type(value),
+            expected=f"a value of the same type as in the other layers: {describe_type(raw)}",
+            do="convert the stack to a list: plait.as_list(model)",
+        )
     for array, part in zip(arrays, parts, strict=True):
         _check_part(array, part)
     return parts
@@ -216,15 +221,6 @@ def _with_part(array: Any, index: int, part: Any) -> Any:
         array[index] = part
         return array
     return array.at[index].set(part)
-
-
-def _other_value(value: Any, whole: Any) -> ShapeError:
-    return ShapeError(
-        "one layer of a stack was given a value of a different type",
-        found=describe_type(value),
-        expected=f"a value of the same type as in the other layers: {describe_type(whole)}",
-        do="convert the stack to a list: plait.as_list(model)",
-    )
 
 
 def restructured(found: str, at: str | None = None) -> GraphError:

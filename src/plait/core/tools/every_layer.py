@@ -59,7 +59,7 @@ def for_every_layer(node: Any) -> Iterator[None]:
         return
     attributes = getattr(node, "__dict__", {})
     before = {id(value): value for value in attributes.values()}
-    with _opened(node):
+    with Restoring(_open, nodes=(*_open.nodes, node)):
         yield
     new = [each for each in attributes.items() if isinstance(each[1], Variable) and id(each[1]) not in before]
     sizes, axes = _layers_around(node) if new else ([], [])
@@ -77,10 +77,6 @@ def _layers_around(node: Any) -> tuple[list[int], list[str | None]]:
         if path is not None and len(sizes) > len(found[0]):
             found = sizes, axes_along(stack, path)
     return found
-
-
-def _opened(node: Any) -> Restoring:
-    return Restoring(_open, nodes=(*_open.nodes, node))
 
 
 def _with_layers(variable: Variable[Any], sizes: Sequence[int], axes: Sequence[str | None]) -> Variable[Any]:

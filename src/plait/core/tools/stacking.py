@@ -113,10 +113,7 @@ def is_same_layer(view: Any, other: Any) -> bool:
     if type(view) is not type(other):
         return False
     ours, theirs = ([origin_of(variable._cell) for _, variable in iter_variables(block)] for block in (view, other))
-    if len(ours) != len(theirs):
-        return False
-    same = (a is b and places == others for (a, places), (b, others) in zip(ours, theirs, strict=True))
-    return bool(ours) and all(same)
+    return bool(ours) and ours == theirs
 
 
 class LayerWrite(NamedTuple):

@@ -44,7 +44,7 @@ from ...paths import format_path
 from ...words import describe_type
 from ..call.prefixes import is_graph_leaf
 from .codes import EMPTY, cells_of, code_token, content_of, digest, inner_codes
-from .values import HEAP, ITEMS, function_in, is_plain, is_python, registered_with
+from .values import HEAP, ITEMS, held_by, is_plain, is_python, registered_with
 
 
 class Unrecordable(Exception):
@@ -231,7 +231,7 @@ class Describer:
             origin = origin_of(base.__module__)
             for name, value in [*vars(base).items()] if origin is not Origin.USER and base.__flags__ & HEAP else ():
                 is_flag = origin is Origin.PACKAGE and not name.startswith("__") and is_plain(value)
-                if is_flag or is_users(function_in(value)):
+                if is_flag or any(map(is_users, held_by(value) or [value])):
                     yield f"{name}={self.token(value, f'{place}, its attribute {name!r}')}"
 
     # Objects

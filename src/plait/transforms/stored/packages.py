@@ -19,7 +19,7 @@ from ...core.objects.named import Sentinel
 from ...origins import Origin, contents_of, is_own, is_users, origin_of
 from .codes import code_token, content_of, digest
 from .descriptions import Describer
-from .values import PLAIN, is_plain
+from .values import PLAIN, held_by, is_plain
 
 Setting = tuple[str, ...]  # a module, and the attributes that lead to a value
 
@@ -115,11 +115,7 @@ def _functions(value: Any, module: str) -> Iterator[FunctionType]:
         elif isinstance(each, type):
             if each.__module__ == module:
                 stack.extend(vars(each).values())
-        elif isinstance(each, property):
-            stack += [each.fget, each.fset, each.fdel]
-        elif isinstance(each, (staticmethod, classmethod)):
-            stack.append(each.__func__)
-        elif isinstance(each, functools.cached_property):
-            stack.append(each.func)
+        elif held := held_by(each):
+            stack += held
         elif callable(each) and not isinstance(each, ModuleType):
             stack.append(getattr(each, "__wrapped__", None))

@@ -177,15 +177,11 @@ class Recording:
             for read in resolved(module, chain):
                 found.append(read)
                 if read not in self.reads:
-                    self.reads[read] = self._token(read)
+                    self.reads[read] = token_of(read, self.describer)
+                    self._follow_kept()
         except Unrecordable as error:
             self._refuse(str(error))
         return found
-
-    def _token(self, read: Read) -> str:
-        token = token_of(read, self.describer)
-        self._follow_kept()
-        return token
 
     def _follow_kept(self) -> None:
         """Record what functions with cached results read: neither they nor what they call need be entered."""

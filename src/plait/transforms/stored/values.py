@@ -25,15 +25,14 @@ ITEMS: dict[type, Callable[[Any], Any]] = {
 }  # fmt: skip
 HEAP = 1 << 9  # the flag of classes that are not static structures of C
 _HOLDERS = {
-    staticmethod: "__func__", classmethod: "__func__", property: "fget", functools.cached_property: "func",
-    functools.partialmethod: "func",
+    staticmethod: ("__func__",), classmethod: ("__func__",), property: ("fget", "fset", "fdel"),
+    functools.cached_property: ("func",), functools.partialmethod: ("func",),
 }  # fmt: skip
 
 
-def function_in(value: Any) -> Any:
-    """The function of a property or method; other values themselves."""
-    name = _HOLDERS.get(type(value))
-    return value if name is None else getattr(value, name)
+def held_by(value: Any) -> list[Any]:
+    """The functions of a property or method; none for other values."""
+    return [getattr(value, name) for kind, names in _HOLDERS.items() if isinstance(value, kind) for name in names]
 
 
 def is_plain(value: Any) -> bool:
