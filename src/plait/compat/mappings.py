@@ -45,8 +45,8 @@ def flatten_mapping(
             expected="a dict, a State or another mapping",
             do='pass for example {"layer": {"kernel": 1.0}}',
         )
-    flat = {path: leaf for path, leaf in _leaves(xs, (), is_leaf) if keep_empty_nodes or leaf is not empty_node}
-    flat.pop((), None) if not xs else None
+    leaves = _leaves(xs, (), is_leaf) if xs else ()
+    flat = {path: leaf for path, leaf in leaves if keep_empty_nodes or leaf is not empty_node}
     return {path if sep is None else sep.join(path): leaf for path, leaf in flat.items()}
 
 
