@@ -248,28 +248,14 @@ def make_run(
         kinds,
         len(walk.cells),
         tuple(position for position, _ in compiled.first.written),  # type: ignore[union-attr]
-        bool(compiled.donated),
+        bool(compiled.donated) and not refuses_shared_donation(),
         bool(walk.lists),
         bool(walk.containers),
         check is not None,
-        refuses_shared_donation(),
         compiled.first.output is not None,  # type: ignore[union-attr]
     )
-    return make(
-        compiled=compiled,
-        cells=walk.cells,
-        stamp=walk.stamp,
-        stamps=walk.stamps,
-        versions=walk.versions,
-        identities=[getattr(root, kind) for root, kind in zip(roots[1:], kinds, strict=True)],
-        lists=[current for current, _ in walk.lists],
-        saved=[copy for _, copy in walk.lists],
-        containers=walk.containers,
-        graphdefs=walk.graphdefs,
-        crossing=crossing,
-        touched=crossing.touched,
-        check=check,
-    )
+    identities = [getattr(root, kind) for root, kind in zip(roots[1:], kinds, strict=True)]
+    return make(compiled=compiled, walk=walk, identities=identities, crossing=crossing, check=check)
 
 
 @functools.lru_cache(maxsize=256)
@@ -278,11 +264,10 @@ def _run_factory(
     kinds: tuple[str, ...],
     count: int,
     written: tuple[int, ...],
-    donates: bool,
+    explained: bool,
     lists: bool,
     containers: bool,
     checked: bool,
-    refused: bool,
     builds: bool,
 ) -> Callable[..., Any]:
     """A factory of runs for one form of call, as generated code.
@@ -291,11 +276,10 @@ def _run_factory(
         kinds: for each object after the first, the slot of its permanent stamp.
         count: number of cells.
         written: which cells are written.
-        donates: whether buffers are donated.
+        explained: whether each call looks for buffers that would be donated twice, which the runtime may not reject.
         lists: whether there are lists of modules, which are compared in one operation.
         containers: whether there are other plain containers.
         checked: whether each call is compared with a fresh walk.
-        refused: whether the runtime itself rejects donating a buffer that is used twice.
         builds: whether the output contains objects, which are built from the results of the compiled function.
     """
     names = [f"a{i}" for i in range(layout.count + len(layout.names))]
@@ -332,15 +316,17 @@ def _run_factory(
     call = f"returned = call({', '.join([*reads, *passed])})"
     body = ["try:", f"    {call}", "except (ValueError, RuntimeError):"]
     body += [f"    explain_failure(compiled, {given})", "    raise"]
-    if donates and not refused:
+    if explained:
         body.insert(0, f"explain_failure(compiled, {given})")
     if checked:
         body.insert(0, f"check(graphdefs, cells, [{', '.join(objects)}])")
     between, inside = "\n    ", "\n        "
     source = f"""\
-def make(*, compiled, cells, stamp, stamps, versions, identities, lists, saved, containers, graphdefs, crossing,
-         touched, check):
-    call, build = compiled.jitted, compiled.built
+def make(*, compiled, walk, identities, crossing, check):
+    call, build, touched = compiled.jitted, compiled.built, crossing.touched
+    cells, graphdefs, containers = walk.cells, walk.graphdefs, walk.containers
+    stamp, stamps, versions = walk.stamp, walk.stamps, walk.versions
+    lists, saved = [current for current, _ in walk.lists], [copy for _, copy in walk.lists]
     {between.join(setup)}
     def stamps_stand():
         nonlocal stamp
