@@ -39,7 +39,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "packages", "reads",
     ),
     "transforms/jit": (
-        "shardings", "compiled", "executables", "stored", "failures", "dispatch", "stages", "shapes", "function",
+        "shardings", "compiled", "stablehlo", "stored", "failures", "dispatch", "stages", "shapes", "function",
     ),
     "transforms": (
         "axis_names", "selections", "autodiff", "output_gradients", "tangent_trees", "tangents", "jacobians",

@@ -84,6 +84,7 @@ VALUES = [
     *(None, True, 3, "text", 2.5, math.inf, 1 + 2j, b"\x00\xff", ..., (1, ("a",)), [1, [2]], {"a": 1, (2,): [3]}),
     pytest.param(frozenset({1, "a"}), id="frozenset"),  # its repr has one order or the other
     *(HashableMapping({"a": (1,)}), Static((1, 2)), jnp.dtype("bfloat16"), jax.nn.relu, Node),
+    *(jax.random.key(0).dtype, jax.random.key(0, impl="rbg").dtype),
     *(P(), P(None), P("x", None, ("y", "z"))),
 ]
 

@@ -15,6 +15,7 @@ dies.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import json
@@ -58,7 +59,7 @@ from ..stored.packages import package_token, setting_of
 from ..stored.reads import Recording, stands
 from ..stored.sources import sources_of, sources_token
 from .compiled import Compiled, Other
-from .executables import compiled_export, exported, read_executable, written_executable
+from .stablehlo import compiled_export, exported
 
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError)  # raised when reading a file that plait did not write
 _ARRAYS = frozenset({ArrayImpl, KeyArray, np.ndarray, bool, int, float, complex, jax.ShapeDtypeStruct})
@@ -305,12 +306,12 @@ class Stored(Compiled):
     def load(self, found: Found, request: Request) -> Program | None:
         """The program of a file; ``None`` if it does not match an earlier trace of this process."""
         header = found.header
-        forms = Forms([self.body.structure])
+        backend = self.options.get("backend")
+        forms = Forms([self.body.structure], backend)
         try:
             outcome = forms.read(header["outcome"])
             ports = forms.read(header["ports"])
-            backend = self.options.get("backend")
-            executable = read_executable(header["executable"], found.binary, backend)
+            executable = dataclasses.replace(forms.read(header["executable"]), binary=found.binary)
             if header["donated leaves"] is not None:
                 loaded = compiled_export(executable, request.leaves, header["donated leaves"])
             else:
@@ -423,7 +424,7 @@ class Stored(Compiled):
             "outcome": forms.write(outcome),
             "returned": None if arguments is None else [*arguments.items()],
             "ports": forms.write(ports),
-            "executable": written_executable(described_executable(stage)),
+            "executable": forms.write(described_executable(stage)),
             "donated leaves": donated_leaves,
         }
         self.programs.folder.write(header, binary)

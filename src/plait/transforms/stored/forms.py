@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from ..._compat import impl_of_keys, key_dtype, treedef_from
+from ..._compat import Executable, impl_of_keys, key_dtype, treedef_from
 from ...core.graph import graphdef as graphs
 from ...core.graph.graphdef import GraphDef, LeafDef, NodeDef, NodeRef, StaticAttribute, VariableDef, iter_places
 from ...core.objects.named import find_named, name_of
@@ -36,9 +36,11 @@ class Forms:
 
     Args:
         structures: the structures of the arguments, whose static values need not be stored.
+        backend: the name of the backend that has the devices of shardings.
     """
 
-    def __init__(self, structures: Sequence[Structure]) -> None:
+    def __init__(self, structures: Sequence[Structure], backend: str | None = None) -> None:
+        self.backend = backend
         self.known = [value for structure in structures for value in _statics(structure)]
         self.numbers = {id(value): number for number, value in reversed([*enumerate(self.known)])}
 
@@ -183,6 +185,7 @@ _MAKERS: dict[str, Callable[[Any, Any], Any]] = {
     "static": graphs.static_attribute,
 }
 
+_KEYS: type = type(key_dtype("fry"))  # of the dtypes of random keys
 _WRITERS: dict[type, Callable[[Forms, Any], Any]] = {
     float: lambda forms, value: value.hex(),
     complex: lambda forms, value: [value.real.hex(), value.imag.hex()],
@@ -198,9 +201,11 @@ _WRITERS: dict[type, Callable[[Forms, Any], Any]] = {
     Structure: _written_fields,
     Address: _written_items,
     Outcome: _written_fields,
+    Executable: _written_fields,
+    _KEYS: lambda forms, value: impl_of_keys(value),
     PartitionSpec: lambda forms, value: write_spec(value),
 }
-_NAMES = {PartitionSpec: "PartitionSpec"}  # ``__name__`` differs between versions of JAX
+_NAMES = {PartitionSpec: "PartitionSpec", _KEYS: "keys"}  # ``__name__`` differs between versions of JAX
 _READERS: dict[str, Callable[[Forms, Any], Any]] = {
     "float": lambda forms, content: float.fromhex(content),
     "complex": lambda forms, content: complex(*map(float.fromhex, content)),
@@ -216,15 +221,17 @@ _READERS: dict[str, Callable[[Forms, Any], Any]] = {
     "Structure": lambda forms, content: Structure(*map(forms.read, content)),
     "Address": lambda forms, content: Address(*map(forms.read, content)),
     "Outcome": lambda forms, content: Outcome(*map(forms.read, content)),
+    "Executable": lambda forms, content: Executable(*map(forms.read, content)),
+    "keys": lambda forms, content: key_dtype(content),
     "PartitionSpec": lambda forms, content: read_spec(content),
     "graphdef": Forms._from_part,
     "dtype": lambda forms, content: jax.numpy.dtype(content),
     "named": _read_name,
-    "sharding": lambda forms, content: read_sharding(content),
+    "sharding": lambda forms, content: read_sharding(content, forms.backend),
 }
 
 
-# Shardings and dtypes -------------------------------------------------------------------------------------------------
+# Shardings ------------------------------------------------------------------------------------------------------------
 
 
 def write_spec(spec: Any) -> Any:
@@ -261,7 +268,7 @@ def write_sharding(sharding: Any) -> Any:
     raise NoForm(f"{sharding!r}, a kind that cannot be stored in a file")
 
 
-def read_sharding(form: Any, backend: str | None = None) -> Any:
+def read_sharding(form: Any, backend: str | None) -> Any:
     """The inverse of ``write_sharding``."""
     by_id = {device.id: device for device in jax.devices(backend)}
     try:
@@ -272,13 +279,3 @@ def read_sharding(form: Any, backend: str | None = None) -> Any:
         raise NoForm(f"this process has no device {error}") from None
     mesh = Mesh(devices, tuple(form["axes"]), axis_types=tuple(AxisType[name] for name in form["types"]))
     return NamedSharding(mesh, read_spec(form["spec"]), memory_kind=form["memory"])
-
-
-def write_dtype(dtype: Any) -> str:
-    """The dtype of an array, or of random keys."""
-    return f"key:{impl_of_keys(dtype)}" if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key) else dtype.name
-
-
-def read_dtype(name: str) -> Any:
-    """The inverse of ``write_dtype``."""
-    return key_dtype(name[4:]) if name.startswith("key:") else jax.numpy.dtype(name)
