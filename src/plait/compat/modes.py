@@ -93,21 +93,18 @@ def graph_updates_mode(graph_updates: bool | None = None) -> bool:
 
 
 def check_mode(node: Any, graph: bool | None, labels: Callable[[], Sequence[str]] | None = None) -> None:
-    """Raise for a graph in tree mode; arguments and errors are those of ``check_tree``."""
-    if not graph_mode(graph):
-        check_tree(node, labels)
-
-
-def check_tree(node: Any, labels: Callable[[], Sequence[str]] | None = None) -> None:
-    """Raise for anything but a tree.
+    """Raise for anything but a tree in tree mode.
 
     Args:
         node: the graph.
+        graph: whether graph mode is on; ``None`` means the setting of the thread.
         labels: the names of the elements of ``node``, if it is a sequence of arguments.
 
     Raises:
         GraphError: an object is reached by two paths (both are named), or a class says ``pytree=False``.
     """
+    if graph_mode(graph):
+        return
 
     def where(place: Place) -> str:
         path = place.path
@@ -158,7 +155,7 @@ class Crossing(policy.Crossing):
         return (not touched.ever and self == _USUAL) or self.updates
 
     def check(self, roots: Any, labels: Callable[[], Sequence[str]] | None = None) -> None:
-        """Raise for arguments that are not trees, in tree mode; ``labels`` as in ``check_tree``.
+        """Raise for arguments that are not trees, in tree mode; ``labels`` as in ``check_mode``.
 
         Raises:
             GraphError: an object is reached by two paths (both are named), or a class says ``pytree=False``.

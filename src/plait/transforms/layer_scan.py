@@ -112,11 +112,8 @@ def scan_layers(
     steps = _Scanned(_Step(_Layer(call.body, shared, constants)), unroll)
     given = list(call.inputs[carry]), arrays, stacked
     last, slices, outcome = call.run(functools.partial(run, size), *given, stepwise=steps)
-    outputs: list[list[Any]] = [[] for _ in call.ports]
-    outputs[carry] = last
-    for port in scanned:
-        outputs[port] = slices[port]
-    return outputs, outcome
+    found = {**slices, carry: last}
+    return [found.get(port, []) for port in range(len(call.ports))], outcome
 
 
 def _runner(

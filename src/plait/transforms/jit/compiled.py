@@ -80,12 +80,12 @@ class Donation:
 
     Attributes:
         numbers, names: donated arguments, by position and by name.
-        predicate: selects written variables of all other arguments; ``None`` selects none.
+        predicate: selects written variables of all other arguments.
     """
 
     numbers: frozenset[int]
     names: frozenset[str]
-    predicate: Predicate | None
+    predicate: Predicate
 
     def donates_argument(self, path: Any) -> bool:
         """Whether the leaf at this JAX path of ``(args, kwargs)`` belongs to a donated argument."""
@@ -204,7 +204,7 @@ class Compiled:
             return []
         written = {position for position, _ in outcome.written}
         written -= {address.place for address in outcome.output_sources if address.port == INPUT}
-        structure, predicate = call.body.structure, self.donation.predicate or (lambda path, leaf: False)
+        structure, predicate = call.body.structure, self.donation.predicate
         paths = zip(structure.places(), structure.graphdefs, strict=True)
         is_given = [self.donation.donates_argument(path) for path, graphdef in paths if graphdef is not None]
         return [

@@ -159,7 +159,7 @@ def jit(  # pyright: ignore[reportInconsistentOverload] - the overloads keep the
     donation = None
     donated = _argument_positions(fun, donate_argnums, donate_argnames)
     if any(donated) or donate not in (None, False):
-        donation = Donation(*donated, None if donate is None else to_predicate(donate))
+        donation = Donation(*donated, to_predicate(donate))
     statics = _argument_positions(fun, static_argnums, static_argnames)
     programs = None
     if cache is not None:
@@ -228,7 +228,7 @@ class JittedFunction:
     ) -> None:
         self.programs = programs
         self.f, self.options, self.donation, self.shardings, self.crossing = f, options, donation, shardings, crossing
-        self.static_numbers, self.static_names = statics
+        self.statics = statics
         self.parameters = Parameters(f)
         self.compiled: dict[Any, Compiled] = {}
         self.history: list[TraceSignature] = []
@@ -247,14 +247,13 @@ class JittedFunction:
         return wrapper
 
     def __reduce__(self) -> Any:  # without its compiled programs
-        given = (self.static_numbers, self.static_names), self.options, self.donation, self.shardings, self.crossing
-        return JittedFunction, (self.f, *given, self.programs)
+        given = self.f, self.statics, self.options, self.donation, self.shardings, self.crossing, self.programs
+        return JittedFunction, given
 
     def described_by(self) -> tuple[Any, ...]:
         """What a function that calls this one depends on."""
         crossing = self.crossing.updates, self.crossing.is_usual
-        statics = self.static_numbers, self.static_names
-        return self.f, statics, self.options, self.donation, self.shardings, crossing
+        return self.f, self.statics, self.options, self.donation, self.shardings, crossing
 
     def _scope(self, gathered: Gathered) -> contextlib.AbstractContextManager[None]:
         return scope_of_arguments(gathered.roots, gathered.plain, [lambda: gathered.structure.labels(self.f)[0]])
@@ -288,9 +287,9 @@ class JittedFunction:
         """The arguments of a call, with static ones wrapped."""
         if self.shardings is not None:
             args, kwargs = positional_arguments(self.f, args, kwargs)
-        if not self.static_numbers and not self.static_names:
+        if not any(self.statics):
             return args, kwargs
-        numbers, names = self.static_numbers, self.static_names
+        numbers, names = self.statics
         return (
             with_statics("jit", self.f, args, numbers),
             {name: static_argument("jit", value, name) if name in names else value for name, value in kwargs.items()},
@@ -298,8 +297,9 @@ class JittedFunction:
 
     def preparing(self, lowered_args: tuple[Any, ...], lowered_kwargs: dict[str, Any]) -> Callable[..., Any]:
         """``prepare`` for calls of what was lowered for these; calls may leave out the static ones, as in JAX."""
-        statics = {i: value for i, value in enumerate(lowered_args) if i in self.static_numbers}
-        named = {name: value for name, value in lowered_kwargs.items() if name in self.static_names}
+        numbers, names = self.statics
+        statics = {i: value for i, value in enumerate(lowered_args) if i in numbers}
+        named = {name: value for name, value in lowered_kwargs.items() if name in names}
 
         def prepare(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if statics and len(args) == len(lowered_args) - len(statics):
@@ -318,7 +318,7 @@ class JittedFunction:
     def layout_of(self, args: tuple[Any, ...], kwargs: dict[str, Any], gathered: Gathered) -> Layout | None:
         """How the call passes its objects, if each is a separate argument."""
         names = tuple(sorted(kwargs))
-        if self.static_numbers or self.static_names or not can_be_named(names):
+        if any(self.statics) or not can_be_named(names):
             return None
         slots = [*args, *(kwargs[name] for name in names)]
         objects = tuple(i for i, value in enumerate(slots) if is_graph_leaf(value))
