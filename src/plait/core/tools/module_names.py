@@ -26,7 +26,7 @@ from ...paths import Path, format_path
 from ...words import with_article
 from ..objects.module import Module
 from ..objects.nodes import Kind
-from ..objects.settings import Restoring, setting
+from ..objects.settings import Restoring
 from ..objects.visit import Place, children_if_any, visit
 from .labelled_calls import labelled, wants_labels
 from .method_observers import MethodCall, observed_methods
@@ -95,7 +95,7 @@ def is_naming() -> bool:
 def names_in_program() -> Restoring:
     """Inside the block a program is traced, and modules passed to transforms get names."""
     outer = _naming.frame  # a program inside another captures its modules
-    return Restoring(setting(_naming, frame=_Frame((), {}) if outer is None else outer.copy()))
+    return Restoring(_naming, frame=_Frame((), {}) if outer is None else outer.copy())
 
 
 @contextlib.contextmanager
@@ -119,7 +119,7 @@ def modules_named(
     paths = {id(place.value): holder.path(place) for holder in holders for place in holder.places}
     modules = [place.value for holder in holders for place in holder.places]
     frame = _Frame(base, paths, given)
-    with Restoring(setting(_naming, frame=frame, given=None)), observed_methods(modules, _in_scope, records=False):
+    with Restoring(_naming, frame=frame, given=None), observed_methods(modules, _in_scope, records=False):
         yield
     advise_stacks(holders, frame.inputs, base)
 
@@ -171,7 +171,7 @@ def _modules_in(root: Any, met: set[int]) -> Iterator[Place]:
 
 def iterations_counted() -> Restoring:
     """Inside the block a loop runs step by step, and ``iteration`` counts its iterations."""
-    return Restoring(setting(_naming, counts={}))
+    return Restoring(_naming, counts={})
 
 
 def iteration(loop: str, f: Any, call: Callable[[], R]) -> R:
@@ -210,7 +210,7 @@ def scope_of_arguments(
         scope = _scope_of(known, frame.current)
         moved = jax.named_scope(scope) if scope else contextlib.nullcontext()
     given = {name: None if path is None else frame.in_program(path) for name, path in known.items()}
-    with Restoring(setting(_naming, given=given)), moved:
+    with Restoring(_naming, given=given), moved:
         yield
 
 
@@ -250,7 +250,7 @@ def _scope_of(known: Given, here: Path) -> str:
 def _moved(frame: _Frame, path: Path) -> Iterator[None]:
     here = frame.current
     scope = contextlib.nullcontext() if path == here else jax.named_scope(scope_between(here, path))
-    with Restoring(setting(frame, current=path)), scope:
+    with Restoring(frame, current=path), scope:
         yield
 
 
