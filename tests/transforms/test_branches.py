@@ -51,6 +51,38 @@ def test_switch_equals_calling_the_branch(indices, jitted):
     assert node.a is a
 
 
+class Mistake(TypeError):
+    """Of the user's."""
+
+
+def raise_for_four(x):
+    if x.shape == (4,):
+        raise Mistake
+    return x
+
+
+def negated(x):
+    return -x
+
+
+def doubled(x):
+    return 2 * x
+
+
+@pytest.mark.parametrize(
+    "choose", [plait.cond, lambda index, *rest: plait.switch(jnp.int32(index), rest[:2], *rest[2:])]
+)
+def test_an_error_is_not_taken_for_a_difference_of_branches(choose):
+    """X22: what an earlier call traced, for other shapes, says nothing about this one."""
+    choose(True, negated, raise_for_four, jnp.ones(3))
+    with pytest.raises(Mistake):
+        choose(True, negated, raise_for_four, jnp.ones(4))
+    choose(True, doubled, raise_for_four, jnp.ones(3))
+    with pytest.raises(TypeError) as caught:
+        choose(jnp.ones(2), doubled, negated, jnp.ones(3))
+    assert not isinstance(caught.value, ArgumentTypeError)
+
+
 @pytest.mark.parametrize("pred", [True, False])
 def test_cond_takes_one_branch(pred):
     """X22."""

@@ -1,5 +1,6 @@
 """``scan``, ``while_loop``, ``fori_loop``: numbers, carried modules, updates, errors. (rules X20, X21, U28; ask 7)"""
 
+import contextlib
 import functools
 
 import jax
@@ -292,6 +293,24 @@ def test_while_loop_keeps_the_callers_objects():
     assert out is node
     assert node.total is total
     assert (float(i), total[...].tolist()) == (4.0, [6, 6])
+
+
+@pytest.mark.parametrize("jitted", [True, False])
+def test_loops_without_an_iteration_return_what_they_got(jitted):
+    """X21: also where JAX traces nothing of such a loop, under ``jax.disable_jit``, in this or an earlier call."""
+
+    def turn(i, value):
+        value[0].total += i
+        return value
+
+    node = counter()
+    with contextlib.nullcontext() if jitted else jax.disable_jit():
+        for carried in (jnp.float32(5), jnp.ones(3)):
+            found = plait.fori_loop(0, 0, turn, (node, carried))
+            again = plait.while_loop(lambda value: False, lambda value: turn(1, value), found)
+            assert (found[0], again[0]) == (node, node)
+            assert (found[1].tolist(), again[1].tolist()) == (carried.tolist(), carried.tolist())
+    assert node.total[...].tolist() == [0, 0]
 
 
 @given(st.integers(0, 5), st.integers(0, 5))

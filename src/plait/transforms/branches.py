@@ -106,7 +106,7 @@ def _choose(
         choose = getattr(jax.lax, name)
         outputs, outcome = calls[0].run(choose, index, *chosen, calls[0].inputs, others=calls[1:])
     except TypeError:
-        _explain(kept, branches)
+        _explain(kept, branches, calls[0].inputs[0])
         raise
     seen = [branch.traces.of(calls[0].inputs[0]) for branch in kept]
     written = {position for known in seen if known is not None for position, _ in known[0].written}
@@ -122,7 +122,7 @@ class _Branch:
 
     def __init__(self, body: Body) -> None:
         self.body = body
-        self.traces: Traces[tuple[Outcome, Types] | None] = Traces(None)
+        self.traces: Traces[tuple[Outcome, Types]] = Traces()
 
     def __call__(self, inputs: Any) -> Any:
         with shut_in(self.body.name):
@@ -131,14 +131,14 @@ class _Branch:
         return outputs, outcome.like()
 
 
-def _explain(kept: Sequence[_Branch], branches: tuple[Callable[..., Any], ...]) -> None:
-    """Raise an error that shows how two branches differ."""
+def _explain(kept: Sequence[_Branch], branches: tuple[Callable[..., Any], ...], inputs: Sequence[Any]) -> None:
+    """Raise an error that shows how two branches differ for these inputs."""
     names = [getattr(branch, "__name__", "") for branch in branches]
     titles = [f"branch {number}" + (f" ({name})" if name else "") for number, name in enumerate(names)]
-    body, mine = kept[0].body, kept[0].traces.latest
-    for title, branch in zip(titles[1:], kept[1:], strict=True):
-        if mine is not None and branch.traces.latest is not None:
-            _check_alike(body, mine, branch.traces.latest, [titles[0], title])
+    mine, *others = (branch.traces.of(inputs) for branch in kept)
+    for title, other in zip(titles[1:], others, strict=True):
+        if mine is not None and other is not None:
+            _check_alike(kept[0].body, mine, other, [titles[0], title])
 
 
 def _check_alike(body: Body, mine: Any, other: Any, titles: list[str]) -> None:

@@ -245,7 +245,7 @@ class _Turn:
 
     def __init__(self, body: Body) -> None:
         self.body = body
-        self.traces = Traces(Outcome())
+        self.traces: Traces[Outcome] = Traces()
 
     def __call__(self, *given: Any) -> list[Any]:
         carried = given[-1]
@@ -259,10 +259,12 @@ class _Turn:
 
     def finish(self, call: Call, last: list[Any]) -> Any:
         """Write back the results of the last iteration."""
-        outcome = self.traces.of(last)  # JAX may have converted a value before the first iteration
-        return call.finish(
-            [last if kind is Carry else [] for kind in call.ports], self.traces.latest if outcome is None else outcome
-        )
+        outcome = self.traces.of(last)
+        if outcome is None:  # under ``jax.disable_jit``, a loop without an iteration traces nothing
+            jax.eval_shape(self, *[0] * (_Index in call.ports), last)
+            outcome = self.traces.of(last)
+        assert outcome is not None
+        return call.finish([last if kind is Carry else [] for kind in call.ports], outcome)
 
 
 def fori_loop(

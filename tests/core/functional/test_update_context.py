@@ -227,6 +227,29 @@ def test_a_context_of_one_thread_is_invisible_in_another():
     assert "'demo'" in seen[0]
 
 
+def test_threads_may_enter_one_manager_at_once():
+    """U37, U39: a thread leaves the context that it entered, whichever was entered last."""
+    manager, entered, done, split = plait.update_context("demo"), threading.Event(), threading.Event(), []
+
+    def use():
+        with manager as ctx:
+            entered.set()
+            done.wait()
+            ctx.split(Pair())
+            split.append(ctx.ref_index is not None)
+        split.append("demo" not in _stacks.by_tag)
+
+    thread = threading.Thread(target=use, daemon=True)
+    with manager as ctx:
+        ctx.split(Pair())
+        thread.start()
+        entered.wait()
+    assert "demo" not in _stacks.by_tag
+    done.set()
+    thread.join()
+    assert split == [True, True]
+
+
 def test_errors_name_the_tag_and_what_was_given():
     """Section 7."""
     with pytest.raises(GraphError, match="no active update context with the tag 'nothing'"):

@@ -138,8 +138,8 @@ class UpdateContext:
             self.index_ref = index_ref
 
 
-class _UpdateContextManager:
-    """Enters a fresh context each time; usable as a decorator."""
+class _UpdateContextManager(threading.local):
+    """Enters a fresh context each time; usable as a decorator. What it entered belongs to the thread."""
 
     def __init__(self, tag: Hashable) -> None:
         self.tag = tag
@@ -152,15 +152,15 @@ class _UpdateContextManager:
         return context
 
     def __exit__(self, *_: Any) -> None:
-        context = self._entered.pop()
-        stack = _stacks.by_tag.pop(self.tag, None)
-        if stack is None:
+        if not self._entered:
             raise InternalError(
                 f"internal error: there is no context with the tag {self.tag!r} to exit",
                 found="an empty stack of contexts",
                 expected="the context that was entered",
                 do="exit each context in the thread that entered it",
             )
+        context = self._entered.pop()
+        stack = _stacks.by_tag.pop(self.tag)
         if rest := [each for each in stack if each is not context]:  # all contexts are equal
             _stacks.by_tag[self.tag] = rest
         context.ref_index = context.index_ref = None

@@ -17,19 +17,14 @@ Types = tuple[tuple[tuple[Any, Any], ...], ...]
 
 
 class Traces(Generic[T]):
-    """What the traces of a function did, by the types of its inputs.
+    """What the traces of a function did, by the types of its inputs."""
 
-    Attributes:
-        latest: that of the last trace.
-    """
-
-    def __init__(self, default: T) -> None:
-        self.latest = default
+    def __init__(self) -> None:
         self._by_types: dict[Types, T] = {}
 
     def add(self, values: Iterable[Any], outcome: T) -> None:
         """Record a trace with these input values."""
-        self._by_types[types_of(values)] = self.latest = outcome
+        self._by_types[types_of(values)] = outcome
 
     def of(self, values: Iterable[Any]) -> T | None:
         """The outcome of the trace for values of these types."""
