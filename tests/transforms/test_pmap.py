@@ -198,6 +198,7 @@ BAD_CALLS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
 def test_a_captured_object_is_no_output():
     captured = Node(w=plait.Param(jnp.ones(DEVICES)))
     with pytest.raises(ArgumentError, match=r"pmap cannot return an object that the function captured"):

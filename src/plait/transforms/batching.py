@@ -17,6 +17,7 @@ from .axis_names import read_axis_name
 from .call.arguments import positional, with_statics
 from .call.body import Body
 from .call.call import Call, prefixed_call, prefixes_of
+from .call.captures import warn_about_captures
 from .call.functions import check_function, curried
 from .call.outcome import Outcome
 from .call.policy import STRUCTURE, Crossing
@@ -155,6 +156,9 @@ def pmap(
         donate_argnums: positions of arguments to donate: arrays, and the variables of modules.
         axis_name, devices, backend, axis_size: as in ``jax.pmap``.
 
+    Warns:
+        CapturedModelWarning: the function captures a model, whose values become constants of the program.
+
     Raises:
         ArgumentError: the axes do not match the arguments, sizes differ (the message names both paths), there are more
             elements than devices, no argument is mapped, or a static argument cannot be hashed.
@@ -191,6 +195,7 @@ def pmap(
         _check_devices(check_axes(call, axis_size), call, devices, backend)
         body, *inputs = call.donating(donated)
         if body not in mapped_functions:  # JAX recompiles for a different function object, even if equal
+            warn_about_captures(f, "pmap")
             mapped_functions[body] = _mapped(body, donated, options)
         return call.finish(*call.run(mapped_functions[body], *inputs))
 
