@@ -295,6 +295,38 @@ def test_while_loop_keeps_the_callers_objects():
     assert (float(i), total[...].tolist()) == (4.0, [6, 6])
 
 
+GROWTHS = {
+    "a list before the variable": lambda node: node.a.append(node.total),
+    "a list after the variable": lambda node: node.z.append(node.total),
+    "a dict": lambda node: node.b.update({str(len(node.b)): node.total}),
+    "a List": lambda node: node.c.append(node.total),
+}
+GROWING = {
+    "fori_loop": lambda grow, node: plait.fori_loop(0, 3, lambda i, node: grow(node), node),
+    "while_loop": lambda grow, node: plait.while_loop(lambda v: v[1] < 3, lambda v: (grow(v[0]), v[1] + 1), (node, 0)),
+    "scan": lambda grow, node: plait.scan(lambda node, x: (grow(node), x))(node, jnp.ones(3)),
+    "lax_map": lambda grow, node: plait.lax_map(lambda x, node: (grow(node), x)[1], jnp.ones(3), node),
+}
+
+
+@pytest.mark.parametrize("jitted", [True, False])
+@pytest.mark.parametrize("growth", GROWTHS)
+@pytest.mark.parametrize("loop", GROWING)
+def test_no_iteration_adds_a_reference_to_what_was_there(loop, growth, jitted):
+    """U28: a variable that has a new first path is none that the iteration made."""
+
+    def grow(node):
+        GROWTHS[growth](node)
+        node.total += len(node.a) + len(node.b)
+        return node
+
+    node = Node(total=plait.Variable(jnp.zeros(())), a=[], b={}, c=plait.List([]), z=[])
+    run = lambda node: (GROWING[loop](grow, node), None)[1]
+    with pytest.raises(ArgumentTypeError, match="an iteration changed the structure"):
+        (plait.jit(run) if jitted else run)(node)
+    assert (node.a, node.b, len(node.c), node.z, float(node.total[...])) == ([], {}, 0, [], 0.0)
+
+
 @pytest.mark.parametrize("jitted", [True, False])
 def test_loops_without_an_iteration_return_what_they_got(jitted):
     """X21: also where JAX traces nothing of such a loop, under ``jax.disable_jit``, in this or an earlier call."""

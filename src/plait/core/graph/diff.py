@@ -124,7 +124,7 @@ def reference_changes(
                 yield number, path, f"a different {new.type.__name__}", False
             elif index is None or is_new or isinstance(new, VariableDef):
                 for text in _compare(format_path(path) or "the root", old, new):
-                    yield number, path, text, is_new and isinstance(new, VariableDef)
+                    yield number, path, text, is_new and isinstance(new, VariableDef) and index not in before_of
 
 
 def _places(root: GraphDef) -> dict[Path, Any]:

@@ -7,8 +7,8 @@ remain the same objects; new ones are created once. All checks are made before t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from ...core.graph.flatten import Walk
 from ...core.graph.graphdef import GraphDef
@@ -21,6 +21,17 @@ from .enter import rebuild
 from .gather import Gathered
 from .guards import check_writable
 from .outcome import INPUT, Address, Outcome, at
+
+T = TypeVar("T")
+
+
+def completed(write: Callable[[], T]) -> T:
+    """Run a function that writes to the caller's objects; if it is interrupted, as by Ctrl-C, all is written first."""
+    try:
+        return write()
+    except BaseException:
+        write()
+        raise
 
 
 def write_back(outcome: Outcome, gathered: Gathered, outputs: Any, plain: Any = None) -> Any:
@@ -38,10 +49,14 @@ def write_back(outcome: Outcome, gathered: Gathered, outputs: Any, plain: Any = 
     cells = [] if gathered.walk is None else gathered.walk.cells
     returned = {} if outcome.output is None else outcome.returned_arguments(gathered.structure)
     if returned is None:
-        return _Rebuilding(outcome, gathered, outputs).output()
+        return completed(_Rebuilding(outcome, gathered, outputs).output)
     inputs = gathered.values() if outcome.output_sources else []
-    for position, (port, place) in outcome.written:
-        cells[position].raw = outputs[port][place]
+
+    def write_values() -> None:
+        for position, (port, place) in outcome.written:
+            cells[position].raw = outputs[port][place]
+
+    completed(write_values)
     if outcome.output is None:
         return plain
     values = [inputs[place] if port == INPUT else outputs[port][place] for port, place in outcome.output_sources]
@@ -64,8 +79,8 @@ class _Rebuilding:
 
     def __init__(self, outcome: Outcome, gathered: Gathered, outputs: Any) -> None:
         self.outcome, self.outputs = outcome, outputs
-        cells = [] if gathered.walk is None else gathered.walk.cells
-        self.inputs = [cell.raw for cell in cells]
+        self.cells = [] if gathered.walk is None else gathered.walk.cells
+        self.inputs = [cell.raw for cell in self.cells]
         outer = Walk()
         for root in gathered.roots:
             outer.add(root)
@@ -76,24 +91,26 @@ class _Rebuilding:
         if arguments is None and outcome.sets_attributes:
             new = {position: address for position, address in outcome.written if position in outcome.attributes}
             arguments = gathered.structure.roots
-            sources = tuple(new.get(position, Address(INPUT, position)) for position in range(len(cells)))
+            sources = tuple(new.get(position, Address(INPUT, position)) for position in range(len(self.cells)))
         output = outcome.output
         self.arguments = self._parts(arguments or (), sources)
         self.objects = self._parts(output.roots, outcome.output_sources) if output is not None else []
         parts = [*self.arguments, *self.objects]
         leaves = itertools.chain.from_iterable(leaves for _, leaves in parts)
         check_refill([graphdef for graphdef, _ in parts], leaves, self.cache)
-        for position, address in outcome.written:
-            if position not in outcome.attributes:
-                cells[position].raw = at(outputs, address)
-        self.builder = Builder({} if arguments is not None else {**self.cache}, self.cache)
+        self.known = {} if arguments is not None else self.cache
 
     def output(self) -> Any:
+        """Write, and build the output. Done twice, it leaves the same."""
         structure = self.outcome.output
         assert structure is not None
+        for position, address in self.outcome.written:
+            if position not in self.outcome.attributes:
+                self.cells[position].raw = at(self.outputs, address)
+        builder = Builder({**self.known}, self.cache)
         for graphdef, leaves in self.arguments:
-            self.builder.build(graphdef, leaves)
-        objects = iter([self.builder.build(graphdef, leaves) for graphdef, leaves in self.objects])
+            builder.build(graphdef, leaves)
+        objects = iter([builder.build(graphdef, leaves) for graphdef, leaves in self.objects])
         plain = (at(self.outputs, address) for address in self.outcome.plain)
         return structure.unflatten(lambda *_: next(objects), (), plain)
 

@@ -1,0 +1,70 @@
+"""Step 4 of a call: what it has begun to write, it writes whole. (rules U19 to U21)"""
+
+import sys
+
+import jax.numpy as jnp
+import pytest
+
+import plait
+from plait.core.graph import plan, unflatten
+from plait.transforms.call import write_back
+from tests.oracles import describe
+from tests.strategies import Node
+
+WRITERS = {module.__file__ for module in (write_back, unflatten, plan)}
+
+
+def make():
+    return Node(a=plait.Param(jnp.zeros(())), inner=Node(b=plait.Param(jnp.zeros(()))), items=[1], c=jnp.zeros(()))
+
+
+def values_only(m):
+    m.a += 1
+    m.inner.b += 1
+
+
+def attributes(m):
+    values_only(m)
+    m.c = m.c + 1
+
+
+def structure(m):
+    values_only(m)
+    m.tag = "seen"
+    m.inner.new = plait.Param(m.a * 2)
+    m.items.append(m.inner)
+
+
+@pytest.mark.parametrize("change", [values_only, attributes, structure])
+@pytest.mark.parametrize("transform", [plait.jit, plait.remat])
+def test_an_interrupt_leaves_the_model_as_before_or_as_after(transform, change):
+    """U21: at whichever line of what writes the interrupt comes."""
+    run = transform(change)
+    before, after = make(), make()
+    run(make())
+    change(after)
+    allowed, seen = [describe(before), describe(after)], set()
+    for stop in range(1, 2_000):
+        model, lines = make(), 0
+
+        def trace(frame, event, argument, stop=stop):
+            nonlocal lines
+            if frame.f_code.co_filename not in WRITERS:
+                return None
+            lines += event == "line"
+            if event == "line" and lines == stop:
+                raise KeyboardInterrupt
+            return trace
+
+        sys.settrace(trace)
+        try:
+            run(model)
+            break
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        found = describe(model)
+        assert found in allowed, (stop, found)
+        seen.add(allowed.index(found))
+    assert seen == {0, 1}
