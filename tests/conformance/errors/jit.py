@@ -114,6 +114,13 @@ ROWS = {
         setup="f = lambda model, x: model",
         fix="plait.jit(f)(model, x)",
     ),
+    "a module as a static argument": Row(
+        "plait.jit(lambda model, x: x, static_argnums=0)(model, x)",
+        ArgumentError,
+        (r"at +argument model", "modules and variables", "a Two"),
+        "plait.jit(lambda model, x: x)(model, x)",
+        fix="do not mark the argument as static",
+    ),
     "a list as a static argument": Row(
         "plait.jit(lambda x, sizes: x, static_argnums=1)(x, [1, 2])",
         ArgumentError,

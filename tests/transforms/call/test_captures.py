@@ -1,9 +1,14 @@
 """A model that a jitted function captures is a constant, and plait says so."""
 
+import collections
+import contextvars
 import functools
 import itertools
 import re
+import threading
+import types
 import warnings
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -162,3 +167,87 @@ def test_containers_of_a_captured_model_with_cycles_are_watched_once():
     with pytest.raises(TraceContextError, match=r"at +model\."):
         plait.jit(lambda x: model.me.net.layers.append(x))(jnp.ones(2))
     assert len(model.net.layers) == 1
+
+
+# Ways to reach a model that do not name it ---------------------------------------------------------------------------
+
+
+class Box(plait.Module):
+    def __init__(self):
+        self.w = plait.Param(jnp.float32(1))
+
+
+BOX = Box()
+
+
+class Caller:
+    """Calls, indexes and attributes of a plain object."""
+
+    held = BOX
+
+    def __init__(self, model):
+        self.model = model
+
+    def __call__(self, x):
+        return self.model.w[...] * x
+
+    def __getitem__(self, x):
+        return self.model.w[...] * x
+
+    def __getattr__(self, name):
+        return self.model.w[...]
+
+    @classmethod
+    def get(cls):
+        return cls.held
+
+
+class Slots:
+    __slots__ = ("model",)
+
+
+@functools.cache
+def cached():
+    return BOX
+
+
+def indirect_ways():
+    caller, other, slots, local = Caller(BOX), Caller(None), Slots(), threading.local()
+    slots.model = local.model = BOX
+    variable = contextvars.ContextVar("variable")
+    variable.set(BOX)
+    reference, many, view = weakref.ref(BOX), collections.deque([BOX]), types.MappingProxyType({"a": BOX})
+    return {
+        "a call of an object": lambda x: caller(x),
+        "a call of the second of a class": lambda x: caller(x) if other.model is None else other(x),
+        "an index of an object": lambda x: caller[x],
+        "__getattr__": lambda x: caller.anything * x,
+        "a method of a class": lambda x: Caller.get().w[...] * x,
+        "__slots__": lambda x: slots.model.w[...] * x,
+        "a cache": lambda x: cached().w[...] * x,
+        "a weak reference": lambda x: reference().w[...] * x,
+        "a context variable": lambda x: variable.get().w[...] * x,
+        "a thread's own": lambda x: local.model.w[...] * x,
+        "a deque": lambda x: many[0].w[...] * x,
+        "a view of a dict": lambda x: view["a"].w[...] * x,
+        "getattr": lambda x: getattr(caller, "model").w[...] * x,  # noqa: B009
+        "vars": lambda x: vars(caller)["model"].w[...] * x,
+        "globals": lambda x: globals()["BOX"].w[...] * x,
+    }
+
+
+EAGER = {
+    "fori_loop": lambda f, x: plait.fori_loop(0, 1, lambda i, x: f(x), x),
+    "cond": lambda f, x: plait.cond(True, f, f, x),
+    "remat": lambda f, x: plait.remat(f)(x),
+}
+
+
+@pytest.mark.parametrize("way", indirect_ways())
+@pytest.mark.parametrize("transform", EAGER)
+def test_a_model_that_is_reached_indirectly_has_its_current_values(transform, way):
+    """U27: JAX keeps the trace of an equal function; one that may lead to a model is never equal."""
+    f = indirect_ways()[way]
+    for value in (1.0, 2.0, 1.0):
+        BOX.w[...] = value
+        assert float(EAGER[transform](f, jnp.float32(3))) == 3 * value

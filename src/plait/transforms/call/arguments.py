@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ...core.objects.attributes import holds_data
 from ...core.objects.nodes import Static
 from ...core.objects.statics import static_key
 from ...errors import ArgumentError
@@ -17,8 +18,16 @@ def static_argument(transform: str, value: Any, name: str) -> Static:
     """A static argument of this name, wrapped so that it is part of the structure.
 
     Raises:
-        ArgumentError: it cannot be hashed.
+        ArgumentError: it cannot be hashed, or it is a module or variable, whose values would be constants.
     """
+    if holds_data(value):
+        raise ArgumentError(
+            f"{transform}: Non-hashable static arguments are not supported, nor are modules and variables",
+            at=f"argument {name}",
+            found=describe_type(value),
+            expected="a hashable value without arrays, which the compiled program would keep as they are now",
+            do="do not mark the argument as static: modules are ordinary arguments",
+        )
     try:
         static_key(value)
     except TypeError as error:

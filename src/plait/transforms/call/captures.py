@@ -11,13 +11,25 @@ compared afterwards.
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import contextvars
 import dis
 import functools
 import inspect
 import operator
-from collections.abc import Callable, Iterator
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    MappingProxyType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any, NamedTuple
 
 from ..._compat import top_level_trace
@@ -68,7 +80,7 @@ def captured_objects(f: Callable[..., Any], structure: Structure | None = None) 
     """The objects that ``captures_objects`` detects, each once, by the first name that leads to one."""
     found: dict[str, Any] = {}
     for label, value in _search(f, structure):
-        if value is not _TOO_MANY and not any(value is known for known in found.values()):
+        if value is not _UNSEEN and not any(value is known for known in found.values()):
             found.setdefault(label, value)
     return found
 
@@ -98,26 +110,35 @@ def watch_captured_containers(f: Callable[..., Any], structure: Structure | None
 
 # The search -----------------------------------------------------------------------------------------------------------
 
-_TOO_MANY: Any = object()
+_UNSEEN: Any = object()
 _CALLED = (*FUNCTIONS, MethodType)
+_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque, MappingProxyType)
+# What leads to an object without naming it.
+_OPAQUE = (weakref.ref, contextvars.ContextVar, threading.local, type(functools.cache(len)))
+_BY_SYNTAX = frozenset({"__call__", "__getitem__", "__getattr__"})  # what ``h(x)``, ``h[x]`` and ``h.x`` call
 _NO_OBJECTS = frozenset({int, float, str, bool, type(None), BuiltinFunctionType})
 
 
 def _search(f: Any, structure: Structure | None) -> Iterator[tuple[str, Any]]:
     """The objects that a function, the methods of its arguments and the functions that they lead to read by a name;
-    ``_TOO_MANY`` for those of further functions."""
+    ``_UNSEEN`` for those of further functions, and for what a search cannot see into."""
     found = [f] if structure is None else [f, *_functions_in(structure)]
-    seen = {id(getattr(each, "__func__", each)) for each in found}
+    seen = set(map(_identity, found))
     for each in found:
         if len(found) > _MOST:
-            yield "", _TOO_MANY
+            yield "", _UNSEEN
             return
         for label, value in _read(each):
             if not isinstance(value, _CALLED):
                 yield label, value
-            elif (number := id(getattr(value, "__func__", value))) not in seen:
-                seen.add(number)
+            elif (known := _identity(value)) not in seen:
+                seen.add(known)
                 found.append(value)
+
+
+def _identity(f: Any) -> tuple[int, int]:
+    """That of a function; of a method, which Python makes anew each time, that of its function and owner."""
+    return id(getattr(f, "__func__", f)), id(getattr(f, "__self__", None))
 
 
 def _read(f: Any) -> Iterator[tuple[str, Any]]:
@@ -166,11 +187,13 @@ def _leads(label: str, value: Any, names: frozenset[str]) -> Iterator[tuple[str,
                 yield label, each
         elif is_graph_leaf(each):
             yield label, each
+        elif isinstance(each, _OPAQUE):
+            yield label, _UNSEEN
         elif id(each) not in seen:
             seen.add(id(each))
-            if isinstance(each, (list, tuple, dict)):
+            if isinstance(each, _CONTAINERS):
                 if len(each) <= _LONGEST:
-                    items = each.values() if isinstance(each, dict) else each
+                    items = each.values() if isinstance(each, Mapping) else each
                     stack += [(label, item) for item in items]
             else:
                 stack += [(f"{label}.{name}", item) for name, item in _attributes(each, names)]
@@ -189,11 +212,16 @@ def _attributes(value: Any, names: frozenset[str]) -> Iterator[tuple[str, Any]]:
         if is_users_module(value):
             yield from ((name, scope[name]) for name in names & scope.keys())
     elif is_users(value):
-        for name in names:
+        is_class = isinstance(value, type)
+        for name in names if is_class else names | _BY_SYNTAX:
             found = inspect.getattr_static(value, name, None)
             function: Any = found.fget if isinstance(found, property) else found
-            is_method = isinstance(function, FunctionType) and not isinstance(value, type)
-            if found is not None:
+            if isinstance(found, MemberDescriptorType) and not is_class:
+                yield name, getattr(value, name, None)
+            elif isinstance(found, classmethod):
+                yield name, MethodType(found.__func__, value if is_class else type(value))
+            elif found is not None:
+                is_method = isinstance(function, FunctionType) and not is_class
                 yield name, MethodType(function, value) if is_method else getattr(function, "__func__", function)
 
 
@@ -231,14 +259,17 @@ def _methods_of(root: GraphDef) -> tuple[Any, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def _names(code: CodeType) -> frozenset[str]:
-    """All names that code uses, with the functions that are defined in it."""
+    """All names that code uses, also as strings, with the functions that are defined in it."""
     inner = [_names(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
-    return frozenset(code.co_names).union(*inner)
+    texts = [constant for constant in code.co_consts if isinstance(constant, str) and constant.isidentifier()]
+    return frozenset([*code.co_names, *texts]).union(*inner)
 
 
 @functools.lru_cache(maxsize=4096)
 def _loaded_globals(code: CodeType) -> tuple[str, ...]:
     names = [instruction.argval for instruction in dis.get_instructions(code) if instruction.opname == "LOAD_GLOBAL"]
+    if "globals" in names:
+        names += [constant for constant in code.co_consts if isinstance(constant, str)]
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             names += _loaded_globals(constant)
