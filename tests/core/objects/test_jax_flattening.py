@@ -17,6 +17,32 @@ def cyclic():
     return root
 
 
+PLAIN_CYCLES = {
+    "without data": lambda items: items.append([items]),
+    "after data": lambda items: items.extend([plait.Param(jnp.ones(2)), {"again": items}]),
+    "before data": lambda items: items.extend([(items,), plait.Param(jnp.ones(2))]),
+}
+
+
+@pytest.mark.parametrize("name", ["tree.leaves", "tree_flatten_with_path", "jit"])
+@pytest.mark.parametrize("put", PLAIN_CYCLES.values(), ids=PLAIN_CYCLES)
+@pytest.mark.parametrize(("kind", "at"), [(Node, "items"), (plait.List, r"\[0\]")])
+def test_a_plain_container_that_was_put_into_itself_is_refused_by_path(name, put, kind, at):
+    """G21, G63: a list that changed after it was assigned."""
+    items: list = [1]
+    model = Node(items=items) if kind is Node else plait.List([items])
+    put(items)
+    with pytest.raises(GraphError, match=rf"a plain container contains itself\n +at +{at}"):
+        FLATTENING[name](model)
+
+
+def test_the_data_of_a_container_that_contains_itself_has_no_end():
+    items: list = [1]
+    items.append(items)
+    with pytest.raises(GraphError, match=r"a plain container contains itself\n +at +\[1\]"):
+        plait.has_data(items)
+
+
 def tied():
     return Node(a=Node(w=plait.Param(jnp.ones(2))), z=[Node()])
 

@@ -122,12 +122,18 @@ def is_data(value: Any, /) -> bool:
     return (kind is not Kind.STATIC and kind is not Kind.PYTREE) or type(value) in DATA_TYPES
 
 
-def iter_data(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """The data in a value, which may be a container, with paths."""
+def iter_data(value: Any, path: Path = (), above: tuple[int, ...] = ()) -> Iterator[tuple[Path, Any]]:
+    """The data in a value, which may be a container, with paths; ``above`` are the ids of the containers it is in.
+
+    Raises:
+        GraphError: a plain container contains itself.
+    """
     kind = kind_of(value)
     if kind is Kind.PYTREE:
+        if id(value) in above:
+            raise contains_itself(value, format_path(path))
         for key, child in pytree_impl(type(value)).flatten(value)[0]:
-            yield from iter_data(child, (*path, key))
+            yield from iter_data(child, (*path, key), (*above, id(value)))
     elif kind is not Kind.STATIC:
         yield path, value
 
@@ -143,9 +149,9 @@ def has_data(value: Any, /) -> list[Any]:
     return [item for _, item in iter_data(value)]
 
 
-def holds_data(value: Any) -> bool:
+def holds_data(value: Any, path: Path = ()) -> bool:
     """Whether a value contains any data."""
-    return next(iter_data(value), None) is not None
+    return next(iter_data(value, path), None) is not None
 
 
 def declared_statuses(cls: type) -> dict[str, str]:
@@ -171,12 +177,12 @@ def check_static(value: Any, name: str, owner: type) -> None:
     Raises:
         AttributeStatusError: names the attribute, the class, and what was found.
     """
-    found = next(iter_data(value), None)
+    found = next(iter_data(value, (name,)), None)
     if found is not None:
         path, item = found
         raise AttributeStatusError(
             "Found data under an attribute marked static",
-            at=f"{owner.__name__}.{format_path((name, *path))}",
+            at=f"{owner.__name__}.{format_path(path)}",
             found=describe_type(item),
             expected="numbers, strings, functions and other values without arrays, variables or modules",
             do=f"remove the mark, or mark it as data: self.{name} = plait.data({name})",

@@ -160,7 +160,7 @@ class List(Module, MutableSequence[A], _slots=True):
 
     def _tree_elements(self) -> Iterator[Any]:
         for place, item in enumerate(self._elements):
-            yield item if self._is_marked(place) else hide_static(item)
+            yield item if self._is_marked(place) else hide_static(item, place)
 
     @classmethod
     def _tree_unflatten(cls, aux: Any, children: Iterable[Any]) -> Any:

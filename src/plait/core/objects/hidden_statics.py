@@ -4,19 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...paths import format_path
+from .attributes import contains_itself
 from .nodes import Kind, Static, kind_of, pytree_impl
 
 
-def hide_static(value: Any) -> Any:
-    """A container in which elements that are not data are replaced by pytrees without leaves."""
+def hide_static(value: Any, place: Any, above: tuple[int, ...] = ()) -> Any:
+    """A container in which elements that are not data are replaced by pytrees without leaves.
+
+    Args:
+        place: the key of the outermost container in its owner.
+        above: the ids of the containers that it is in.
+
+    Raises:
+        GraphError: a plain container contains itself.
+    """
     kind = kind_of(value)
     if kind is Kind.STATIC:
         return Static(value)
     if kind is not Kind.PYTREE or value is None:
         return value
+    if id(value) in above:
+        raise contains_itself(value, format_path((place,)))
+    above = (*above, id(value))
     impl = pytree_impl(type(value))
     children, metadata = impl.flatten(value)
-    return impl.unflatten([(key, hide_static(child)) for key, child in children], metadata)
+    return impl.unflatten([(key, hide_static(child, place, above)) for key, child in children], metadata)
 
 
 def show_static(value: Any) -> Any:

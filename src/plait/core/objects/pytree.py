@@ -51,7 +51,6 @@ from .node_info import NodeInfo, UnseenInfo
 from .nodes import (
     DataElem,
     Kind,
-    Static,
     StaticElem,
     kind_of,
     register_graph_node_type,
@@ -242,21 +241,17 @@ class Pytree:
         marks = self._info.marks
         statuses = {**self._declared, **marks} if marks else self._declared
         for name, value in sorted(self.__dict__.items()):
-            status = statuses.get(name)
-            kind = kind_of(value)
-            if status == STATIC:
-                rest[name] = value
-            elif kind is Kind.PYTREE and status is None:
-                if not holds_data(value):
-                    rest[name] = Static(value) if value is None else value
-                    continue
-                names.append(name)
-                children.append(hide_static(value))
-            elif kind is Kind.STATIC and status != DATA:
+            status, kind = statuses.get(name), kind_of(value)
+            is_container = kind is Kind.PYTREE and status is None
+            if is_container:
+                is_static = value is None or not holds_data(value, (name,))
+            else:
+                is_static = status == STATIC or (kind is Kind.STATIC and status != DATA)
+            if is_static:
                 rest[name] = value
             else:
                 names.append(name)
-                children.append(value)
+                children.append(hide_static(value, name) if is_container else value)
         return children, _TreeAux((*names,), HashableMapping(rest), _in_order(marks) if marks else ())
 
     @staticmethod
@@ -279,8 +274,7 @@ class Pytree:
         attributes = node.__dict__
         for name, child in zip(aux.names, children, strict=True):
             attributes[name] = show_static(child)
-        for name, value in aux.static.items():
-            attributes[name] = value.value if type(value) is Static and value.value is None else value
+        attributes.update(aux.static._items)
         return node
 
     # Copies and text --------------------------------------------------------------------------------------------------
