@@ -16,7 +16,10 @@ class NodeInfo(Stamp):
     trace: Any
     is_view: ClassVar[bool] = False  # of a layer of a stack
 
-    __init__ = object.__init__  # as for cells: the code that creates one sets all slots
+    def __init__(self, trace: Any, marks: dict[Any, str] | None = None) -> None:
+        self.version = 0
+        self.trace = trace
+        self.marks = marks
 
     def mark_rebuilt(self) -> None:
         """Record that plait itself changed the node: a transform rebuilt it, or a capture began or ended."""

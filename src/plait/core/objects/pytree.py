@@ -358,13 +358,9 @@ def own_info(node: Pytree) -> NodeInfo:
     info = node._info
     if type(info) is NodeInfo:
         return info
-    own = NodeInfo()
-    own.version = 0
-    own.trace = info.trace
-    own.marks = None
     with _LOCK:
         if type(node._info) is UnseenInfo:  # otherwise another thread was faster
-            _set_info(node, own)
+            _set_info(node, NodeInfo(info.trace))
         return node._info
 
 
@@ -379,22 +375,15 @@ _set_walks: Callable[[Any, Any], None] = Pytree.__dict__["_walks"].__set__
 
 def empty_object(cls: type, marks: Mapping[Any, str] | Iterable[tuple[Any, str]] | None = None) -> Any:
     """An object of a plait class with a copy of the marks and no attributes; the user's ``__init__`` does not run."""
-    info = NodeInfo()
-    info.version = 0
-    info.trace = trace_state.value
-    info.marks = dict(marks) if marks else None
     node = _new(cls)
-    _set_info(node, info)
+    _set_info(node, NodeInfo(trace_state.value, dict(marks) if marks else None))
     _set_walks(node, None)  # never unset, or a user's delegating __getattr__ would return those of another object
     return node
 
 
 def empty_objects(classes: Sequence[type]) -> list[Any]:
     """``empty_object`` without marks, for many classes at once."""
-    info = UnseenInfo()
-    info.version = 0
-    info.trace = trace_state.value
-    info.marks = None
+    info = UnseenInfo(trace_state.value)
     nodes = [*map(_new, classes)]
     run_through(map(_set_info, nodes, itertools.repeat(info)))
     run_through(map(_set_walks, nodes, itertools.repeat(None)))

@@ -77,8 +77,8 @@ def _key(value: Any, within: tuple[FunctionType, ...]) -> Any:
         return (complex, value.real.hex(), value.imag.hex())
     if kind in _BY_IDENTITY or isinstance(value, type):
         return value
-    if kind is tuple:
-        return (tuple, *[_key(item, within) for item in value])
+    if kind is tuple or (issubclass(kind, tuple) and hasattr(kind, "_fields")):
+        return (kind, *[_key(item, within) for item in value])
     if kind is frozenset:
         return (frozenset, frozenset([_key(item, within) for item in value]))
     if kind is FunctionType:
@@ -89,8 +89,6 @@ def _key(value: Any, within: tuple[FunctionType, ...]) -> Any:
         return (functools.partial, _key(value.func, within), arguments, keywords)
     if kind is MethodType:
         return (MethodType, _Identity(value.__self__), _key(value.__func__, within))
-    if isinstance(value, tuple) and hasattr(kind, "_fields"):
-        return (kind, *[_key(item, within) for item in value])
     if isinstance(value, np.generic):
         return (kind, value.dtype, value.tobytes())
     hash(value)
