@@ -152,15 +152,13 @@ class List(Module, MutableSequence[A], _slots=True):
 
     def _tree_parts(self) -> tuple[list[Any], Any]:
         children, aux = super()._tree_parts()
-        return [*self._tree_elements(), *children], (len(self._elements), aux)
+        elements = enumerate(self._elements)
+        shown = [item if self._is_marked(place) else hide_static(item, place) for place, item in elements]
+        return [*shown, *children], (len(shown), aux)
 
     @staticmethod
     def _tree_keys(aux: Any) -> list[Any]:
         return [*map(SequenceKey, range(aux[0])), *Pytree._tree_keys(aux[1])]
-
-    def _tree_elements(self) -> Iterator[Any]:
-        for place, item in enumerate(self._elements):
-            yield item if self._is_marked(place) else hide_static(item, place)
 
     @classmethod
     def _tree_unflatten(cls, aux: Any, children: Iterable[Any]) -> Any:

@@ -58,9 +58,6 @@ INITIALIZERS = [name for name in _public(jax.nn.initializers) if name not in _OT
 class _Samplers(Pytree):
     """JAX's samplers and initializers, with the key drawn from the stream."""
 
-    def __call__(self) -> jax.Array:
-        raise NotImplementedError
-
 
 def _sampler(name: str) -> Callable[..., Any]:
     function = getattr(jax.random, name)

@@ -106,11 +106,9 @@ class State(_Grouped, MutableMapping[Any, Any]):
 
     def __getitem__(self, key: Any) -> Any:
         value = self._mapping[key]
-        return self._view(value) if type(value) is dict else value
-
-    def _view(self: S, mapping: dict[Any, Any]) -> S:
-        """A nested mapping as a state that writes to it, and reports writes."""
-        return _around(type(self), mapping, self._tracking)
+        if type(value) is dict:  # as a state that writes to it, and reports writes
+            return _around(type(self), value, self._tracking)
+        return value
 
     def __setitem__(self, key: Any, value: Any) -> None:
         value = _plain(value)

@@ -75,17 +75,13 @@ def joined(states: Sequence[Any], operation: str) -> Mapping[Any, Any]:
         ArgumentTypeError: names the operation and the type that is not a state.
     """
     for state in states:
-        _check_state(state, operation)
+        if not isinstance(state, (Mapping, FlatState)):
+            raise ArgumentTypeError(
+                f"{operation} takes states",
+                found=describe_type(state),
+                expected="a State, FlatState or nested dict",
+                do="get one with plait.state(model) or plait.split(model)",
+            )
     nested = [state.to_nested_state() if isinstance(state, FlatState) else state for state in states]
     whole = nested[0] if len(nested) == 1 else merge_state(*nested)
     return whole._mapping if isinstance(whole, State) else whole
-
-
-def _check_state(state: Any, operation: str) -> None:
-    if not isinstance(state, (Mapping, FlatState)):
-        raise ArgumentTypeError(
-            f"{operation} takes states",
-            found=describe_type(state),
-            expected="a State, FlatState or nested dict",
-            do="get one with plait.state(model) or plait.split(model)",
-        )
