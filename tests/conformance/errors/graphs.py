@@ -110,6 +110,22 @@ ROWS = {
         setup="model.back = model; f = lambda model, x: x",
         fix="plait.jit(f)(model, x)",
     ),
+    "a list that was put into itself, given to JAX": Row(
+        "jax.tree.leaves(model)",
+        GraphError,
+        (r"at +extra\n", "a plain container contains itself"),
+        "model.extra = $]); jax.tree_util.tree_flatten_with_path(model)",
+        fix="plait.List([",
+        setup="model.extra = [plait.Param(x)]; model.extra.append(model.extra)",
+    ),
+    "a list of numbers that was put into itself": Row(
+        "jax.tree.leaves(model)",
+        GraphError,
+        (r"at +extra\[1\]\n", "a plain container contains itself"),
+        "model.extra = $1]); jax.tree.leaves(model)",
+        fix="plait.List([",
+        setup="model.extra = [1]; model.extra.append(model.extra)",
+    ),
     "a tied model, given to JAX": Row(
         "jax.jit(f)(model, x)",
         LostSharingWarning,
