@@ -16,7 +16,6 @@ from .clock import mark_changed
 from .hidden_statics import hide_static, show_static
 from .module import Module
 from .named import from_named
-from .node_info import NodeInfo
 from .nodes import DataElem, check_index, updated_in_place
 from .pytree import Pytree, check_no_view, own_info
 from .trace_guard import check_trace
@@ -48,11 +47,6 @@ class List(Module, MutableSequence[A], _slots=True):
     def __init__(self, items: Iterable[A] = (), /) -> None:
         self.extend(items)
 
-    def _change(self) -> NodeInfo:
-        check_trace(self._info.trace, self, "change a")
-        check_no_view(self)
-        return self._info
-
     def __len__(self) -> int:
         return len(self._elements)
 
@@ -60,27 +54,39 @@ class List(Module, MutableSequence[A], _slots=True):
         return self._elements[index]
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        info = self._change()
-        is_slice = isinstance(index, slice)
-        values, statuses = _unmarked(value if is_slice else [value])
-        if is_slice or statuses != [None]:  # without a mark an element keeps its status, like attributes
-            self._move_marks(statuses, lambda known: known.__setitem__(index, statuses if is_slice else statuses[0]))
-        self._elements[index] = values if is_slice else values[0]
-        mark_changed(info)
+        if isinstance(index, slice):
+            self._change(lambda items, new: items.__setitem__(index, new), *_unmarked(value))
+        else:  # without a mark an element keeps its status, like attributes
+            values, statuses = _unmarked([value])
+            new_statuses = statuses if any(statuses) else None
+            self._change(lambda items, new: items.__setitem__(index, new[0]), values, new_statuses)
 
     def __delitem__(self, index: Any) -> None:
-        info = self._change()
-        self._move_marks([], lambda known: known.__delitem__(index))
-        del self._elements[index]
-        mark_changed(info)
+        self._change(lambda items, _: items.__delitem__(index), [], [])
 
     def insert(self, index: int, value: A) -> None:
         """Insert a value before an index."""
-        info = self._change()
-        [value], statuses = _unmarked([value])
-        self._move_marks(statuses, lambda known: known.insert(index, statuses[0]))
-        self._elements.insert(index, value)
-        mark_changed(info)
+        self._change(lambda items, new: items.insert(index, new[0]), *_unmarked([value]))
+
+    def _change(
+        self, edit: Callable[[list[Any], list[Any]], None], values: list[Any], statuses: list[str | None] | None
+    ) -> None:
+        """Edit the elements with new values, and their marks with new statuses, if they change.
+
+        Args:
+            edit: ``(items, new)`` changes a list.
+        """
+        check_trace(self._info.trace, self, "change a")
+        check_no_view(self)
+        marks = self._info.marks or {}
+        if statuses is not None and (marks or any(statuses)):
+            known = [marks.get(place) for place in range(len(self._elements))]
+            edit(known, statuses)
+            named = {key: status for key, status in marks.items() if type(key) is not int}
+            placed = {place: status for place, status in enumerate(known) if status is not None}
+            own_info(self).marks = {**named, **placed}
+        edit(self._elements, values)
+        mark_changed(self._info)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._elements)
@@ -94,17 +100,6 @@ class List(Module, MutableSequence[A], _slots=True):
     def _marked(self) -> list[Any]:
         """The elements with their marks."""
         return [data(item) if self._is_marked(place) else item for place, item in enumerate(self._elements)]
-
-    def _move_marks(self, added: list[str | None], move: Callable[[list[str | None]], None]) -> None:
-        """Apply a change of the elements to their marks, before it is made."""
-        marks = self._info.marks or {}
-        if not any(added) and not any(type(key) is int for key in marks):
-            return
-        statuses = [marks.get(place) for place in range(len(self._elements))]  # type: ignore[call-overload]
-        move(statuses)
-        named = {key: status for key, status in marks.items() if type(key) is not int}
-        placed = {place: status for place, status in enumerate(statuses) if status is not None}
-        own_info(self).marks = {**named, **placed}
 
     __eq__, __hash__ = object.__eq__, object.__hash__  # not those of sequences and mappings
 
