@@ -47,19 +47,18 @@ class _Frame:
         paths: the paths of its modules, by id; the modules live as long as the frame.
         current: the path of the module whose method is running.
         inputs: the first input of each list item that was called, by id of the item.
-        given: the paths of its arguments in the whole program, if they differ from those that the names say.
+        given: the paths of its arguments in the whole program.
     """
 
     __slots__ = ("base", "current", "given", "inputs", "paths")
 
-    def __init__(self, base: Path, paths: dict[int, Path], given: Given | None = None) -> None:
-        self.base, self.paths, self.given, self.current = base, paths, given, ()
+    def __init__(self, base: Path, paths: dict[int, Path], given: Given | None = None, current: Path = ()) -> None:
+        self.base, self.paths, self.current = base, paths, current
+        self.given: Given = {None: base} if given is None else given
         self.inputs: dict[int, Any] = {}
 
     def in_program(self, path: Path) -> Path | None:
         """The path in the whole program; ``None`` for a module that the program's arguments do not contain."""
-        if self.given is None:
-            return (*self.base, *path)
         if None in self.given:
             start, rest = self.given[None], path
         else:
@@ -70,12 +69,6 @@ class _Frame:
         """Record the input of a list item."""
         if path and (type(path[-1]) is int or str(path[-1]).endswith("]")):
             self.inputs.setdefault(id(module), next(iter(given), None))
-
-    def copy(self) -> _Frame:
-        """A copy, from which other modules may be entered."""
-        made = _Frame(self.base, self.paths, self.given)
-        made.current = self.current
-        return made
 
 
 class _Naming(threading.local):
@@ -95,7 +88,8 @@ def is_naming() -> bool:
 def names_in_program() -> Restoring:
     """Inside the block a program is traced, and modules passed to transforms get names."""
     outer = _naming.frame  # a program inside another captures its modules
-    return Restoring(_naming, frame=_Frame((), {}) if outer is None else outer.copy())
+    frame = _Frame((), {}) if outer is None else _Frame(outer.base, outer.paths, outer.given, outer.current)
+    return Restoring(_naming, frame=frame)
 
 
 @contextlib.contextmanager
@@ -148,9 +142,7 @@ def _holders(
     found = _holding(others.values(), met)
     names: Sequence[str | None] = labels() if len(given) > 1 else [None] * len(roots)
     other_names = [*others] if given or len(found) > 1 else [None] * len(others)
-    named = [(names[number], places) for number, places in given]
-    named += [(other_names[number], places) for number, places in found]
-    return [Holder(name, places) for name, places in named]
+    return [Holder(names[i], places) for i, places in given] + [Holder(other_names[i], places) for i, places in found]
 
 
 def _holding(roots: Iterable[Any], met: set[int]) -> list[tuple[int, list[Place]]]:
