@@ -25,9 +25,8 @@ from ..graph.flatten import IndexMap, RefMap
 from ..graph.graphdef import GraphDef, NodeDef, NodeRef, VariableDef, with_index_mapping
 from ..graph.identities import moved_indices, own_objects
 from ..graph.refills import check_refill
-from ..graph.unflatten import Builder
 from ..objects.state import group_leaves
-from .merge import leaves_of
+from .merge import leaves_of, unflatten
 from .split import flattened, nested_groups
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -286,13 +285,10 @@ class MergeContext:
         if self._index_ref is None:
             raise _ended("merge")
         leaves = leaves_of(graphdef, state, *states)
-        own = self._refilled(graphdef)
+        cache = {new: item for new, item in self._refilled(graphdef).items() if new not in self._index_ref}
         if self.inner is None and not isinstance(graphdef, NodeRef):
             self.inner = _mapping_of(graphdef) is None
-        if own:
-            check_refill((graphdef,), leaves, own)
-        cache = {new: item for new, item in own.items() if new not in self._index_ref}
-        return Builder(self._index_ref, cache).build(graphdef, leaves)
+        return unflatten(graphdef, leaves, index_ref=self._index_ref, index_ref_cache=cache)
 
     def check(self, parts: Iterable[tuple[Any, ...]]) -> None:
         """Raise, before the first of several merges, if one of them would change an object of a different trace.
