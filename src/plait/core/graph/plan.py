@@ -93,7 +93,6 @@ class _Collected:
         if not isinstance(root, NodeDef):
             return self.reference(root) if isinstance(root, NodeRef) else self.leaf(root)
         stack = []
-        definition: Any = root
         frame: Any = (root, self.begin(root), iter(root.attributes), [], [])
         while True:
             definition, own, entries, keys, slots = frame
