@@ -274,3 +274,14 @@ def test_an_index_mapping_is_replaced_by_another_and_taken_away(root):
     assert first is not second
     assert with_index_mapping(first, {0: 2}) is second
     assert with_index_mapping(second, None) is plain
+
+
+def test_a_graphdef_that_is_not_interned_takes_index_mappings_too():
+    """G12, G14: they compare by content, and the same graphdef is under all of them."""
+    plain = plait.graphdef(Node(w=plait.Param(1.0), names={"a"}))
+    first, second, again = (with_index_mapping(plain, {0: index}) for index in (1, 2, 1))
+    assert first == again != second
+    assert first != plain
+    assert with_index_mapping(second, {0: 1}) == first
+    assert with_index_mapping(first, None) is plain
+    assert pickle.loads(pickle.dumps(first)) == first
