@@ -411,23 +411,12 @@ def _made_again(path: Path, module: Any, rngs: Rngs, given: Mapping[str, Any]) -
     Raises:
         ArgumentError: the module does not store an argument that the constructor needs.
     """
-    parameters = list(inspect.signature(type(module).__init__).parameters.values())[1:]
+    parameters = [*inspect.signature(type(module).__init__).parameters.values()][1:]
     kept, derived = children_by_key(module), getattr(type(module), "derived_arguments", ())
-    arguments: dict[str, Any] = {}
-    missing: list[str] = []
-    for parameter in parameters:
-        name = parameter.name
-        if name in derived and name not in given:
-            continue
-        if name in given or name == "rngs":
-            arguments[name] = given.get(name, rngs)
-        elif name in kept and not isinstance(kept[name], Variable):
-            arguments[name] = kept[name]
-        elif parameter.default is parameter.empty and parameter.kind not in (
-            parameter.VAR_POSITIONAL,
-            parameter.VAR_KEYWORD,
-        ):
-            missing.append(name)
+    stored = {key: value for key, value in kept.items() if key not in derived and not isinstance(value, Variable)}
+    known = {**stored, "rngs": rngs, **given}
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    missing = [name for name in needed if name not in known and name not in derived]
     if missing or not isinstance(module, Pytree):
         raise ArgumentError(
             "a module cannot be re-created: it does not store the arguments of its constructor",
@@ -436,4 +425,4 @@ def _made_again(path: Path, module: Any, rngs: Rngs, given: Mapping[str, Any]) -
             expected="each argument of __init__ as an attribute of the same name",
             do="create a new model and copy its values: plait.select(model, ...).copy_from(new_model)",
         )
-    return type(module)(**arguments)
+    return type(module)(**{p.name: known[p.name] for p in parameters if p.name in known})
