@@ -145,11 +145,8 @@ def _unchanged(container: tuple[Any, Any]) -> bool:
     if kind is list:
         return len(current) == len(saved) and all(map(operator.is_, current, saved))
     if kind is dict:
-        return (
-            len(current) == len(saved)
-            and all(map(operator.eq, current, saved))
-            and all(map(operator.is_, current.values(), saved.values()))
-        )
+        same_keys = len(current) == len(saved) and all(map(operator.eq, current, saved))
+        return same_keys and all(map(operator.is_, current.values(), saved.values()))
     children = pytree_impl(kind).flatten(current)[0]
     return len(children) == len(saved) and all(
         key == old_key and child is old for (key, child), (old_key, old) in zip(children, saved, strict=True)
