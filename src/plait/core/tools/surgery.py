@@ -412,9 +412,9 @@ def _made_again(path: Path, module: Any, rngs: Rngs, given: Mapping[str, Any]) -
         ArgumentError: the module does not store an argument that the constructor needs.
     """
     parameters = [*inspect.signature(type(module).__init__).parameters.values()][1:]
-    kept, derived = children_by_key(module), getattr(type(module), "derived_arguments", ())
+    kept, derived = {**children_by_key(module), "rngs": rngs}, getattr(type(module), "derived_arguments", ())
     stored = {key: value for key, value in kept.items() if key not in derived and not isinstance(value, Variable)}
-    known = {**stored, "rngs": rngs, **given}
+    known = {**stored, **given}
     needed = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     missing = [name for name in needed if name not in known and name not in derived]
     if missing or not isinstance(module, Pytree):
