@@ -136,6 +136,15 @@ class UpdateContext:
         if inner is None or inner:
             self.index_ref = index_ref
 
+    def mapping_to(self, new: RefMap) -> dict[int, int] | None:
+        """Outer index → new index of the objects that are still reachable; ``None`` in step 1."""
+        return None if self.ref_index is None else moved_indices(self.index_ref or {}, new)
+
+    def clear(self) -> None:
+        """Drop all references."""
+        self.ref_index = None
+        self.index_ref = None
+
 
 class _UpdateContextManager(threading.local):
     """Enters a fresh context each time; usable as a decorator. What it entered belongs to the thread."""
@@ -162,7 +171,7 @@ class _UpdateContextManager(threading.local):
         stack = _stacks.by_tag.pop(self.tag)
         if rest := [each for each in stack if each is not context]:  # all contexts are equal
             _stacks.by_tag[self.tag] = rest
-        context.ref_index = context.index_ref = None
+        context.clear()
 
     def __call__(self, function: F) -> F:
         @functools.wraps(function)
@@ -241,8 +250,8 @@ class SplitContext:
         if self._refs is None:
             raise _ended("split")
         graphdef, flat = flattened(node, self._refs, with_paths=with_paths)
-        if self.context is not None and self.context.ref_index is not None:  # step 3
-            graphdef = with_index_mapping(graphdef, moved_indices(self.context.index_ref or {}, self._refs))
+        if self.context is not None:
+            graphdef = with_index_mapping(graphdef, self.context.mapping_to(self._refs))
         groups = group_leaves(flat, filters, exhaustive=True) if filters and with_paths else [flat]
         return (graphdef, *groups)
 
