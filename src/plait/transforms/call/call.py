@@ -71,6 +71,7 @@ class Call:
 
     Attributes:
         body: the static half, a pure function of ports.
+        ports: the kind of each port.
         inputs: the input ports.
         gathered: the flattened arguments.
     """
@@ -92,38 +93,32 @@ class Call:
         tree = (args, dict(kwargs or {}))
         self.name, self.f = name, f
         self.gathered = gathered = gather(tree, f)
-        structural = crossing.updates
-        crossing.check(gathered.roots, lambda: gathered.structure.labels(f)[0])
+        structural, graphdefs = crossing.updates, gathered.structure.graphdefs
+
+        def labels() -> Sequence[str]:
+            return gathered.structure.labels(f)[0]
+
+        crossing.check(gathered.roots, labels)
         if not isinstance(outs, Prefix):
-            outs = Prefix(name, "the output", *_leaf(outs))
-        graphdefs = gathered.structure.graphdefs
-        if ins is ALL:
-            ports: tuple[Any, ...] = tuple(values_in([ALL, *outs.leaves]))
-            value_ports, plain_ports = (0,) * len(gathered.values()), (0,) * len(gathered.plain)
-            prefixes: tuple[Any, ...] = (ALL,) * len(gathered.roots)
-        else:
-            spread = self._spread(ins, tree)
-            prefixes = tuple(p for p, g in zip(spread, graphdefs, strict=True) if g is not None)
-            plain = [p for p, g in zip(spread, graphdefs, strict=True) if g is None]
-            if len(set(prefixes)) > 1:
-                labels = gathered.structure.labels(f)[0]
-                roots = zip(labels, gathered.roots, prefixes, strict=True)
-                check_aliasing(name, [Treatment(*root) for root in roots], {})
-            chosen = value_prefixes(gathered, prefixes, lambda: gathered.structure.labels(f)[0])
-            if "loop" in rules and not structural:
-                chosen = rules["loop"].values_only(chosen)
-            ports = tuple(
-                values_in([*kinds, *spread, *chosen, *outs.leaves, *([rules["writes"]] if "writes" in rules else [])])
-            )
-            value_ports = tuple(map(ports.index, chosen))
-            plain_ports = tuple(map(ports.index, plain))
+            outs = Prefix(name, "the output", jax.tree_util.tree_structure(0), (outs,))
+        spread = (ALL,) * len(graphdefs) if ins is ALL else self._spread(ins, tree)
+        prefixes = tuple(p for p, g in zip(spread, graphdefs, strict=True) if g is not None)
+        plain = [p for p, g in zip(spread, graphdefs, strict=True) if g is None]
+        if len(set(prefixes)) > 1:
+            roots = zip(labels(), gathered.roots, prefixes, strict=True)
+            check_aliasing(name, [Treatment(*root) for root in roots], {})
+        chosen = value_prefixes(gathered, prefixes, labels)
+        if "loop" in rules and not structural:
+            chosen = rules["loop"].values_only(chosen)
+        writes = [rules["writes"]] if "writes" in rules else []
+        self.ports = ports = tuple(values_in([*kinds, *spread, *chosen, *outs.leaves, *writes]))
         self.body = Body(
             name,
-            _function(f),
+            _reference(f),
             gathered.structure,
             ports,
-            value_ports,
-            plain_ports,
+            tuple(map(ports.index, chosen)),
+            tuple(map(ports.index, plain)),
             prefixes,
             outs,
             structural,
@@ -145,11 +140,6 @@ class Call:
                 do="pass it by position",
             )
         return ins.spread(args)
-
-    @property
-    def ports(self) -> tuple[Any, ...]:
-        """The kind of each port."""
-        return self.body.ports
 
     def port(self, kind: Any, groups: Sequence[Any]) -> Any:
         """The group of the port of this kind; empty if there is no such port."""
@@ -198,8 +188,21 @@ class Call:
             stepwise: run instead of ``function`` under ``jax.disable_jit``, if that alone does not run it step by step.
             others: the calls of other functions that it traces with the same arguments.
         """
+        stepwise = stepwise or function
         with self.in_scope(others):
-            return self._run(function, inputs, stepwise or function)
+            if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+                with iterations_counted():
+                    return stepwise(*inputs)
+            try:
+                return function(*inputs)
+            except FloatingPointError:
+                try:
+                    with jax.disable_jit(), iterations_counted():
+                        stepwise(*inputs)
+                except FloatingPointError as error:
+                    remember_cause(error)
+                    raise
+                raise
 
     @contextlib.contextmanager
     def in_scope(self, others: Sequence[Call] = ()) -> Iterator[None]:
@@ -215,21 +218,6 @@ class Call:
                 yield
         except TypeError as error:
             check_plain_arguments(self.name, self.f, self.gathered, error)
-            raise
-
-    def _run(self, function: Callable[..., Any], inputs: tuple[Any, ...], stepwise: Callable[..., Any]) -> Any:
-        if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
-            with iterations_counted():
-                return stepwise(*inputs)
-        try:
-            return function(*inputs)
-        except FloatingPointError:
-            try:
-                with jax.disable_jit(), iterations_counted():
-                    stepwise(*inputs)
-            except FloatingPointError as error:
-                remember_cause(error)
-                raise
             raise
 
     def donating(self, donated: frozenset[int]) -> tuple[Body, list[Any], list[Any]]:
@@ -321,13 +309,8 @@ class Strong:
         return id(self.f)
 
 
-def _function(f: Callable[..., Any]) -> Callable[[], Any]:
+def _reference(f: Callable[..., Any]) -> Callable[[], Any]:
     return weakref.ref(f) if isinstance(f, FUNCTIONS) else Strong(f)
-
-
-def _leaf(kind: Any) -> tuple[Any, tuple[Any, ...]]:
-    """A prefix tree of one leaf."""
-    return jax.tree_util.tree_structure(0), (kind,)
 
 
 def value_prefixes(gathered: Gathered, prefixes: tuple[Any, ...], roots: Callable[[], Sequence[str]]) -> list[Any]:

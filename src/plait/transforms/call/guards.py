@@ -14,7 +14,6 @@ from ..._compat import current_trace, describe_trace, trace_state
 from ...core.graph.flatten import Walk
 from ...core.graph.locate import describe_place, path_within
 from ...core.graph.refills import UNTOUCHED, check_refill, trace_of
-from ...core.graph.walks import CachedWalk
 from ...errors import ArgumentError
 from ...paths import format_path
 from ...words import describe_type
@@ -51,7 +50,9 @@ def check_writable(positions: Iterable[int], gathered: Gathered) -> None:
         TraceContextError: names the object, and both traces.
     """
     walk, here = gathered.walk, trace_state.value
-    if walk is None or all(_is_writable(walk, position, here) for position in positions):
+    cells = [] if walk is None else [(walk.types[position], walk.cells[position]) for position in positions]
+    # Array attributes are left to check_refill.
+    if all(cls is not None and (cell.trace is here or cell.metadata["ref"]) for cls, cell in cells):
         return
     outer = Walk()
     for root in gathered.roots:
@@ -62,9 +63,3 @@ def check_writable(positions: Iterable[int], gathered: Gathered) -> None:
 
 
 _NEW: Any = object()
-
-
-def _is_writable(walk: CachedWalk, position: int, here: Any) -> bool:
-    """Whether a variable may be written; an array attribute is not looked at, so perhaps."""
-    cell = walk.cells[position]
-    return walk.types[position] is not None and (cell.trace is here or cell.metadata["ref"])

@@ -43,7 +43,6 @@ class FilterMapping(Mapping[Any, Any]):
 
     __slots__ = ("filters", "predicates", "values_")
     filters: tuple[Any, ...]
-    _values_name = "values"
 
     def __init__(self, mapping: Any, /) -> None:
         if isinstance(mapping, State):
@@ -207,13 +206,8 @@ def choose(prefix: Any, path: Path, leaf: Any, root: str = "") -> Any:
 def values_in(prefixes: Iterable[Any]) -> list[Any]:
     """All possible values of these prefixes, each once, in order."""
     found: list[Any] = []
-    for prefix in prefixes:
-        if isinstance(prefix, FilterMapping):
-            values: Iterable[Any] = prefix.values_
-        elif isinstance(prefix, NodePrefix):
-            values = prefix.values()
-        else:
-            values = [prefix]
+    for prefix in {id(prefix): prefix for prefix in prefixes}.values():  # most are one and the same
+        values = prefix.values() if isinstance(prefix, (FilterMapping, NodePrefix)) else [prefix]
         found += [value for value in values if value not in found]
     return found
 
