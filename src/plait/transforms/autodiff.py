@@ -211,14 +211,11 @@ def check_scalar(name: str, has_aux: bool, out: Any) -> None:
     Raises:
         ArgumentTypeError: the output is not a scalar, or not a pair of a scalar and aux.
     """
-    _check_scalar(name, check_pair(name, out)[0] if has_aux else out)
-
-
-def _check_scalar(name: str, out: Any) -> None:
+    out = check_pair(name, out)[0] if has_aux else out
     leaves = jax.tree_util.tree_leaves(out, is_leaf=is_graph_leaf)
-    if len(leaves) == 1 and leaves[0] is out and not is_graph_leaf(out) and np.shape(out) == ():
-        return
     is_array = len(leaves) == 1 and leaves[0] is out and not is_graph_leaf(out)
+    if is_array and np.shape(out) == ():
+        return
     raise ArgumentTypeError(
         f"Gradient only defined for scalar-output functions: {name} needs a function that returns a scalar",
         found=f"an array of shape {np.shape(out)}" if is_array else describe_type(out),

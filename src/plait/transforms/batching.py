@@ -183,7 +183,7 @@ def pmap(
     f, transform_metadata = read_axis_name(f, transform_metadata)
     axes = {"in_axes": in_axes, "out_axes": out_axes}
     check_axes_alone("pmap", axes, crossing)
-    donated = _numbers(donate_argnums)
+    donated = frozenset({donate_argnums} if isinstance(donate_argnums, int) else donate_argnums)
     options = {"axis_name": axis_name, "devices": devices, "backend": backend, "axis_size": axis_size}
     mapped_functions: dict[Any, Callable[..., Any]] = {}
 
@@ -211,10 +211,6 @@ def _mapped(body: Body, donated: frozenset[int], options: dict[str, Any]) -> Cal
 
     ports, numbers = list(body.ports), (0,) if donated else ()
     return jax_pmap(merged, in_axes=(ports, ports), out_axes=(tuple(ports), 0), donate_argnums=numbers, **options)
-
-
-def _numbers(argnums: int | Iterable[int]) -> frozenset[int]:
-    return frozenset({argnums} if isinstance(argnums, int) else argnums)
 
 
 def _check_devices(size: int, call: Call, devices: Sequence[Any] | None, backend: str | None) -> None:

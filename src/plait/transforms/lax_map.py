@@ -137,23 +137,20 @@ def _batched(f: Callable[..., Any], crossing: Crossing) -> Callable[..., Any]:
                 )
         return out
 
+    def axes_of(operand: Any) -> Any:
+        if not is_graph_leaf(operand):
+            return None
+        axes = {RngState: 0, ...: None}
+        return StateAxes(axes) if crossing.updates else prefix(operand, axes)
+
     @functools.wraps(f)
     def batch(x: Any, *operands: Any) -> Any:
         size = jnp.shape(jax.tree_util.tree_leaves(state(x))[0])[0]
 
         def with_streams(*operands: Any) -> Any:
-            axes = jax.tree_util.tree_map(
-                functools.partial(_axes, updates=crossing.updates), operands, is_leaf=is_graph_leaf
-            )
+            axes = jax.tree_util.tree_map(axes_of, operands, is_leaf=is_graph_leaf)
             return vmap(one, in_axes=(0, *axes), crossing=crossing)(x, *operands)
 
         return split_rngs(with_streams, splits=size, crossing=crossing)(*operands)
 
     return batch
-
-
-def _axes(operand: Any, updates: bool) -> Any:
-    if not is_graph_leaf(operand):
-        return None
-    axes = {RngState: 0, ...: None}
-    return StateAxes(axes) if updates else prefix(operand, axes)

@@ -62,8 +62,9 @@ def warn_about_captures(f: Callable[..., Any], name: str) -> None:
     if captured:
         warn(
             CapturedModelWarning,
-            f"{name}: the function {_name(f)!r} captures {', '.join(captured)} from outside. Its values "
-            "become constants of the compiled program, which later changes do not affect. Pass it as an argument.",
+            f"{name}: the function {getattr(f, '__name__', type(f).__name__)!r} captures {', '.join(captured)} from "
+            "outside. Its values become constants of the compiled program, which later changes do not affect. Pass it "
+            "as an argument.",
         )
 
 
@@ -274,10 +275,6 @@ def _loaded_globals(code: CodeType) -> tuple[str, ...]:
         if isinstance(constant, CodeType):
             names += _loaded_globals(constant)
     return tuple(dict.fromkeys(names))
-
-
-def _name(f: Any) -> str:
-    return getattr(f, "__name__", type(f).__name__)
 
 
 def _holds_arrays(value: Any) -> bool:

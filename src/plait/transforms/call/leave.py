@@ -75,12 +75,13 @@ class Left:
         for leaf in self.walk.leaves:
             position = cells.get(id(origin_of(leaf._cell)[0])) if isinstance(leaf, Variable) else None
             if position is not None:
+                always = name in ("vjp", "jvp", "linearize", "custom_jvp", "make_jaxpr", "jit_partial")
                 raise ArgumentError(
                     f"{name} with graph_updates=False cannot return an input variable",
                     at=self.entered.structure.value_labels(labels())[position],
                     found=f"the {type(leaf).__name__} that was passed as an argument",
                     expected="new objects, or values",
-                    do="return variable.value" + _or_updates(name),
+                    do="return variable.value" + ("" if always else "; or use graph_updates=True"),
                 )
 
     def _add(self, root: Any) -> GraphDef:
@@ -114,10 +115,6 @@ class Left:
         """The position of a variable among the input values; ``None`` for others."""
         return self._known.get(id(item))
 
-    def came_in(self, item: Any) -> bool:
-        """Whether an object was among the arguments."""
-        return any(item is known for known in self.entered.index_ref.values())
-
     def position(self, leaf: int) -> int | None:
         """Like ``position_of``, for a leaf of the walk; an array attribute is identified by its place."""
         return self._attributes.get(leaf, self._known.get(id(self.walk.leaves[leaf])))
@@ -138,9 +135,3 @@ class Left:
 def _names_of_output(out: Any) -> list[str]:
     places = jax.tree_util.tree_flatten_with_path(out, is_leaf=is_graph_leaf)[0]
     return [format_path(("output", *map(jax_key_to_key, place))) for place, leaf in places if is_graph_leaf(leaf)]
-
-
-def _or_updates(name: str) -> str:
-    """The alternative advice, for transforms with ``graph_updates``."""
-    always = ("vjp", "jvp", "linearize", "custom_jvp", "make_jaxpr", "jit_partial")
-    return "" if name in always else "; or use graph_updates=True"

@@ -110,7 +110,7 @@ class Loop:
             and type(first) is type(second)
             and metadata_key(first._cell) == metadata_key(second._cell)
             and first._cell.raw is left.entered.values[position]
-            and not left.came_in(second)
+            and not any(second is known for known in left.entered.index_ref.values())
         )
 
     def _returned(self, out: Any) -> Any:

@@ -275,7 +275,9 @@ class Prefix:
     def _mismatch(self, tree: Any) -> ArgumentError:
         leaves = [Text(describe_filter(leaf)) if isinstance(leaf, type) else leaf for leaf in self.leaves]
         shown = jax.tree_util.tree_unflatten(self.treedef, leaves)
-        outline = jax.tree_util.tree_map(_Outline, tree, is_leaf=is_graph_leaf)
+        outline = jax.tree_util.tree_map(
+            lambda leaf: Text(type(leaf).__name__ if is_graph_leaf(leaf) else "*"), tree, is_leaf=is_graph_leaf
+        )
         counts = ""
         if isinstance(shown, (tuple, list)) and isinstance(tree, (tuple, list)) and len(shown) != len(tree):
             counts = f" ({len(tree)} where {self.argument} has {len(shown)} entries)"
@@ -286,16 +288,6 @@ class Prefix:
             expected=f"a tree that starts with the structure of {self.argument} = {shown}",
             do=f"give {self.argument} one entry for each {part}, or one value for all",
         )
-
-
-class _Outline:
-    """A leaf in the printed outline of a tree."""
-
-    def __init__(self, leaf: Any) -> None:
-        self.text = type(leaf).__name__ if is_graph_leaf(leaf) else "*"
-
-    def __repr__(self) -> str:
-        return self.text
 
 
 def _checked_leaf(transform: str, argument: str, path: Any, leaf: Any, updates: bool) -> Any:
