@@ -18,7 +18,6 @@ from .call.enter import Entered, rebuild
 from .call.functions import RuledFunction, check_function, curried
 from .call.gather import gather
 from .call.policy import STRUCTURE, Crossing, ValuesOnly, usual_or_values
-from .call.prefixes import is_graph_leaf
 from .rule_calls import RuleCall, cotangents_as_objects
 from .selections import DiffState, check_argnums
 from .tangent_trees import flatten_like, zero_tangent
@@ -262,22 +261,16 @@ def _mark(call: RuleCall, entered: Entered, inputs: dict[str, Any]) -> list[Any]
     marks = [call.body.structural or free for free in call.free]
     variables = enumerate(entered.variables())
     entered.put({i: values[i] for i, variable in variables if variable is not None and marks[i]})
-    supply = iter(plain)
-    marked = jax.tree_util.tree_map(
-        lambda leaf: leaf if is_graph_leaf(leaf) else next(supply), entered.tree[0], is_leaf=is_graph_leaf
-    )
+    roots = iter(entered.roots)
+    marked = entered.structure.unflatten(lambda *_: next(roots), (), plain)[0]
     stripped = call.arguments(entered)
     return [stripped[i] if i in call.fixed else argument for i, argument in enumerate(marked)]
 
 
 def _unmark(entered: Entered) -> None:
     """The inverse of ``_mark``, for variables that were not written."""
-    marked = [
-        position
-        for position, variable in enumerate(entered.variables())
-        if variable is not None and _is_marked(variable.get_raw_value())
-    ]
-    entered.put({position: entered.values[position] for position in marked})
+    pairs = [pair for pair in enumerate(entered.variables()) if pair[1] is not None]
+    entered.put({i: entered.values[i] for i, variable in pairs if _is_marked(variable.get_raw_value())})
 
 
 def _is_marked(value: Any) -> bool:

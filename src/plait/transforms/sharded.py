@@ -73,7 +73,7 @@ def shard_map(
         call = prefixed_call("shard_map", f, args, kwargs, options, crossing)
         sizes = dict((jax.sharding.get_abstract_mesh() if mesh is None else mesh).shape)
         mapped = frozenset(axis_names) or frozenset(sizes)
-        specs = tuple(_checked_spec(port, sizes, mapped) for port in call.ports)
+        specs = tuple(_checked_spec(port, mapped) for port in call.ports)
         for label, spec, value in call.labelled():
             for leaf in jax.tree_util.tree_leaves(value):
                 _check_shape(label, PartitionSpec() if spec is None else spec, np.shape(leaf), sizes)
@@ -102,7 +102,7 @@ def shard_map(
     return wrapper
 
 
-def _checked_spec(spec: Any, sizes: Mapping[Any, int], mapped: frozenset[Any]) -> PartitionSpec:
+def _checked_spec(spec: Any, mapped: frozenset[Any]) -> PartitionSpec:
     if spec is None:
         return PartitionSpec()
     if not isinstance(spec, PartitionSpec):

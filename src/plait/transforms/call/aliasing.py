@@ -9,7 +9,7 @@ from ...core.graph.flatten import Walk, path_of
 from ...core.objects.variables import Variable
 from ...errors import SharingError
 from .names import joined
-from .prefixes import choose
+from .prefixes import choose, shown_prefix
 
 
 class Treatment(NamedTuple):
@@ -45,11 +45,7 @@ def check_aliasing(name: str, treatments: Sequence[Treatment], known: dict[int, 
                 raise SharingError(
                     f"Inconsistent aliasing detected: {name} was given one variable with two different prefixes",
                     at=f"{first} and {place} (the same {type(leaf).__name__})",
-                    found=f"{_shown(before)} at the first, {_shown(value)} at the second",
+                    found=f"{shown_prefix(before)} at the first, {shown_prefix(value)} at the second",
                     expected="one prefix per variable, no matter how many paths lead to it",
                     do="use the same prefix for both, or pass the variable only once",
                 )
-
-
-def _shown(prefix: Any) -> str:
-    return prefix.__name__ if isinstance(prefix, type) else repr(prefix)

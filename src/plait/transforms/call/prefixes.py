@@ -108,11 +108,12 @@ class FilterMapping(Mapping[Any, Any]):
 
     def __repr__(self) -> str:
         pairs = zip(self.filters, self.values_, strict=True)
-        shown = [f"{_show_filter(filter)}: {_show_filter(value)}" for filter, value in pairs]
+        shown = [f"{shown_prefix(filter)}: {shown_prefix(value)}" for filter, value in pairs]
         return f"{type(self).__name__}({{{', '.join(shown)}}})"
 
 
-def _show_filter(value: Any) -> str:
+def shown_prefix(value: Any) -> str:
+    """The text of a filter or of its value, with the names of classes alone."""
     return "..." if value is ... else value.__name__ if isinstance(value, type) else repr(value)
 
 
