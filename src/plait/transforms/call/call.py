@@ -90,9 +90,8 @@ class Call:
         axis_metadata: Mapping[str, Any] | None = None,
         **rules: Any,
     ) -> None:
-        tree = (args, dict(kwargs or {}))
         self.name, self.f = name, f
-        self.gathered = gathered = gather(tree, f)
+        self.gathered = gathered = gather((args, dict(kwargs or {})), f)
         structural, graphdefs = crossing.updates, gathered.structure.graphdefs
 
         def labels() -> Sequence[str]:
@@ -101,7 +100,9 @@ class Call:
         crossing.check(gathered.roots, labels)
         if not isinstance(outs, Prefix):
             outs = Prefix(name, "the output", jax.tree_util.tree_structure(0), (outs,))
-        spread = (ALL,) * len(graphdefs) if ins is ALL else self._spread(ins, tree)
+        if isinstance(ins, Prefix):
+            ins = ins.spread(args)
+        spread = (ALL,) * len(graphdefs) if ins is ALL else ins
         prefixes = tuple(p for p, g in zip(spread, graphdefs, strict=True) if g is not None)
         plain = [p for p, g in zip(spread, graphdefs, strict=True) if g is None]
         if len(set(prefixes)) > 1:
@@ -126,20 +127,6 @@ class Call:
             **rules,
         )
         self.inputs = self.body.grouped(gathered.values(), gathered.plain)
-
-    def _spread(self, ins: Any, tree: Any) -> Sequence[Any]:
-        if not isinstance(ins, Prefix):
-            return ins
-        args, kwargs = tree
-        if kwargs:
-            raise ArgumentTypeError(
-                f"{self.name} cannot match a keyword argument to a prefix",
-                at=next(iter(kwargs)),
-                found="a keyword argument that has no position in the signature",
-                expected="positional arguments",
-                do="pass it by position",
-            )
-        return ins.spread(args)
 
     def port(self, kind: Any, groups: Sequence[Any]) -> Any:
         """The group of the port of this kind; empty if there is no such port."""
@@ -270,10 +257,22 @@ def prefixed_call(
     crossing: Crossing,
     **rules: Any,
 ) -> Call:
-    """The call of a function with one prefix for its arguments and one for its output."""
+    """The call of a function with one prefix for its arguments and one for its output.
+
+    Raises:
+        ArgumentTypeError: a keyword argument has no position.
+    """
     args, kwargs = positional(f, args, kwargs)
+    if kwargs:
+        raise ArgumentTypeError(
+            f"{name} cannot match a keyword argument to a prefix",
+            at=next(iter(kwargs)),
+            found="a keyword argument that has no position in the signature",
+            expected="positional arguments",
+            do="pass it by position",
+        )
     ins, outs = prefixes_of(name, options, crossing)
-    return Call(name, f, args, kwargs, ins=ins, outs=outs, crossing=crossing, **rules)
+    return Call(name, f, args, ins=ins, outs=outs, crossing=crossing, **rules)
 
 
 def _objects_of_frame(variables: Mapping[str, Any]) -> tuple[bool, Sequence[Any]] | None:
