@@ -66,7 +66,7 @@ class RuleCall:
         self.name, self.fun = name, fun  # the body references it weakly
         args = _resolve_arguments(name, fun, args, kwargs)
         count = len(args)
-        check_argnums(name, "nondiff_argnums", nondiff_argnums, updates=crossing.updates, count=count)
+        check_argnums(name, "nondiff_argnums", nondiff_argnums, updates=True, count=count)
         self.fixed = {number % count for number in nondiff_argnums if not isinstance(number, DiffState)}
         filters: dict[int, Any] = {number: ... for number in range(count) if number not in self.fixed}
         filters |= {each.argnum % count: each.filter for each in nondiff_argnums if isinstance(each, DiffState)}

@@ -248,7 +248,7 @@ class _Sorting:
         if body.loop is not None and Carry in body.ports:
             self._carry(body.ports.index(Carry), inputs)
         if left.output.roots and not body.returns_inputs:
-            self._check_output_aliasing()
+            self._check_output_aliasing(out)
 
     def _carry(self, port: int, inputs: Sequence[Sequence[Any]]) -> None:
         carried = self.outputs[port]
@@ -358,11 +358,12 @@ class _Sorting:
         self.outputs[port].append(value)
         return Address(port, len(self.outputs[port]) - 1)
 
-    def _check_output_aliasing(self) -> None:
+    def _check_output_aliasing(self, out: Any) -> None:
         """An input variable must not be returned with a different prefix. (rule X3)"""
+        pairs, _ = jax.tree_util.tree_flatten_with_path(out, is_leaf=is_graph_leaf)
         treatments = [
             Treatment(f"output{jax.tree_util.keystr(path)}", leaf, prefix)
-            for path, leaf, prefix in zip(self.left.output.places(), self.left.leaves, self.spread, strict=True)
+            for (path, leaf), prefix in zip(pairs, self.spread, strict=True)
             if is_graph_leaf(leaf)
         ]
         known = {
