@@ -237,8 +237,7 @@ def sown_values(path: Path, record: Mapping[str, Any]) -> Iterator[tuple[Path, V
     """The variables in the record of a module, one for each layer that the path of the module represents."""
     for name, variable in record["values"].items():
         for layer, index in iter_layer_paths(path):
-            own = variable if not index else variable.copy(_slice(variable.get_raw_value(), index))
-            yield (*layer, name), own
+            yield (*layer, name), layer_of_sown(variable, index) if index else variable
     for number, records in record.get(_LAYERS, {}).items():
         for text, inner in records.items():
             yield from sown_values((*path, number, *parse_path(text)), inner)
@@ -263,11 +262,9 @@ def preset(records: Mapping[Path, Record], module: Path, initial: Mapping[Path, 
 
 def layer_of_sown(variable: Variable[Any], index: tuple[int, ...]) -> Variable[Any]:
     """A copy of a sown variable; of a stacked one, of one layer, by its index in each stack."""
-    return variable.copy(_slice(variable.get_raw_value(), index)) if index else variable.copy()
-
-
-def _slice(value: Any, index: tuple[int, ...]) -> Any:
-    return jax.tree.map(lambda array: array[index], value)
+    if not index:
+        return variable.copy()
+    return variable.copy(jax.tree.map(lambda array: array[index], variable.get_raw_value()))
 
 
 def at_stacked_paths(flat: Mapping[Path, Any], modules: Iterable[Path]) -> dict[Path, Any]:

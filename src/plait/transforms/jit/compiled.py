@@ -309,7 +309,8 @@ class Compiled:
     def outcome_of(self, returned: Any) -> tuple[Outcome, Any, Any]:
         """The parts of the result of a call: its outcome, the ports, and a plain output."""
         if type(returned) is Other:
-            return returned.outcome, returned.outputs, returned.plain
+            outcome, outputs = returned.outcome, returned.outputs
+            return outcome, outputs, outputs[1] if outcome.output is None else None
         assert self.first is not None
         values, output = (returned[:-1], returned[-1]) if self.first.written else ((), returned)
         return self.first, (values, output), output
@@ -339,11 +340,6 @@ class Other:
     def __init__(self, outcome: Outcome, outputs: Any) -> None:
         self.outcome = outcome
         self.outputs = outputs
-
-    @property
-    def plain(self) -> Any:
-        """The output, if it is plain."""
-        return self.outputs[1] if self.outcome.output is None else None
 
 
 jax.tree_util.register_pytree_node(

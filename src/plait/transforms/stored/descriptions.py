@@ -26,7 +26,6 @@ import pathlib
 import re
 import sys
 import types
-import typing
 from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FunctionType
 from typing import Any
@@ -44,7 +43,7 @@ from ...paths import format_path
 from ...words import describe_type
 from ..call.prefixes import is_graph_leaf
 from .codes import EMPTY, cells_of, code_token, content_of, digest, inner_codes
-from .values import HEAP, ITEMS, held_by, is_plain, is_python, registered_with
+from .values import HEAP, HOLDERS, ITEMS, held_by, is_plain, is_python, registered_with
 
 
 class Unrecordable(Exception):
@@ -417,18 +416,14 @@ _MAKERS: dict[Any, Callable[[Describer, Any, str], str]] = {
     **dict.fromkeys(
         (datetime.date, datetime.time, datetime.datetime, datetime.timedelta), lambda self, value, place: repr(value)
     ),
-    functools.cached_property: _by("func"),
+    **{kind: _by(*names) for kind, names in HOLDERS.items()},
     functools.partialmethod: _by("func", "args", "keywords"),
-    property: _by("fget", "fset", "fdel"),
-    classmethod: _by("__func__"),
-    staticmethod: _by("__func__"),
     type(functools.lru_cache(lambda: 0)): _cached,
     re.Pattern: _by("pattern", "flags"),
     type(collections.namedtuple("Pair", "first").first): _reduced,  # type: ignore[attr-defined]
     operator.itemgetter: _reduced,
     operator.attrgetter: _reduced,
     operator.methodcaller: _reduced,
-    typing.TypeVar: lambda self, value, place: f"typing:{value!r}",
     dataclasses.Field: _field,
     Static: _by("value"),
     jax.tree_util.PyTreeDef: Describer.treedef,

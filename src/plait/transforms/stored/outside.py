@@ -102,7 +102,7 @@ _REACHING_CODE = _codes([
 _IMPORTS = id(importlib.import_module.__code__)
 _LOGGERS = id(logging.getLogger.__code__)
 _LEVELS = frozenset({"level", "disabled", "isEnabledFor", "getEffectiveLevel"})
-_CODE = {*ASKING_CODE, *_RUNNING_CODE, *_REACHING_CODE, _IMPORTS, _LOGGERS}
+_CODE = {**ASKING_CODE, **_RUNNING_CODE, **_REACHING_CODE, _IMPORTS: "an import", _LOGGERS: "a logger"}
 _IN_C = ASKING | _RUNNING | _REACHING
 
 # Attributes through which code reaches globals, frames, classes and texts that no description covers.
@@ -155,14 +155,11 @@ def refusal_in_c(frame: Any, function: Any) -> str | None:
     Args:
         frame: the frame of the caller.
     """
-    if function not in _IN_C:
-        is_file = type(getattr(function, "__self__", None)) is io.FileIO and function.__name__.startswith("read")
-        return "io.FileIO gives a different result in each call" if is_file and asks_for_the_program(frame) else None
-    if function in ASKING and asks_for_the_program(frame):
-        return f"{name_of_asking(function)} gives a different result in each call"
-    if function in _RUNNING and asks_for_the_program(frame):
-        return _reaches(name_of_asking(function))
-    return _reaches(name_of_asking(function)) if function in _REACHING and _is_users(frame) else None
+    if function in _IN_C:
+        name = f"{function.__module__ or function.__self__.__module__}.{function.__qualname__}"
+        return _refusal(name, function in ASKING, function in _REACHING, frame)
+    is_file = type(getattr(function, "__self__", None)) is io.FileIO and function.__name__.startswith("read")
+    return _refusal("io.FileIO", True, False, frame) if is_file else None
 
 
 def refusal_in_python(frame: Any) -> str | None:
@@ -170,22 +167,23 @@ def refusal_in_python(frame: Any) -> str | None:
     code, caller = id(frame.f_code), frame.f_back
     if code not in _CODE or caller is None:
         return None
-    if code in ASKING_CODE:
-        return f"{ASKING_CODE[code]} gives a different result in each call" if asks_for_the_program(caller) else None
-    if code in _RUNNING_CODE:
-        return _reaches(_RUNNING_CODE[code]) if asks_for_the_program(caller) else None
-    if code in _REACHING_CODE:
-        return _reaches(_REACHING_CODE[code]) if _is_users(caller) else None
     if code == _LOGGERS:
         asks = _is_users(caller) and not _LEVELS.isdisjoint(caller.f_code.co_names)
         return "the level of a logger is asked for, which any part of a program may change" if asks else None
-    name, package = frame.f_locals["name"], frame.f_locals["package"]
-    module = importlib.util.resolve_name(name, package)
-    return _reaches("importlib.import_module") if origin_of(module) is Origin.USER else None
+    if code == _IMPORTS:
+        module = importlib.util.resolve_name(frame.f_locals["name"], frame.f_locals["package"])
+        return _UNSEEN.format("importlib.import_module") if origin_of(module) is Origin.USER else None
+    return _refusal(_CODE[code], code in ASKING_CODE, code in _REACHING_CODE, caller)
 
 
-def _reaches(name: str) -> str:
-    return f"{name} is called, and what is read through it cannot be seen"
+def _refusal(name: str, is_asking: bool, is_reaching: bool, caller: Any) -> str | None:
+    """Why a program with this call cannot be stored; what only reaches other values counts in the user's own code."""
+    counts = _is_users(caller) if is_reaching else asks_for_the_program(caller)
+    return (_VARIES if is_asking else _UNSEEN).format(name) if counts else None
+
+
+_VARIES = "{} gives a different result in each call"
+_UNSEEN = "{} is called, and what is read through it cannot be seen"
 
 
 def _is_users(frame: Any) -> bool:
@@ -225,8 +223,3 @@ def only_listens(frame: Any) -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-def name_of_asking(function: Any) -> str:
-    """The name of a function for error messages."""
-    return f"{function.__module__ or function.__self__.__module__}.{function.__qualname__}"

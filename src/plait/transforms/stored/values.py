@@ -24,7 +24,8 @@ ITEMS: dict[type, Callable[[Any], Any]] = {
     float: float.__float__, bytes: lambda value: bytes.__getitem__(value, slice(None)),
 }  # fmt: skip
 HEAP = 1 << 9  # the flag of classes that are not static structures of C
-_HOLDERS = {
+# What holds functions, and in which attributes.
+HOLDERS = {
     staticmethod: ("__func__",), classmethod: ("__func__",), property: ("fget", "fset", "fdel"),
     functools.cached_property: ("func",), functools.partialmethod: ("func",),
 }  # fmt: skip
@@ -32,7 +33,7 @@ _HOLDERS = {
 
 def held_by(value: Any) -> list[Any]:
     """The functions of a property or method; none for other values."""
-    return [getattr(value, name) for kind, names in _HOLDERS.items() if isinstance(value, kind) for name in names]
+    return [getattr(value, name) for kind, names in HOLDERS.items() if isinstance(value, kind) for name in names]
 
 
 def is_plain(value: Any) -> bool:
