@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from ...paths import Path, layers_of
-from ..graph.axes import PARTITION_NAME, has_axis_metadata, put_axis
+from ..graph.axes import PARTITION_NAME, put_axis
 from ..graph.locate import path_within
 from ..objects.modes import around_changes
 from ..objects.nodes import Kind, kind_of
@@ -90,9 +90,7 @@ def _with_layers(variable: Variable[Any], sizes: Sequence[int], axes: Sequence[s
     value = jax.tree.map(lambda x: jnp.broadcast_to(x, shape + jnp.shape(x)), variable.get_raw_value())
     whole = variable.copy(value)
     for axis in reversed(axes):
-        names = {PARTITION_NAME: axis}
-        if has_axis_metadata(whole, names):
-            put_axis(whole, 0, names)
+        put_axis(whole, 0, {PARTITION_NAME: axis})
     return whole
 
 

@@ -19,7 +19,7 @@ from ...errors import ArgumentError, SharingError
 from ...paths import Path, describe_path, has_layers, layers_of
 from ..functional.merge import clone
 from ..functional.update import children_by_key, update
-from ..graph.axes import PARTITION_NAME, drop_axis, has_axis_metadata, put_axis
+from ..graph.axes import PARTITION_NAME, add_axis, drop_axis, has_axis_metadata
 from ..graph.diff import diff
 from ..graph.flatten import Walk, path_of
 from ..graph.graphdef import GraphDef
@@ -224,10 +224,7 @@ def stacked(blocks: Sequence[Any], axis: str | None, names: Callable[[int], str]
         array = _stack_trees(values, lambda number, at=at: f"{names(number)}.{at}")
         leaves.append(first.copy(array) if isinstance(first, Variable) else array)
     block = Builder().build(graphdefs[0], leaves)
-    named = {PARTITION_NAME: axis}
-    for _, variable in iter_variables(block):
-        if has_axis_metadata(variable, named):
-            put_axis(variable, 0, named)
+    add_axis(block, 0, {PARTITION_NAME: axis})
     place_new(block)
     return block
 
