@@ -25,7 +25,7 @@ class _Missing:
     """Represents a prefix that was not given."""
 
 
-@jax.tree_util.register_pytree_with_keys_class
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class NodeStates:
     """One object of a tree as JAX takes it: a graphdef, one state for each group of variables, and static metadata.
@@ -43,7 +43,7 @@ class NodeStates:
 
     _graphdef: GraphDef | None
     states: tuple[Any, ...]
-    metadata: Any = None
+    metadata: Any = dataclasses.field(default=None, metadata={"static": True})
 
     @classmethod
     def from_split(cls, graphdef: GraphDef | None, state: Any, /, *states: Any, metadata: Any = None) -> NodeStates:
@@ -95,15 +95,6 @@ class NodeStates:
     def replace(self, **changes: Any) -> NodeStates:
         """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)
-
-    def tree_flatten_with_keys(self) -> tuple[Any, Any]:
-        key = jax.tree_util.GetAttrKey
-        return ((key("graphdef"), self._graphdef), (key("states"), self.states)), self.metadata
-
-    @classmethod
-    def tree_unflatten(cls, metadata: Any, children: Any) -> NodeStates:
-        graphdef, states = children
-        return cls(graphdef, states, metadata)
 
 
 def split_node(context: SplitContext, path: Any, prefix: Any, leaf: Any) -> Any:

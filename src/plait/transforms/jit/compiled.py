@@ -332,21 +332,13 @@ class Compiled:
         return rebuild(self.first.output, output[:count], output[count:], known)
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
 class Other:
     """The result of a compiled function for an outcome that differs from the first, or is not plain."""
 
-    __slots__ = ("outcome", "outputs")
-
-    def __init__(self, outcome: Outcome, outputs: Any) -> None:
-        self.outcome = outcome
-        self.outputs = outputs
-
-
-jax.tree_util.register_pytree_node(
-    Other,
-    lambda other: ((other.outputs,), other.outcome),
-    lambda outcome, children: Other(outcome, *children),
-)
+    outcome: Outcome = dataclasses.field(metadata={"static": True})
+    outputs: Any
 
 
 def check_separate_buffers(f: Any, given: list[Any], values: list[Any], gathered: Gathered) -> None:

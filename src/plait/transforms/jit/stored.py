@@ -341,7 +341,7 @@ class Stored(Compiled):
             if arguments is not None:
                 self.returned, self.is_quick = arguments, True
         if arguments is None or self.first != outcome:
-            return treedef_from((Other, outcome), [ports])
+            return treedef_from((Other, (outcome,)), [ports])
         values, output = ports.children()
         return treedef_from((list, None), [*values.children(), output]) if outcome.written else output
 
