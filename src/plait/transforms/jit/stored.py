@@ -208,16 +208,13 @@ class Stored(Compiled):
     Attributes:
         programs: where.
         known: the programs that this process has loaded or compiled.
-        left: the results of the latest trace: its outcome, the arguments that it returns, and the structure of the
-            ports.
     """
 
-    __slots__ = ("_pending", "known", "left", "programs")
+    __slots__ = ("_pending", "known", "programs")
 
     def __init__(self, programs: Programs, *given: Any) -> None:
         self.programs = programs
         self.known: dict[Any, Program] = {}
-        self.left: tuple[Outcome, dict[int, int] | None, Any] | None = None
         self._pending: Request | None = None  # for a call that follows, made to find out what it donates
         super().__init__(*given)
 
@@ -330,12 +327,11 @@ class Stored(Compiled):
             self.check(found, request)
         self.programs.folder.used(found.file)
         self.programs.counts["loaded"] += 1
-        returned = header["returned"]
-        arguments = None if returned is None else dict(returned)
-        return Program(loaded, self._tree(outcome, arguments, ports))
+        return Program(loaded, self._tree(outcome, ports))
 
-    def _tree(self, outcome: Outcome, arguments: dict[int, int] | None, ports: Any) -> Any:
+    def _tree(self, outcome: Outcome, ports: Any) -> Any:
         """The structure of the program's output, as a trace in this process would set it."""
+        arguments = {} if outcome.output is None else outcome.returned_arguments(self.body.structure)
         if self.first is None:
             self.first = outcome
             if arguments is not None:
@@ -402,8 +398,8 @@ class Stored(Compiled):
         except (RuntimeError, NotImplementedError, ValueError) as error:  # the client cannot serialize programs
             binary, donated_leaves = exported(self.traceable, stage, request.leaves, request.tree)
             self.programs.say_fallback(error)
-        assert self.left is not None
-        outcome, arguments, ports = self.left
+        out = stage.out_tree
+        outcome, ports, _ = self.outcome_of(jax.tree_util.tree_unflatten(out, range(out.num_leaves)))
         forms = Forms([self.body.structure])
         recording = request.recording
         reads = sorted([*read, token] for read, token in recording.reads.items())
@@ -422,21 +418,12 @@ class Stored(Compiled):
             "sources": sources,
             "donated": self.donated,
             "outcome": forms.write(outcome),
-            "returned": None if arguments is None else [*arguments.items()],
-            "ports": forms.write(ports),
+            "ports": forms.write(jax.tree_util.tree_structure(ports)),
             "executable": forms.write(described_executable(stage)),
             "donated leaves": donated_leaves,
         }
         self.programs.folder.write(header, binary)
         self.programs.counts["stored"] += 1
-
-    def _returned(
-        self, outputs: Sequence[list[Any]], outcome: Outcome, inputs: Sequence[Any], arguments: dict[int, int] | None
-    ) -> Any:
-        returned = super()._returned(outputs, outcome, inputs, arguments)
-        flat, ports, _ = self.outcome_of(returned)
-        self.left = flat, arguments, jax.tree_util.tree_structure(ports)
-        return returned
 
 
 def _stands(header: dict[str, Any]) -> bool:
