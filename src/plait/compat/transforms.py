@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING
 
 from ..transforms import (
     autodiff,
@@ -24,16 +23,8 @@ from ..transforms.call import prefixes
 from ..transforms.jit import function, shapes
 from .door import carried, checked
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-if TYPE_CHECKING:  # a protocol cannot express both forms of a decorator
-
-    @overload
-    def jit(fun: Callable[P, R], /, **options: Any) -> Callable[P, R]: ...
-    @overload
-    def jit(**options: Any) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
-    def jit(fun: Any = None, /, **options: Any) -> Any: ...
+if TYPE_CHECKING:
+    jit = function.jit  # a protocol cannot express both forms of a decorator
 else:
     jit = carried(function.jit)
 
