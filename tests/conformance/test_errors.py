@@ -28,6 +28,8 @@ ELSEWHERE = {
     ("transforms/jit/stored.py", "say_fallback"): "needs a device without serialization: W10 in tests/transforms",
     ("transforms/jit/stored.py", "load"): "needs a program of other devices: W7 in tests/transforms",
     ("transforms/jit/stored.py", "check"): "needs a program that recorded too little: W9 in tests/transforms",
+    ("compat/old_methods.py", "_to_pure_dict"): "a deprecated method: tests/compat/test_old_methods.py",
+    ("compat/old_methods.py", "_replace_by_pure_dict"): "a deprecated method: tests/compat/test_old_methods.py",
     ("core/objects/pytree.py", "_warn_if_flax_reads"): "needs Flax: tests/test_as_flax.py",
 }
 

@@ -1,30 +1,25 @@
-"""Methods that programs for older versions of Flax call: the functions that take the object first, as methods."""
+"""Methods that programs for older versions of Flax call: ``State.to_pure_dict`` and ``State.replace_by_pure_dict``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from ..core.objects.module import Module
 from ..core.objects.pure_dicts import replace_by_pure_dict, to_pure_dict
 from ..core.objects.state import State
 from ..deprecations import deprecated
-from .functions import iter_children, iter_modules
 
 
-def _add(cls: type, function: Callable[..., Any], old: str, instead: str) -> None:
-    """Give a class the older method form of a function, which warns."""
-    name = function.__name__
-
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        deprecated(old, since="0.1", instead=instead, removed_in="2.0")
-        return function(self, *args, **kwargs)
-
-    method.__name__, method.__doc__ = name, f"The older form of ``{instead}``; warns."
-    setattr(cls, name, method)
+def _to_pure_dict(self: State, extract_fn: Any = None) -> Any:
+    deprecated("State.to_pure_dict", since="0.1", instead="plait.to_pure_dict(state)", removed_in="2.0")
+    return to_pure_dict(self, extract_fn)
 
 
-_add(Module, iter_modules, "module.iter_modules()", "plait.iter_modules(module)")
-_add(Module, iter_children, "module.iter_children()", "plait.iter_children(module)")
-_add(State, to_pure_dict, "State.to_pure_dict", "plait.to_pure_dict(state)")
-_add(State, replace_by_pure_dict, "State.replace_by_pure_dict", "plait.replace_by_pure_dict(state, pure)")
+def _replace_by_pure_dict(self: State, pure: Any, replace_fn: Any = None) -> None:
+    deprecated(
+        "State.replace_by_pure_dict", since="0.1", instead="plait.replace_by_pure_dict(state, pure)", removed_in="2.0"
+    )
+    replace_by_pure_dict(self, pure, replace_fn)
+
+
+setattr(State, "to_pure_dict", _to_pure_dict)  # noqa: B010  # type checkers see an unchanged class
+setattr(State, "replace_by_pure_dict", _replace_by_pure_dict)  # noqa: B010
