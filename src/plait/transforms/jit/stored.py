@@ -20,7 +20,7 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -368,7 +368,7 @@ class Stored(Compiled):
             lowered = traced.lower()
         with compiled_by_xla():
             stage = lowered.compile()
-        reasons = [*self._reasons(request, stage)]
+        reasons = self._reasons(request, stage)
         if not reasons:
             try:
                 self._store(request, stage, lowered)
@@ -380,16 +380,13 @@ class Stored(Compiled):
             self.programs.refuse(self.f, reasons)
         return Program(executable_of(stage), stage.out_tree)
 
-    def _reasons(self, request: Request, stage: Any) -> Iterator[str]:
+    def _reasons(self, request: Request, stage: Any) -> list[str]:
         """Why a program cannot be stored."""
         if request.key is None:
-            yield request.reason
-            return
+            return [request.reason]
         request.recording.finish()
-        yield from request.recording.reasons
         reason = why_not_serializable(stage)
-        if reason is not None:
-            yield reason
+        return request.recording.reasons + ([] if reason is None else [reason])
 
     def _store(self, request: Request, stage: Any, lowered: Any) -> None:
         donated_leaves: list[int] | None = None
@@ -402,20 +399,19 @@ class Stored(Compiled):
         outcome, ports, _ = self.outcome_of(jax.tree_util.tree_unflatten(out, range(out.num_leaves)))
         forms = Forms([self.body.structure])
         recording = request.recording
-        reads = sorted([*read, token] for read, token in recording.reads.items())
-        packages = {module: package_token(module) for module in sorted(recording.packages)}
-        settings = sorted([*names, token] for names, token in recording.settings.items())
         files = sources_of({*recording.packages, *recording.describer.packages})
-        sources = [[top, names, sources_token(top, names)] for top, names in files.items()]
+        recorded = {
+            "reads": sorted([*read, token] for read, token in recording.reads.items()),
+            "packages": {module: package_token(module) for module in sorted(recording.packages)},
+            "settings": sorted([*names, token] for names, token in recording.settings.items()),
+            "sources": [[top, names, sources_token(top, names)] for top, names in files.items()],
+        }
         header = {
             "key": request.key,
-            "variant": hashlib.sha256(json.dumps([reads, packages, settings, sources]).encode()).hexdigest()[:16],
+            "variant": hashlib.sha256(json.dumps(recorded).encode()).hexdigest()[:16],
             "function": f"{getattr(self.f, '__module__', '')}:{getattr(self.f, '__qualname__', self.f)}",
             "stablehlo": _sum(lowered),
-            "reads": reads,
-            "packages": packages,
-            "settings": settings,
-            "sources": sources,
+            **recorded,
             "donated": self.donated,
             "outcome": forms.write(outcome),
             "ports": forms.write(jax.tree_util.tree_structure(ports)),

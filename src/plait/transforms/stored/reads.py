@@ -222,7 +222,7 @@ class Recording:
                 self._refuse(token.removeprefix(_REFUSED))
         covered = {code_token(code) for code in self.describer.codes}
         for code, _ in self._entered:
-            if code_token(code) not in covered and code.co_name not in ("<module>",):
+            if code_token(code) not in covered and code.co_name != "<module>":
                 self._refuse(f"{_shown(code)} was called, but is not reachable from an argument or a global")
         for code, values in self._closed.values():
             if not self._is_described(code, values):
