@@ -243,6 +243,15 @@ def test_what_is_only_read_is_left_in_the_layout_that_it_was_taken_in(spec):
     assert int(node.n[...]) == 2
 
 
+def test_a_compiled_stage_leaves_what_it_only_read_in_its_layout_too():
+    """X10: as the call does."""
+    sharding = NamedSharding(MESH, P("data"))
+    node = Node(w=plait.Param(jnp.arange(8.0)))
+    compiled = plait.jit(lambda node: node.w[...].sum(), in_shardings=(sharding,)).lower(node).compile()
+    assert [float(compiled(node)) for _ in range(2)] == [28, 28]
+    assert node.w[...].sharding == sharding
+
+
 def test_jitted_fn_says_how_many_programs_are_kept():
     """The name under which programs written for Flax find what stands behind a jitted function."""
     f = plait.jit(lambda node: node.w * 2)
