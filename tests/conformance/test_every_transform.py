@@ -2,6 +2,7 @@
 
 import collections
 import functools
+import re
 import sys
 
 import jax
@@ -10,7 +11,13 @@ import pytest
 
 import plait
 from plait._public import PUBLIC
-from plait.errors import ArgumentTypeError, CapturedModelWarning, TraceContextError
+from plait.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CapturedModelWarning,
+    DonatedArrayError,
+    TraceContextError,
+)
 from tests.conformance.transforms import NOT_TRANSFORMS, TRANSFORMS
 from tests.oracles import describe
 from tests.strategies import Node
@@ -257,6 +264,40 @@ def test_no_captured_container_changes(transform, way, monkeypatch):
         assert HELD.items_ == [1.0]
     finally:
         del HELD.items_[1:]
+
+
+def read(model, x):
+    return model.inner.n[...] * x
+
+
+@each_that_calls
+def test_a_deleted_array_is_named(transform):
+    """X10: with its path, whichever transform gets it; those that see only shapes may take it."""
+    model = make_model()
+    model.inner.n[...] = jnp.array(2.0) + 1
+    model.inner.n.value.delete()
+    if transform.name in ABSTRACT | {"fori_loop"}:
+        transform.run(read)(model, jnp.float32(3))
+    else:
+        with pytest.raises(DonatedArrayError, match=r"at .*\.inner\.n"):
+            transform.run(read)(model, jnp.float32(3))
+
+
+@each_that_calls
+def test_a_variable_without_an_array_is_named(transform):
+    """X10: unless the function itself gets its value, or tangents are made of it, before JAX does."""
+    model, given = make_model(), []
+    model.inner.n = plait.Variable("text")
+
+    def read(model, x):
+        given.append(model.inner.n.value)
+        return x * model.inner.n.value
+
+    with pytest.raises((ArgumentError, TypeError)) as caught:
+        transform.run(read)(model, jnp.float32(3))
+    if not given and transform.name not in {"jvp", "hvp", "custom_vjp", "custom_jvp"}:
+        assert isinstance(caught.value, ArgumentError)
+        assert re.search(r"at .*\.inner\.n\n", str(caught.value))
 
 
 # A captured model as the argument, and as a part of what the trace itself makes.

@@ -14,7 +14,7 @@ import jax
 from ..core.graph.diff import diff
 from ..core.graph.graphdef import NodeRef
 from ..core.objects.sowing import shut_in
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, PlaitError
 from .call.body import Body, describe_address
 from .call.call import Call
 from .call.functions import check_function
@@ -105,6 +105,8 @@ def _choose(
         chosen = kept if name == "cond" else [kept]
         choose = getattr(jax.lax, name)
         outputs, outcome = calls[0].run(choose, index, *chosen, calls[0].inputs, others=calls[1:])
+    except PlaitError:
+        raise
     except TypeError:
         _explain(kept, branches, calls[0].inputs[0])
         raise

@@ -114,6 +114,14 @@ ROWS = {
         setup="f = lambda model, x: model",
         fix="plait.jit(f)(model, x)",
     ),
+    "a compiled function for another shape": Row(
+        "g(model, jnp.ones(3))",
+        ArgumentTypeError,
+        (r"at +x\n", r"found +float32\[3\] where it was float32\[2\]"),
+        "plait.jit(f)(model, jnp.ones(3))",
+        setup="f = lambda model, x: x * 2; g = plait.jit(f).lower(model, jnp.ones(2)).compile()",
+        fix="call the jitted function",
+    ),
     "a module as a static argument": Row(
         "plait.jit(lambda model, x: x, static_argnums=0)(model, x)",
         ArgumentError,

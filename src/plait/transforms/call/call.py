@@ -47,7 +47,7 @@ from .guards import check_writable
 from .outcome import Address, Outcome
 from .policy import STRUCTURE, Crossing
 from .prefixes import FilterMapping, NodePrefix, Prefix, choose, values_in
-from .refused import check_plain_arguments
+from .refused import explain
 from .write_back import write_back
 
 T = TypeVar("T")
@@ -196,15 +196,17 @@ class Call:
         """Inside the block operations have the names of the modules among the arguments.
 
         Raises:
-            ArgumentTypeError: JAX refused an argument that is not an array.
+            ArgumentError, ArgumentTypeError: JAX refused a value that is not an array.
+            DonatedArrayError: the buffer of a variable was donated to an earlier call.
+            TraceContextError: a value belongs to a trace that has ended.
         """
         names = [call.body.names for call in (self, *others)] if is_naming() else []
         scope = scope_of_arguments(self.gathered.roots, self.gathered.plain, names)
         try:
             with scope if names else contextlib.nullcontext():
                 yield
-        except TypeError as error:
-            check_plain_arguments(self.name, self.f, self.gathered, error)
+        except (TypeError, ValueError, RuntimeError) as error:
+            explain(self.name, self.f, self.gathered, error)
             raise
 
     def donating(self, donated: frozenset[int]) -> tuple[Body, list[Any], list[Any]]:

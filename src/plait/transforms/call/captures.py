@@ -57,7 +57,7 @@ def warn_about_captures(f: Callable[..., Any], name: str) -> None:
     Warns:
         CapturedModelWarning: names the Python variables that hold them.
     """
-    found = ((label, value) for label, value in _read(f) if not isinstance(value, _CALLED))
+    found = ((label, value) for label, value in _read(f) if not isinstance(value, _CALLED) and value is not _UNSEEN)
     captured = sorted({label for label, value in found if _holds_arrays(value)})
     if captured:
         warn(

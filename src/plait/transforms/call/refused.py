@@ -1,4 +1,5 @@
-"""Arguments that JAX refuses because they are not arrays: which one it was, and what to do instead of passing it."""
+"""Values that JAX refuses: which variable or argument holds one that is no array, is deleted, or is of a trace that has
+ended, and what to do instead."""
 
 from __future__ import annotations
 
@@ -9,9 +10,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..._compat import Tracer
+from ...core.objects.cells import gone, is_gone
 from ...core.objects.nodes import jax_key_to_key
-from ...errors import ArgumentTypeError, PlaitError
-from ...words import describe_type
+from ...errors import ArgumentError, ArgumentTypeError, PlaitError, TraceContextError
+from ...words import describe_type, first_few
 from .body import Body, guarded
 from .gather import Gathered, Structure
 from .names import ParameterNames, argument_name, is_name, name_in_code, parameter_names
@@ -27,14 +30,26 @@ _OPTIONS = {
 _LOOPS = ("scan", "while_loop", "fori_loop", "lax_map", "Stack")
 
 
-def check_plain_arguments(transform: str, f: Callable[..., Any], gathered: Gathered, error: Exception) -> None:
-    """If JAX refused an argument that is not an array, raise an error that names it.
+def explain(transform: str, f: Callable[..., Any], gathered: Gathered, error: Exception) -> None:
+    """If JAX refused a value of a call, raise an error that names it; not for an error of the user's function."""
+    if isinstance(error, PlaitError):
+        return
+    if _was_called(error):
+        if "deleted" in str(error):  # where nothing is traced, only an operation on the array is refused
+            explain_deleted(f, gathered)
+    elif isinstance(error, (ValueError, RuntimeError)):
+        explain_deleted(f, gathered)
+    else:
+        _explain_bad_values(error, f, gathered)
+        _check_plain_arguments(transform, f, gathered, error)
+
+
+def _check_plain_arguments(transform: str, f: Callable[..., Any], gathered: Gathered, error: Exception) -> None:
+    """Raise an error that names an argument which JAX does not accept.
 
     Raises:
         ArgumentTypeError: names the argument, its type, and what to do about it.
     """
-    if isinstance(error, PlaitError) or _was_called(error):
-        return
     structure = gathered.structure
     plain = [path for path, graphdef in zip(structure.places(), structure.graphdefs, strict=True) if graphdef is None]
     names = parameter_names(f)
@@ -48,6 +63,55 @@ def check_plain_arguments(transform: str, f: Callable[..., Any], gathered: Gathe
             expected="arrays, numbers, modules, and containers of them",
             do=_instead(transform, f, path, names, structure),
         ) from error
+
+
+def explain_deleted(f: Any, gathered: Gathered) -> None:
+    """Raise an error that names the variables whose buffers were donated to an earlier call.
+
+    Raises:
+        DonatedArrayError: names their paths.
+    """
+    deleted = _holding(f, gathered, is_gone)
+    if deleted:
+        raise gone(first_few([*deleted], 5))
+
+
+def _explain_bad_values(error: Exception, f: Any, gathered: Gathered) -> None:
+    """Raise an error that names the variable whose value JAX does not accept.
+
+    Raises:
+        TraceContextError: a variable has a value from a trace that has ended.
+        ArgumentError: a variable has a value that is neither arrays nor numbers.
+    """
+    if isinstance(error, jax.errors.UnexpectedTracerError):
+        leaked = _holding(f, gathered, lambda leaf: isinstance(leaf, Tracer))
+        if leaked:
+            raise TraceContextError(
+                "a variable has a value from a JAX trace that has ended",
+                at=", ".join(leaked),
+                found="a tracer, stored by a function that changed a captured container while it was traced",
+                expected="arrays",
+                do="remove the object again, and pass the model as an argument to the function that adds it",
+            ) from error
+        return
+    accepted = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
+    bad = _holding(f, gathered, lambda leaf: not isinstance(leaf, accepted))
+    if bad:
+        raise ArgumentError(
+            "a variable has a value that is not an array",
+            at=", ".join(bad),
+            found=f"a {type(next(iter(bad.values()))).__name__}",
+            expected="arrays or numbers",
+            do="store such a value as a plain attribute, which is static: model.name = value",
+        ) from error
+
+
+def _holding(f: Any, gathered: Gathered, is_bad: Callable[[Any], bool]) -> dict[str, Any]:
+    """The variables with such a value, by their paths, and the part of the value that is bad."""
+    cells = [] if gathered.walk is None else gathered.walk.cells
+    bad = {i: leaf for i, cell in enumerate(cells) for leaf in jax.tree.leaves(cell.raw) if is_bad(leaf)}
+    labels = gathered.structure.value_labels(gathered.structure.labels(f)[0]) if bad else []
+    return {labels[i]: leaf for i, leaf in bad.items()}
 
 
 def _was_called(error: Exception) -> bool:

@@ -30,8 +30,6 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
-import jax
-
 from ...core.graph.walks import CachedWalk, drop_runs
 from ...core.objects.filters import to_predicate
 from ...core.tools.module_names import is_naming, scope_of_arguments
@@ -44,10 +42,9 @@ from ..call.functions import check_function, curried
 from ..call.gather import Gathered, gather
 from ..call.policy import STRUCTURE, Crossing
 from ..call.prefixes import is_graph_leaf
-from ..call.refused import check_plain_arguments
+from ..call.refused import explain
 from .compiled import Compiled, Donation, Layout, TraceSignature
 from .dispatch import Parameters, can_be_named, entrance_code, make_entrance, make_run, running_entrance
-from .failures import explain_bad_values, explain_deleted
 from .shapes import shapes_of_call
 from .shardings import Shardings
 from .stages import Lowered, Traced
@@ -269,14 +266,10 @@ class JittedFunction:
             positional, named = compiled.arguments(gathered, args, kwargs)
             with self._scope(gathered) if is_naming() else contextlib.nullcontext():
                 returned = compiled.jitted(*positional, **named)
-        except (ValueError, RuntimeError) as error:
-            explain_deleted(self.f, gathered)
-            if self.shardings is not None:
+        except (TypeError, ValueError, RuntimeError) as error:
+            explain("jit", self.f, gathered, error)
+            if self.shardings is not None and not isinstance(error, TypeError):
                 self.shardings.explain(error, self.f, args)
-            raise
-        except (TypeError, jax.errors.UnexpectedTracerError) as error:
-            explain_bad_values(error, self.f, gathered)
-            check_plain_arguments("jit", self.f, gathered, error)
             raise
         result = compiled.finish(gathered, returned)
         if compiled.layout is not None and compiled.is_quick and self.crossing.is_usual:
@@ -390,8 +383,8 @@ class JittedFunction:
         positional, named = compiled.arguments(gathered, args, kwargs)
         try:
             stage = getattr(compiled.traceable, kind)(*positional, **named)
-        except TypeError as error:
-            check_plain_arguments("jit", self.f, gathered, error)
+        except (TypeError, ValueError, RuntimeError) as error:
+            explain("jit", self.f, gathered, error)
             raise
         return stage, compiled, gathered.structure, prepare
 

@@ -9,8 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...errors import ArgumentError
-from ..call.gather import Structure, gather
+import jax
+
+from ...errors import ArgumentError, ArgumentTypeError
+from ...words import first_few
+from ..call.gather import Gathered, Structure, gather
+from ..call.refused import explain
 from .compiled import Compiled
 
 
@@ -60,4 +64,31 @@ class CompiledStage(_Stage):
                 do="compare with plait.diff(plait.graphdef(before), plait.graphdef(now)), or lower again",
             )
         positional, named = self._compiled.arguments(gathered, args, kwargs)
-        return self._compiled.finish(gathered, self._stage(*positional, **named))
+        try:
+            returned = self._stage(*positional, **named)
+        except (TypeError, ValueError, RuntimeError) as error:
+            explain("jit", self._compiled.f, gathered, error)
+            self._explain_types(gathered, error)
+            raise
+        return self._compiled.finish(gathered, returned)
+
+    def _explain_types(self, gathered: Gathered, error: Exception) -> None:
+        """Raise an error that names the values whose types differ from those that it was compiled for."""
+        roots, plain = gathered.structure.labels(self._compiled.f)
+        values = zip(gathered.structure.value_labels(roots), gathered.values(), strict=True)
+        labelled = [(label, leaf) for label, value in values for leaf in jax.tree.leaves(value)]
+        labelled += zip(plain, gathered.plain, strict=True)
+        expected = jax.tree.leaves(self._stage.in_avals)
+        differ = [
+            (label, f"{jax.typeof(leaf).str_short()} where it was {aval.str_short()}")
+            for (label, leaf), aval in zip(labelled, expected, strict=True)
+            if (jax.typeof(leaf).shape, jax.typeof(leaf).dtype) != (aval.shape, aval.dtype)
+        ]
+        if differ:
+            raise ArgumentTypeError(
+                "a compiled function was called with arrays of different shapes or dtypes",
+                at=first_few([label for label, _ in differ]),
+                found=first_few([found for _, found in differ]),
+                expected="the shapes and dtypes that it was lowered for",
+                do="lower and compile once more for these, or call the jitted function, which does so by itself",
+            ) from error
