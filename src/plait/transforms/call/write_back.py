@@ -49,7 +49,7 @@ def write_back(outcome: Outcome, gathered: Gathered, outputs: Any, plain: Any = 
     cells = [] if gathered.walk is None else gathered.walk.cells
     returned = {} if outcome.output is None else outcome.returned_arguments(gathered.structure)
     if returned is None:
-        return completed(_Rebuilding(outcome, gathered, outputs).output)
+        return _rebuilt(outcome, gathered, outputs)
     inputs = gathered.values() if outcome.output_sources else []
 
     def write_values() -> None:
@@ -70,63 +70,55 @@ def replace_value(gathered: Gathered, position: int, value: Any) -> None:
     gathered.walk.cells[position].raw = value
 
 
-class _Rebuilding:
-    """The write back of an outcome with more than values.
+def _rebuilt(outcome: Outcome, gathered: Gathered, outputs: Any) -> Any:
+    """Apply an outcome with more than values. Returns the output.
 
     Raises:
         TraceContextError: an object that would be changed belongs to a different trace; nothing is written.
     """
+    cells = [] if gathered.walk is None else gathered.walk.cells
+    inputs = [cell.raw for cell in cells]
+    outer = Walk()
+    for root in gathered.roots:
+        outer.add(root)
+    moved, output = outcome.moved, outcome.output
+    assert output is not None
+    cache = own_objects(outer.refs, {i: i for i in outer.refs.values()} if moved is None else moved)
+    own = {id(leaf): position for position, leaf in enumerate(outer.leaves) if isinstance(leaf, Variable)}
 
-    def __init__(self, outcome: Outcome, gathered: Gathered, outputs: Any) -> None:
-        self.outcome, self.outputs = outcome, outputs
-        self.cells = [] if gathered.walk is None else gathered.walk.cells
-        self.inputs = [cell.raw for cell in self.cells]
-        outer = Walk()
-        for root in gathered.roots:
-            outer.add(root)
-        moved = outcome.moved
-        self.cache = own_objects(outer.refs, {i: i for i in outer.refs.values()} if moved is None else moved)
-        self.own = {id(leaf): position for position, leaf in enumerate(outer.leaves) if isinstance(leaf, Variable)}
-        arguments, sources = outcome.arguments, outcome.argument_sources
-        if arguments is None and outcome.sets_attributes:
-            new = {position: address for position, address in outcome.written if position in outcome.attributes}
-            arguments = gathered.structure.roots
-            sources = tuple(new.get(position, Address(INPUT, position)) for position in range(len(self.cells)))
-        output = outcome.output
-        self.arguments = self._parts(arguments or (), sources)
-        self.objects = self._parts(output.roots, outcome.output_sources) if output is not None else []
-        parts = [*self.arguments, *self.objects]
-        leaves = itertools.chain.from_iterable(leaves for _, leaves in parts)
-        check_refill([graphdef for graphdef, _ in parts], leaves, self.cache)
-        self.known = {} if arguments is not None else self.cache
+    def leaf_at(index: int | None, source: Address) -> Any:
+        """The leaf of the object with an index; a variable that still holds its own input value is left untouched."""
+        if source.port != INPUT:
+            return at(outputs, source)
+        cached = cache.get(index) if index is not None else None
+        is_own = cached is not None and own.get(id(cached)) == source.place
+        return UNTOUCHED if is_own else inputs[source.place]
 
-    def output(self) -> Any:
-        """Write, and build the output. Done twice, it leaves the same."""
-        structure = self.outcome.output
-        assert structure is not None
-        for position, address in self.outcome.written:
-            if position not in self.outcome.attributes:
-                self.cells[position].raw = at(self.outputs, address)
-        builder = Builder({**self.known}, self.cache)
-        for graphdef, leaves in self.arguments:
-            builder.build(graphdef, leaves)
-        objects = iter([builder.build(graphdef, leaves) for graphdef, leaves in self.objects])
-        plain = (at(self.outputs, address) for address in self.outcome.plain)
-        return structure.unflatten(lambda *_: next(objects), (), plain)
+    def with_leaves(graphdefs: Sequence[GraphDef], sources: Sequence[Address]) -> list[tuple[GraphDef, list[Any]]]:
+        supply, found = iter(sources), []
+        for graphdef in graphdefs:
+            pairs = zip(plan_of(graphdef).leaves, itertools.islice(supply, graphdef.num_leaves), strict=True)
+            found.append((graphdef, [leaf_at(part.index, source) for part, source in pairs]))
+        return found
 
-    def _parts(self, graphdefs: Sequence[GraphDef], sources: Sequence[Address]) -> list[tuple[GraphDef, list[Any]]]:
-        """Each graphdef with its leaves."""
-        supply = iter(sources)
-        return [(each, self._leaves(each, [*itertools.islice(supply, each.num_leaves)])) for each in graphdefs]
+    arguments, sources = outcome.arguments, outcome.argument_sources
+    if arguments is None and outcome.sets_attributes:
+        new = {position: address for position, address in outcome.written if position in outcome.attributes}
+        arguments = gathered.structure.roots
+        sources = tuple(new.get(position, Address(INPUT, position)) for position in range(len(cells)))
+    refilled, returned = with_leaves(arguments or (), sources), with_leaves(output.roots, outcome.output_sources)
+    both = [*refilled, *returned]
+    check_refill([graphdef for graphdef, _ in both], itertools.chain.from_iterable(each for _, each in both), cache)
 
-    def _leaves(self, graphdef: GraphDef, sources: Sequence[Address]) -> list[Any]:
-        """The leaves for a graphdef; a variable that still holds its own input value is left untouched."""
-        leaves = []
-        for part, source in zip(plan_of(graphdef).leaves, sources, strict=True):
-            if source.port != INPUT:
-                leaves.append(at(self.outputs, source))
-                continue
-            cached = self.cache.get(part.index) if part.index is not None else None
-            is_own = cached is not None and self.own.get(id(cached)) == source.place
-            leaves.append(UNTOUCHED if is_own else self.inputs[source.place])
-        return leaves
+    def write() -> Any:
+        for position, address in outcome.written:
+            if position not in outcome.attributes:
+                cells[position].raw = at(outputs, address)
+        builder = Builder({} if arguments is not None else {**cache}, cache)
+        for part in refilled:
+            builder.build(*part)
+        objects = iter(returned)
+        plain = (at(outputs, address) for address in outcome.plain)
+        return output.unflatten(lambda *_: builder.build(*next(objects)), (), plain)
+
+    return completed(write)
