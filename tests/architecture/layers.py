@@ -20,7 +20,7 @@ FILES: dict[str, tuple[str, ...]] = {
     ),
     "core/graph": (
         "graphdef", "diff", "flatten", "identities", "axes", "plan", "state_leaves", "refills", "unflatten", "walks",
-        "locate",
+        "locate", "captives",
     ),
     "core/functional": (
         "graph_state", "split", "merge", "update", "pop", "traversal", "update_context", "proxy_caller",

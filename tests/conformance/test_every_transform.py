@@ -1,6 +1,7 @@
 """What every transform does alike, over the table of all of them."""
 
 import collections
+import contextlib
 import functools
 import re
 import sys
@@ -8,6 +9,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import AxisType
 
 import plait
 from plait._public import PUBLIC
@@ -250,6 +252,12 @@ def sums(tree):
     return [float(jnp.sum(leaf)) for leaf in jax.tree.leaves(tree) if not callable(leaf)]
 
 
+def in_a_trace(transform, f):
+    """The transformed function, traced: one with a rule has no trace of its own."""
+    run = transform.run(f)
+    return plait.jit(lambda model, x: run(model, x)) if transform.name.startswith("custom_") else run
+
+
 @each_that_calls
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
@@ -260,10 +268,67 @@ def test_no_captured_container_changes(transform, way, monkeypatch):
     monkeypatch.setattr(THIS, "APPENDS", [True])
     try:
         with pytest.raises(TraceContextError, match="cannot change the contents of a"):
-            transform.run(ways_to_capture()[way])(make_calling_model(), jnp.float32(3))
+            in_a_trace(transform, ways_to_capture()[way])(make_calling_model(), jnp.float32(3))
         assert HELD.items_ == [1.0]
     finally:
         del HELD.items_[1:]
+
+
+# What a function is called with, and returns, where that is not a model and an array, and a scalar.
+CALLED_OTHERWISE = {
+    "scan": lambda model, x: (model, x),
+    "lax_map": lambda x, model: x,
+    "Stack.scan": lambda block, x, model: (x, None),
+    "fori_loop": lambda i, model: model,
+    "while_loop": lambda model: model,
+}
+# Their outputs are scalars, or what was passed to them.
+RETURN_NONE = {"grad", "value_and_grad", "jacrev", "jacfwd", "hessian", "hvp", "while_loop", "fori_loop"}
+RETURNING = [each for each in CALLING if each.name not in RETURN_NONE] + [TRANSFORMS[-1]]
+
+
+@pytest.mark.parametrize("transform", RETURNING, ids=lambda transform: transform.name)
+@pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
+def test_a_captured_model_is_no_output_and_the_advice_runs(transform):
+    """U26."""
+    with pytest.raises(ArgumentError, match="captured from outside") as caught:
+        transform.run(lambda model, x: HELD)(make_model(), jnp.float32(3))
+    assert eval_advice(caught.value.parts["do"], transform.name) is not None
+
+
+ATTACHING = [each for each in TRANSFORMS if each.structural and each.name not in ABSTRACT]
+
+
+@pytest.mark.parametrize("traced", [True, False])
+@pytest.mark.parametrize("transform", ATTACHING, ids=lambda transform: transform.name)
+@pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
+def test_a_captured_model_is_put_nowhere(transform, traced):
+    """U26: where nothing is traced it would be a copy, too."""
+    if not (traced or transform.calls) or transform.name == "update_context, alone":
+        return  # by hand, the function is not known
+
+    def attach(model, x):
+        model.child = HELD
+        return x * 1.0
+
+    model, scope = make_model(), contextlib.nullcontext() if traced else jax.disable_jit()
+    with scope, pytest.raises(ArgumentError, match="captured from outside"):
+        transform.run(attach)(model, jnp.float32(3))
+    assert not hasattr(model, "child")
+
+
+def eval_advice(advice, name):
+    code = re.search(r"(plait\.|stack\.|context\.|f\().*?\)(?=,? where|,? with|, whose|$)", advice)[0]
+    model, x = make_model(), jnp.ones(1)
+    scope = {
+        "plait": plait, "model": model, "x": x, "pred": True, "index": 0, "P": jax.P, "g": lambda model, x: x.sum(),
+        "f": CALLED_OTHERWISE.get(name, lambda model, x: (model.inner.w[...] * x).sum()),
+        "model_tangent": jax.tree.map(jnp.zeros_like, model), "x_tangent": x,
+        "mesh": jax.make_mesh((1,), ("d",), axis_types=(AxisType.Auto,), devices=jax.devices()[:1]),
+        "context": plait.update_context("advice").__enter__(),
+        "stack": plait.Stack(lambda rngs: plait.Linear(1, 1, rngs=rngs), 1, rngs=plait.Rngs(0)),
+    }  # fmt: skip
+    return eval(code, scope)
 
 
 def read(model, x):
@@ -387,8 +452,23 @@ def test_plain_containers_of_captured_models_are_watched(transform):
         return model.inner.w[...] * x
 
     with pytest.raises(TraceContextError, match=r"cannot change the contents of a list"):
-        transform.run(appends)(make_model(), jnp.float32(3))
+        in_a_trace(transform, appends)(make_model(), jnp.float32(3))
     assert captured.items == [1.0]
+
+
+@pytest.mark.parametrize("name", ["custom_vjp", "custom_jvp"])
+def test_what_is_not_traced_may_change_what_it_captures(name):
+    """G64: a function with a rule runs as it is at the top level, where its writes to variables stand, too."""
+    (transform,) = (each for each in TRANSFORMS if each.name == name)
+    captured = make_model()
+
+    def appends(model, x):
+        captured.items.append(float(x))
+        captured.inner.n[...] += 1
+        return model.inner.w[...] * x
+
+    transform.run(appends)(make_model(), jnp.float32(3))
+    assert (captured.items, float(captured.inner.n[...])) == ([1.0, 3.0], 1.0)
 
 
 # Transforms in which JAX refuses a function with a reverse rule.

@@ -21,6 +21,7 @@ from jax.tree_util import register_static
 from ...errors import GraphError, InternalError
 from ...typing import FilterLiteral
 from ...words import describe_type
+from ..graph.captives import check_no_captives
 from ..graph.flatten import IndexMap, RefMap
 from ..graph.graphdef import GraphDef, NodeDef, NodeRef, VariableDef, with_index_mapping
 from ..graph.identities import moved_indices, own_objects
@@ -246,11 +247,17 @@ class SplitContext:
         return (graphdef, *nested_groups(groups, is_leaf=not isinstance(graphdef, NodeDef)))
 
     def flatten(self, node: Any, *filters: FilterLiteral, with_paths: bool = True) -> Any:
-        """``plait.flatten``, with indices shared with the other roots of the context."""
+        """``plait.flatten``, with indices shared with the other roots of the context.
+
+        Raises:
+            ArgumentError: in step 3, an object belongs to a different trace and did not come in by a merge.
+        """
         if self._refs is None:
             raise _ended("split")
         graphdef, flat = flattened(node, self._refs, with_paths=with_paths)
         if self.context is not None:
+            if self.context.index_ref is not None:  # step 3
+                check_no_captives("update_context", self._refs, {*map(id, self.context.index_ref.values())}, (), [node])
             graphdef = with_index_mapping(graphdef, self.context.mapping_to(self._refs))
         groups = group_leaves(flat, filters, exhaustive=True) if filters and with_paths else [flat]
         return (graphdef, *groups)

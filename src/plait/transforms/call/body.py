@@ -133,7 +133,7 @@ class Body:
             if run is not None:
                 return run(entered)
             f, named = self.f(), {key: reveal(value) for key, value in kwargs.items()}
-            with watch_captured_containers(f, self.structure):
+            with watch_captured_containers(f, self.structure) as entered.captured:
                 return f(*map(reveal, args), **named)
 
     def _names(self, entered: Entered) -> contextlib.AbstractContextManager[None]:

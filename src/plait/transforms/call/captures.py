@@ -32,7 +32,7 @@ from types import (
 )
 from typing import Any, NamedTuple
 
-from ..._compat import top_level_trace
+from ..._compat import top_level_trace, trace_state
 from ...core.graph.graphdef import GraphDef, NodeDef, StaticAttribute, iter_places, kept_on
 from ...core.graph.walks import find_walk
 from ...core.objects.nodes import Static
@@ -87,20 +87,24 @@ def captured_objects(f: Callable[..., Any], structure: Structure | None = None) 
 
 
 @contextlib.contextmanager
-def watch_captured_containers(f: Callable[..., Any], structure: Structure | None = None) -> Iterator[None]:
-    """Raise if a traced function changed plain lists or dicts of modules that it captures.
+def watch_captured_containers(f: Callable[..., Any], structure: Structure | None = None) -> Iterator[list[Any]]:
+    """Raise if a function changed plain lists or dicts of modules that it captures from a different trace.
 
     Their contents are restored, even if the function raised.
 
     Args:
         structure: that of the arguments.
 
+    Yields:
+        What the function captures.
+
     Raises:
         TraceContextError: names the path of the container, and both traces.
     """
-    held = [found for value in captured_objects(f, structure).values() for found in _containers(value)]
+    captured, here = [*captured_objects(f, structure).values()], trace_state.value
+    held = [found for value in captured for found in _containers(value) if found.trace is not here]
     try:
-        yield
+        yield captured
     finally:
         changed = [found for found in held if not _holds(found.container, found.saved)]
         for found in changed:
