@@ -122,6 +122,23 @@ ROWS = {
         setup="f = lambda model, x: x * 2; g = plait.jit(f).lower(model, jnp.ones(2)).compile()",
         fix="call the jitted function",
     ),
+    "a donated buffer inside a value": Row(
+        "plait.jit(f, donate=True)(model)",
+        ArgumentError,
+        (r"at +model\.\w+ and model\.\w+", "two variables share one buffer"),
+        "plait.jit(f, donate=True)(plait.clone(model, arrays=True))",
+        setup="model.w = plait.Param(jnp.zeros(3)); model.v = plait.Variable({'a': model.w.value})\n"
+        "def f(model):\n    model.w[...] += 1\n    return model.v['a'].sum()",
+        fix="plait.clone(model, arrays=True)",
+    ),
+    "a donated buffer as an argument": Row(
+        "plait.jit(f, donate=True)(model, model.w.value)",
+        ArgumentError,
+        (r"at +model\.w and y", "a variable and an argument share one buffer"),
+        "plait.jit(f, donate=True)(model, jnp.copy(model.w.value))",
+        setup="model.w = plait.Param(jnp.zeros(3))\ndef f(model, y):\n    model.w[...] += y",
+        fix="copy one of them first",
+    ),
     "a module as a static argument": Row(
         "plait.jit(lambda model, x: x, static_argnums=0)(model, x)",
         ArgumentError,

@@ -270,7 +270,7 @@ class Compiled:
         values = gathered.values()
         if self.donated:
             check_writable(self.donated, gathered)
-            check_separate_buffers(self.f, [values[i] for i in self.donated], values, gathered)
+            check_separate_buffers(self.f, self.donated, gathered)
         plain, named = (gathered.plain, {}) if self.layout is None else self.layout.split(args, kwargs)
         return [*values, *plain], named
 
@@ -341,28 +341,32 @@ class Other:
     outputs: Any
 
 
-def check_separate_buffers(f: Any, given: list[Any], values: list[Any], gathered: Gathered) -> None:
-    """Raise if a buffer that would be donated is shared with another variable.
+def check_separate_buffers(f: Any, donated: Sequence[int], gathered: Gathered) -> None:
+    """Raise if a buffer that would be donated is shared with another variable or argument.
 
     Raises:
         ArgumentError: names both paths.
     """
-    if len(set(map(id, values))) == len(values):
+    values = gathered.values()
+    held = [(i, leaf) for i, value in enumerate([*values, *gathered.plain]) for leaf in jax.tree.leaves(value)]
+    if len({id(leaf) for _, leaf in held}) == len(held):
         return
-    held: dict[int, int] = {}
-    ids = set(map(id, given))
-    for position, value in enumerate(values):
-        first = held.setdefault(id(value), position)
-        if first != position and id(value) in ids:
-            labels = gathered.structure.value_labels(gathered.structure.labels(f)[0])
+    first: dict[int, int] = {}
+    given = {id(leaf) for i, leaf in held if i in donated and isinstance(leaf, jax.Array)}
+    for position, leaf in held:
+        if id(leaf) in given and id(leaf) in first:
+            roots, plain = gathered.structure.labels(f)
+            labels = [*gathered.structure.value_labels(roots), *plain]
             raise ArgumentError(
-                "two variables share one buffer, which cannot be donated",
-                at=f"{labels[first]} and {labels[position]}",
+                f"{'two variables' if position < len(values) else 'a variable and an argument'} share one buffer, "
+                "which cannot be donated",
+                at=f"{labels[first[id(leaf)]]} and {labels[position]}",
                 found="the same array in both",
                 expected="a separate buffer for each donated variable",
                 do="copy one of them first: variable.value = jnp.copy(variable.value), or model = plait.clone(model, "
                 "arrays=True) for the whole model",
             )
+        first[id(leaf)] = position
 
 
 def _donated_arguments(
