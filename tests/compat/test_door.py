@@ -138,13 +138,13 @@ def test_the_modes_are_read_when_the_transform_is_called():
     assert call([SHARED, SHARED]) == (2, True)
 
 
-def test_a_crossing_is_usual_in_the_default_modes_of_its_thread():
+def test_a_crossing_carries_structure_in_the_default_modes_of_its_thread():
     found = []
     with plait.set_graph_mode(False):
-        thread = threading.Thread(target=lambda: found.append(Crossing().is_usual))
+        thread = threading.Thread(target=lambda: found.append(Crossing().updates))
         thread.start()
         thread.join()
-        assert (Crossing().is_usual, Crossing(graph=True).is_usual) == (False, True)
+        assert (Crossing().updates, Crossing(graph=True).updates) == (False, True)
     assert found == [True]
-    assert not Crossing(graph_updates=False).is_usual
+    assert not Crossing(graph_updates=False).updates
     assert Crossing(graph=True) == Crossing(graph=True)

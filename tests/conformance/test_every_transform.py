@@ -18,6 +18,7 @@ from plait.errors import (
     ArgumentTypeError,
     CapturedModelWarning,
     DonatedArrayError,
+    PlaitError,
     TraceContextError,
 )
 from tests.conformance.transforms import NOT_TRANSFORMS, TRANSFORMS
@@ -315,6 +316,30 @@ def test_a_captured_model_is_put_nowhere(transform, traced):
     with scope, pytest.raises(ArgumentError, match="captured from outside"):
         transform.run(attach)(model, jnp.float32(3))
     assert not hasattr(model, "child")
+
+
+CARRYING = [each for each in CALLING if each.structural and each.writes]
+
+
+@pytest.mark.parametrize("transform", CARRYING, ids=lambda transform: transform.name)
+def test_the_mode_is_that_of_the_call(transform):
+    """U32: not that in which the function was transformed."""
+
+    def name(model, x):
+        model.inner.name = "seen"
+        return model.inner.w[...] * x
+
+    with plait.set_graph_updates(False):
+        run = transform.run(name)
+    model = make_model()
+    run(model, jnp.float32(3))
+    assert model.inner.name == "seen"
+    with plait.set_graph_updates(False):
+        other = make_model()
+        run = plait.jit(lambda model, x: transform.run(name)(model, x))
+        with contextlib.suppress(PlaitError):
+            run(other, jnp.float32(3))
+    assert not hasattr(other.inner, "name")
 
 
 def eval_advice(advice, name):

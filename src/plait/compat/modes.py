@@ -2,7 +2,8 @@
 
 Graph mode, the default, allows shared objects and cycles; tree mode rejects them. With graph updates, the default,
 transforms propagate structural changes to the caller's objects; without them, and in tree mode, values only. Functions
-resolve ``graph=`` and ``graph_updates=`` in ``door.py``; nothing below it depends on a mode.
+resolve ``graph=`` and ``graph_updates=`` in ``door.py``; below it, a transform asks a ``Crossing`` in each call, and
+knows of no mode.
 """
 
 from __future__ import annotations
@@ -149,11 +150,6 @@ class Crossing(policy.Crossing):
         """Whether this call propagates structural changes; otherwise, and for every tree, values only."""
         return graph_mode(self.graph) and graph_updates_mode(self.graph_updates)
 
-    @property
-    def is_usual(self) -> bool:
-        """Whether this call uses both default modes: any graph, with its structural changes propagated."""
-        return (not touched.ever and self == _USUAL) or self.updates
-
     def check(self, roots: Any, labels: Callable[[], Sequence[str]] | None = None) -> None:
         """Raise for arguments that are not trees, in tree mode; ``labels`` as in ``check_mode``.
 
@@ -161,6 +157,3 @@ class Crossing(policy.Crossing):
             GraphError: an object is reached by two paths (both are named), or a class says ``pytree=False``.
         """
         check_mode(roots, self.graph, labels)
-
-
-_USUAL = Crossing()

@@ -57,7 +57,7 @@ def cached_partial(
             expected="a transformed function",
             do="call plait.cached_partial(plait.jit(f), model)",
         )
-    if not Crossing(graph, graph_updates).is_usual:
+    if not Crossing(graph, graph_updates).updates:
         raise ArgumentError(
             "cached_partial propagates structural changes, so it needs graph mode",
             found=f"graph={graph_mode(graph)}, graph_updates={graph_updates_mode(graph_updates)}",

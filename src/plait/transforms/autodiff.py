@@ -25,7 +25,7 @@ from ..words import describe_type
 from .call.arguments import positional
 from .call.call import Call
 from .call.functions import check_function, curried
-from .call.policy import STRUCTURE, Crossing, usual_or_values
+from .call.policy import STRUCTURE, Crossing
 from .call.prefixes import Prefix, is_graph_leaf
 from .selections import (
     DIFFERENTIATED,
@@ -160,21 +160,20 @@ class Differentiated:
         allow_int: bool = False,
         check_output: Callable[[Any], Any] | None = None,
     ) -> None:
-        carried = usual_or_values(crossing)
         self.single = not isinstance(argnums, (tuple, list))
         if kwargs and any(number_of(each) >= len(args) for each in ((argnums,) if self.single else argnums)):
             args, kwargs = positional(f, args, kwargs)
-        given = check_argnums(name, "argnums", argnums, updates=carried.updates, count=len(args))
-        self.args, self.states = args, carried.updates
+        given = check_argnums(name, "argnums", argnums, updates=crossing.updates, count=len(args))
+        self.args, self.states = args, crossing.updates
         self.numbers = [number_of(argnum) % len(args) for argnum in given]
-        default = Param if carried.updates else ...
+        default = Param if crossing.updates else ...
         filters = [argnum.filter if isinstance(argnum, DiffState) else default for argnum in given]
         ins = spread_filters(args, kwargs, dict(zip(self.numbers, filters, strict=True)))
         outs = Prefix.of(name, "the output", (VALUE, BESIDE) if has_aux else VALUE, updates=True)
         rules = {"writes": BESIDE, "returns_inputs": True, "check_output": check_output}
         kinds = (DIFFERENTIATED,)
-        self.call = call = Call(name, f, args, kwargs, ins=ins, outs=outs, crossing=carried, kinds=kinds, **rules)
-        if carried.updates:
+        self.call = call = Call(name, f, args, kwargs, ins=ins, outs=outs, crossing=crossing, kinds=kinds, **rules)
+        if crossing.updates:
             warn_of_nothing(name, call, len(args), given)
         if not allow_int:
             check_differentiable(name, call)

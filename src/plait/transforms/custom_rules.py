@@ -17,7 +17,7 @@ from .call.body import guarded
 from .call.enter import Entered, rebuild
 from .call.functions import RuledFunction, check_function, curried
 from .call.gather import gather
-from .call.policy import STRUCTURE, Crossing, ValuesOnly, usual_or_values
+from .call.policy import STRUCTURE, Crossing, ValuesOnly
 from .rule_calls import RuleCall, cotangents_as_objects
 from .selections import DiffState, check_argnums
 from .tangent_trees import flatten_like, zero_tangent
@@ -70,7 +70,7 @@ def custom_vjp(
         >>> plait.grad(f)(model, 5.0)["bias"][...].tolist()
         [1.0, 1.0, 1.0]
     """
-    return CustomVjp(fun, tuple(nondiff_argnums), usual_or_values(crossing))
+    return CustomVjp(fun, tuple(nondiff_argnums), crossing)
 
 
 @curried

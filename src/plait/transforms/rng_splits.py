@@ -169,7 +169,7 @@ def _apply(name: str, node: Any, choose: Choose, crossing: Crossing, *, in_place
     def on_node(node: Any) -> Any:
         check_node(node, name)
         crossing.check(node)
-        return _changed(node, choose) if in_place and crossing.is_usual else _copied(node, choose)
+        return _changed(node, choose) if in_place and crossing.updates else _copied(node, choose)
 
     def decorate(f: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(f)

@@ -22,11 +22,6 @@ class Crossing:
         """Whether structural changes are carried out, not only values."""
         return True
 
-    @property
-    def is_usual(self) -> bool:
-        """Whether any graph is accepted and structural changes are carried out."""
-        return self.updates
-
     def check(self, roots: Any, labels: Callable[[], Sequence[str]] | None = None) -> None:
         """Raise if some objects are not accepted; ``labels`` returns their names, if they have any."""
 
@@ -43,8 +38,3 @@ class ValuesOnly(Crossing):
     @property
     def updates(self) -> bool:
         return False
-
-
-def usual_or_values(crossing: Crossing) -> Crossing:
-    """The policy of a transform that carries out structure for graphs, but only values for trees."""
-    return crossing if crossing.is_usual else ValuesOnly(crossing)

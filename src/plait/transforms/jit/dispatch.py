@@ -16,7 +16,7 @@ results to the cells of the written variables. For a function of a model with tw
     def run(a0, a1):
         try:
             stale = (trace_state.value is not top_level or stamp != clock.now and not stamps_stand()
-                     or touched.ever and not crossing.is_usual
+                     or touched.ever and not crossing.updates
                      or type(a1) is not ArrayImpl and not is_plain(a1))
         except Exception:
             stale = True
@@ -292,7 +292,7 @@ def _run_factory(
     stale = [
         "trace_state.value is not top_level",
         "stamp != clock.now and not stamps_stand()",
-        "touched.ever and not crossing.is_usual",
+        "touched.ever and not crossing.updates",
         *(f"type({a}) is not ArrayImpl and not is_plain({a})" for a in plain),
         *(f"{a}.{kind} is not i{i}" for i, (a, kind) in enumerate(zip(objects[1:], kinds, strict=True))),
         *["lists != saved"] * lists,

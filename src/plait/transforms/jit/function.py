@@ -249,7 +249,7 @@ class JittedFunction:
 
     def described_by(self) -> tuple[Any, ...]:
         """What a function that calls this one depends on."""
-        crossing = self.crossing.updates, self.crossing.is_usual
+        crossing = self.crossing.updates
         return self.f, self.statics, self.options, self.donation, self.shardings, crossing
 
     def _scope(self, gathered: Gathered) -> contextlib.AbstractContextManager[None]:
@@ -272,7 +272,7 @@ class JittedFunction:
                 self.shardings.explain(error, self.f, args)
             raise
         result = compiled.finish(gathered, returned)
-        if compiled.layout is not None and compiled.is_quick and self.crossing.is_usual:
+        if compiled.layout is not None and compiled.is_quick and self.crossing.updates:
             self.remember(compiled.layout, gathered, compiled)
         return result
 
