@@ -11,15 +11,16 @@ import jax
 import numpy as np
 
 from .._compat import jax_version, pmap as jax_pmap
+from ..core.objects.variable_kinds import BatchStat
 from ..errors import ArgumentError, ArgumentTypeError, MissingDependencyError
-from ..words import describe_type
+from ..words import describe_filter, describe_type
 from .axis_names import read_axis_name
 from .call.arguments import positional, with_statics
 from .call.body import Body
 from .call.call import Call, prefixed_call, prefixes_of
 from .call.captures import warn_about_captures
 from .call.functions import check_function, curried
-from .call.outcome import Outcome
+from .call.outcome import Address, Outcome
 from .call.policy import STRUCTURE, Crossing
 from .call.prefixes import Carry, FilterMapping, NodePrefix
 
@@ -114,7 +115,10 @@ def explain_batched(error: ValueError, call: Call, outcome: Outcome) -> None:
     found = _BATCHED.search(str(error))
     if found is None:
         return
-    label = call.describe(outcome, int(found[1]), int(found[2]))
+    address = Address(int(found[1]), int(found[2]))
+    label = call.describe(outcome, *address)
+    positions = [position for position, where in outcome.written if where == address]
+    kind = call.gathered.walk.types[positions[0]] if positions and call.gathered.walk is not None else None
     is_output = label.startswith("the output")
     raise ArgumentError(
         "vmap: a value without a mapped axis depends on the example",
@@ -123,8 +127,8 @@ def explain_batched(error: ValueError, call: Call, outcome: Outcome) -> None:
         expected="an axis, or a value that is the same for all examples",
         do="give the output an axis in out_axes, or reduce it: jax.lax.pmean(value, axis_name)"
         if is_output
-        else "give the variable an axis, as in in_axes=(plait.StateAxes({plait.BatchStat: 0, ...: None}), 0); or write "
-        "a value that is the same for all: jax.lax.pmean(value, axis_name)",
+        else f"give the variable an axis, as in in_axes=(plait.StateAxes({{{describe_filter(kind or BatchStat)}: 0, "
+        "...: None}), 0); or write a value that is the same for all: jax.lax.pmean(value, axis_name)",
     ) from error
 
 

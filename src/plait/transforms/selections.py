@@ -4,6 +4,7 @@ U25)"""
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -74,7 +75,7 @@ def check_argnums(
     """
     given = tuple(argnums) if isinstance(argnums, (tuple, list)) else (argnums,)
     for argnum in given:
-        if is_graph_leaf(argnum) or not (isinstance(argnum, DiffState) or hasattr(argnum, "__index__")):
+        if is_graph_leaf(argnum) or not hasattr(number_of(argnum), "__index__"):
             raise ArgumentError(
                 f"{name} takes the positions of arguments",
                 at=option,
@@ -88,8 +89,9 @@ def check_argnums(
                 at=option,
                 found=repr(argnum),
                 expected="an integer: the derivative of a module is then a module",
-                do=f"pass {argnum.argnum}, or use graph_updates=True",
+                do=f"pass {argnum.argnum}" + (", or use graph_updates=True" if name != "custom_jvp" else ""),
             )
+    given = tuple(each if isinstance(each, DiffState) else operator.index(each) for each in given)
     _check_distinct(name, option, given, count)
     return given
 
@@ -146,7 +148,7 @@ def check_differentiable(name: str, call: Call) -> None:
             dtype = getattr(leaf, "dtype", None)
             if dtype is None or not jnp.issubdtype(dtype, jnp.integer) or dtype == jax.dtypes.float0:
                 continue
-            do = "pass allow_int=True"
+            do = "pass allow_int=True" if name in ("grad", "value_and_grad", "jacrev") else "convert it: .astype(float)"
             if call.body.structural:  # otherwise there is no DiffState
                 arguments = enumerate(call.gathered.structure.arguments())
                 number = next(number for number, argument in arguments if position in argument.values)

@@ -46,6 +46,14 @@ ROWS = {
         "plait.grad(lambda m, x, y: loss(m, x) + y, argnums=2)(model, x, 1.0)",
         setup=LOSS,
     ),
+    "a position that is a tuple": Row(
+        "plait.grad(loss, argnums=plait.DiffState((0, 1), plait.Param))(model, x)",
+        ArgumentError,
+        (r"at +argnums\n", "takes the positions of arguments"),
+        "plait.grad(loss, argnums=0)(model, x)",
+        setup=LOSS,
+        fix="argnums=0",
+    ),
     "an argument given twice": Row(
         "plait.grad(loss, argnums=(0, plait.DiffState(0, plait.BatchStat)))(model, x)",
         ArgumentError,

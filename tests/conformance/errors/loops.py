@@ -120,7 +120,7 @@ ROWS = {
     "no length": Row(
         "scan(lambda c: (c, None), 0.0, in_axes=plait.Carry, out_axes=(plait.Carry, 0))",
         ArgumentError,
-        "no argument with an axis, and no length",
+        "no array with an axis, and no length",
         setup=SCAN,
         fix="length=10",
         cure="scan(lambda c: (c, None), 0.0, in_axes=plait.Carry, out_axes=(plait.Carry, 0), $)",

@@ -48,6 +48,14 @@ ROWS = {
         fix="in_axes=(plait.StateAxes({plait.BatchStat: 0, ...: None}), 0)",
         cure="plait.vmap(f, $)(model, x)",
     ),
+    "a variable of another kind depends on the example": Row(
+        "plait.vmap(f, in_axes=(None, 0))(model, x)",
+        ArgumentError,
+        r"at +model\.calls",
+        setup=COUNT + "model.calls = plait.Cache(jnp.zeros(4))",
+        fix="in_axes=(plait.StateAxes({plait.Cache: 0, ...: None}), 0)",
+        cure="plait.vmap(f, $)(model, x)",
+    ),
     "an axis that is none": Row(
         "plait.vmap(lambda x: x, in_axes=('rows',))(x)",
         ArgumentTypeError,

@@ -138,7 +138,7 @@ class Loop:
                 f"{self.name} with graph_updates=False cannot change the structure of its arguments",
                 found="new, removed or replaced attributes",
                 expected="new values only",
-                do="use graph_updates=True",
+                do="use graph_updates=True, if the module has an axis; or make the change before or after the loop",
             )
         before = left.entered.structure.roots
         for root, path, text, is_new_variable in reference_changes(before, left.arguments, left.moved()):

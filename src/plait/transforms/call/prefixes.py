@@ -310,11 +310,17 @@ def _checked_leaf(transform: str, argument: str, path: Any, leaf: Any, updates: 
                 at=place,
                 found=with_article(type(leaf).__name__),
                 expected="an axis, a spec, or a mapping from filters",
-                do="select its variables by filter: plait.StateAxes({plait.Param: 0, ...: None}); "
+                do=f"select its variables by filter: {_BY_FILTER.get(transform, _AXES_BY_FILTER)}; "
                 "a tree made by plait.prefix needs graph_updates=False",
             )
         return NodePrefix(leaf)
     return leaf
+
+
+_AXES_BY_FILTER = "plait.StateAxes({plait.Param: 0, ...: None})"
+_BY_FILTER: dict[str, str] = dict.fromkeys(
+    ("jit", "shard_map"), "plait.StateSharding({plait.Param: P('data'), ...: P()})"
+)
 
 
 def prefix(node: Any, filter_map: Mapping[Any, Any] | Callable[[Path, Any], Any], /) -> Any:
