@@ -23,7 +23,6 @@ ROWS = {
 ELSEWHERE = {
     ("transforms/batching.py", "pmap"): "needs a JAX without pmap: tests/transforms/test_pmap.py",
     ("core/objects/lost_writes.py", "__del__"): "warns in a finalizer: tests/core/objects/test_variables.py",
-    ("transforms/selections.py", "check_argnums"): "raised when wrapped: tests/transforms/test_autodiff.py",
     ("core/objects/filters.py", "_check_not_of_flax"): "needs Flax: tests/test_as_flax.py",
     ("transforms/jit/stored.py", "say_fallback"): "needs a device without serialization: W10 in tests/transforms",
     ("transforms/jit/stored.py", "load"): "needs a program of other devices: W7 in tests/transforms",

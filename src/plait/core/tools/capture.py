@@ -55,6 +55,9 @@ def capture(
             is ``plait.Perturbation`` or a subclass, the outputs are perturbed instead, see ``capture_gradients``.
         only: the modules whose method outputs to sow; a filter, or a path pattern such as ``"layers[*].attention"``.
 
+    While it runs, the modules hold what was recorded, so one model is captured by one thread at a time, and calls by
+    other threads are recorded, too.
+
     Returns:
         A function that returns ``(result, state_1, …, state_n)``, or only the result if no kinds are given. No sown
         values remain in the modules.
