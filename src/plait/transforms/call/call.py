@@ -12,9 +12,8 @@ Nothing outside changes before step 4, so a function that raises changes nothing
 calls of a compiled function run only steps 1 and 4. A transform's own file defines the ports and the JAX transform in
 the middle:
 
-    call = Call("remat", f, args, kwargs, ins=one_port, outs=one_port, crossing=crossing)
-    outputs, outcome = jax.checkpoint(call.body)(call.inputs)
-    return call.finish(outputs, outcome)
+    call = Call("remat", f, args, kwargs, crossing=crossing)
+    return call.finish(*call.run(call.kept("remat", jax.checkpoint), call.inputs))
 
 (rules U8 to U23, U27)
 """
