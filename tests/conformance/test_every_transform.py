@@ -13,6 +13,7 @@ from jax.sharding import AxisType
 
 import plait
 from plait._public import PUBLIC
+from plait.core.functional.update_context import UpdateContext
 from plait.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -350,7 +351,7 @@ def eval_advice(advice, name):
         "f": CALLED_OTHERWISE.get(name, lambda model, x: (model.inner.w[...] * x).sum()),
         "model_tangent": jax.tree.map(jnp.zeros_like, model), "x_tangent": x,
         "mesh": jax.make_mesh((1,), ("d",), axis_types=(AxisType.Auto,), devices=jax.devices()[:1]),
-        "context": plait.update_context("advice").__enter__(),
+        "context": UpdateContext("advice"),
         "stack": plait.Stack(lambda rngs: plait.Linear(1, 1, rngs=rngs), 1, rngs=plait.Rngs(0)),
     }  # fmt: skip
     return eval(code, scope)

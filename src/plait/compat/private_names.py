@@ -8,7 +8,7 @@ of variables are always there; ``plait.as_flax`` adds what changes how objects a
 
 from __future__ import annotations
 
-from collections import UserDict
+from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 from ..core.objects.clock import mark_changed
@@ -44,22 +44,30 @@ class _CellTrace(TraceState):
         self._cell.trace = trace
 
 
-class _Metadata(UserDict[str, Any]):
+class _Metadata(MutableMapping[str, Any]):
     """The metadata of a variable, as a mapping to write to. plait replaces its own dict and never edits it."""
 
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
 
-    @property
-    def data(self) -> dict[str, Any]:  # type: ignore[override]
-        return self._cell.metadata
+    def __getitem__(self, name: str) -> Any:
+        return self._cell.metadata[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
-        if self.data.get(name, _ABSENT) is not value:
-            _set_metadata(self._cell, {**self.data, name: value})
+        if self._cell.metadata.get(name, _ABSENT) is not value:
+            _set_metadata(self._cell, {**self._cell.metadata, name: value})
 
     def __delitem__(self, name: str) -> None:
-        _set_metadata(self._cell, {key: value for key, value in self.data.items() if key != name})
+        _set_metadata(self._cell, {key: value for key, value in self._cell.metadata.items() if key != name})
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._cell.metadata)
+
+    def __len__(self) -> int:
+        return len(self._cell.metadata)
+
+    def __repr__(self) -> str:
+        return repr(self._cell.metadata)
 
 
 _ABSENT: Any = object()

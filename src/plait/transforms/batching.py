@@ -259,7 +259,7 @@ def check_axes(call: Call, size: int | None = None) -> int:
     """
     name = call.name
     option = "length" if name == "scan" else "axis_size"
-    places: dict[int, str] = {} if size is None else {size: option}
+    places: list[tuple[Any, str]] = [] if size is None else [(size, option)]
     mapped = [
         (label, axis, leaf)
         for label, axis, value in call.labelled()
@@ -270,7 +270,9 @@ def check_axes(call: Call, size: int | None = None) -> int:
         message, do = _UNMAPPED[name]
         raise ArgumentError(
             message,
-            found="no array with an axis" + (f", and no {option}" if name in ("vmap", "scan") else ""),
+            found="no array in xs"
+            if name == "lax_map"
+            else "no array with an axis" + (f", and no {option}" if name in ("vmap", "scan") else ""),
             expected="at least one array with an axis",
             do=do,
         )
@@ -292,12 +294,13 @@ def check_axes(call: Call, size: int | None = None) -> int:
                 expected=f"at least {axis + 1 if axis >= 0 else -axis} dimensions",
                 do="change the axis in in_axes (None passes the whole array to each call), or pass a stacked array",
             )
-        places.setdefault(shape[axis], f"axis {axis} of {label}")
-    sizes = [*places]
+        if all(shape[axis] != known for known, _ in places):
+            places.append((shape[axis], f"axis {axis} of {label}"))
+    sizes = [known for known, _ in places]
     if len(sizes) > 1:
         raise ArgumentError(
             f"{name}: the mapped axes have different sizes",
-            at=" and ".join([*places.values()][:2]),
+            at=" and ".join([place for _, place in places][:2]),
             found=f"{sizes[0]} and {sizes[1]}",
             expected="one size for all",
             do="pass arrays of one batch size, or use axis None for arguments that are not mapped",

@@ -49,6 +49,11 @@ class SplitBackups(tuple[StreamBackup, ...]):
     An iterable for ``restore_rngs``, and a context manager that restores on exit.
     """
 
+    @property
+    def backups(self) -> tuple[StreamBackup, ...]:
+        """The streams, each with its state before."""
+        return tuple(self)
+
     def __enter__(self) -> SplitBackups:
         return self
 

@@ -1,6 +1,8 @@
 """Update contexts: identity carried through a JAX transform by hand."""
 
+import copy
 import gc
+import pickle
 import threading
 import weakref
 
@@ -248,6 +250,28 @@ def test_threads_may_enter_one_manager_at_once():
     done.set()
     thread.join()
     assert split == [True, True]
+
+
+def test_a_manager_is_copied_and_pickled_by_its_tag():
+    manager = plait.update_context("demo")
+    for other in (copy.deepcopy(manager), pickle.loads(pickle.dumps(manager))):
+        with other as ctx:
+            assert plait.current_update_context("demo") is ctx
+
+
+def test_a_split_in_a_deeper_trace_takes_what_the_outer_one_made():
+    """U26: an object of the trace in which step 2 ran is none that was captured."""
+
+    def pure(graphdef, state):
+        ctx = plait.current_update_context("demo")
+        pair = ctx.merge(graphdef, state)
+        pair.new = Param(jnp.ones(2))
+        return jax.checkpoint(lambda: ctx.split(pair))()
+
+    with plait.update_context("demo") as ctx:
+        same = ctx.merge(*jax.jit(pure)(*ctx.split(pair := Pair())))
+    assert same is pair
+    assert pair.new.shape == (2,)
 
 
 def test_errors_name_the_tag_and_what_was_given():

@@ -251,3 +251,51 @@ def test_a_model_that_is_reached_indirectly_has_its_current_values(transform, wa
     for value in (1.0, 2.0, 1.0):
         BOX.w[...] = value
         assert float(EAGER[transform](f, jnp.float32(3))) == 3 * value
+
+
+@functools.cache
+def table(n):
+    return tuple(range(n))
+
+
+@functools.lru_cache(maxsize=2)
+def limited(n):
+    return BOX if n else None
+
+
+class Config:
+    def __init__(self):
+        self.rate, self.loss = 2.0, plait.Param(jnp.float32(1))
+
+
+CONFIG = Config()
+THREAD, VARIABLE = threading.local(), contextvars.ContextVar("plain", default=2.0)
+THREAD.rate = 2.0
+KEPT = {
+    "a cache of numbers": lambda x: x * table(3)[1],
+    "a thread's own number": lambda x: x * THREAD.rate,
+    "a context variable": lambda x: x * VARIABLE.get(),
+    "an object of which it reads numbers": lambda x: x * CONFIG.rate * len("loss"),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_function_that_leads_to_no_model_is_traced_once(name):
+    """U27: eager loops and the like are compiled again for each trace."""
+    traces = []
+
+    def f(x):
+        traces.append(x)
+        return KEPT[name](x)
+
+    for _ in range(3):
+        plait.remat(f)(jnp.float32(1)), plait.fori_loop(0, 1, lambda i, x: x, jnp.float32(1))
+    assert len(traces) == 1
+
+
+def test_a_cache_with_a_limit_leads_to_what_it_holds():
+    """U27."""
+    f = lambda x: limited(1).w[...] * x
+    for value in (1.0, 2.0):
+        BOX.w[...] = value
+        assert float(plait.remat(f)(jnp.float32(3))) == 3 * value

@@ -2,6 +2,7 @@
 
 import sys
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -68,3 +69,34 @@ def test_an_interrupt_leaves_the_model_as_before_or_as_after(transform, change):
         assert found in allowed, (stop, found)
         seen.add(allowed.index(found))
     assert seen == {0, 1}
+
+
+def test_an_error_of_the_users_own_container_is_raised_once():
+    """The output is built after everything is written."""
+    made = []
+
+    @jax.tree_util.register_pytree_node_class
+    class Failing:
+        def tree_flatten(self):
+            return (jnp.ones(()),), None
+
+        @classmethod
+        def tree_unflatten(cls, aux, children):
+            made.append(children)
+            if len(made) > count:
+                raise ValueError("from the container")
+            return cls()
+
+    def f(model):
+        structure(model)
+        return Failing()
+
+    count = 100
+    plait.remat(f)(make())
+    count, model = len(made) - 1, make()
+    del made[:]
+    with pytest.raises(ValueError, match="from the container") as caught:
+        plait.remat(f)(model)
+    assert len(made) == count + 1
+    assert caught.value.__context__ is None
+    assert model.tag == "seen"

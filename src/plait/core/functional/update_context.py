@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from jax.tree_util import register_static
 
+from ..._compat import current_trace
 from ...errors import GraphError, InternalError
 from ...typing import FilterLiteral
 from ...words import describe_type
@@ -25,7 +26,7 @@ from ..graph.captives import check_no_captives
 from ..graph.flatten import IndexMap, RefMap
 from ..graph.graphdef import GraphDef, NodeDef, NodeRef, VariableDef, with_index_mapping
 from ..graph.identities import moved_indices, own_objects
-from ..graph.refills import check_refill
+from ..graph.refills import check_refill, trace_of
 from ..objects.state import group_leaves
 from .merge import leaves_of, unflatten
 from .split import flattened, nested_groups
@@ -147,28 +148,38 @@ class UpdateContext:
         self.index_ref = None
 
 
-class _UpdateContextManager(threading.local):
-    """Enters a fresh context each time; usable as a decorator. What it entered belongs to the thread."""
+class _Entered(threading.local):
+    """The contexts that a manager has entered in this thread."""
+
+    def __init__(self) -> None:
+        self.contexts: list[UpdateContext] = []
+
+
+class _UpdateContextManager:
+    """Enters a fresh context each time; usable as a decorator."""
 
     def __init__(self, tag: Hashable) -> None:
         self.tag = tag
-        self._entered: list[UpdateContext] = []
+        self._entered = _Entered()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return update_context, (self.tag,)
 
     def __enter__(self) -> UpdateContext:
         context = UpdateContext(self.tag)
         _stacks.by_tag.setdefault(self.tag, []).append(context)
-        self._entered.append(context)
+        self._entered.contexts.append(context)
         return context
 
     def __exit__(self, *_: Any) -> None:
-        if not self._entered:
+        if not self._entered.contexts:
             raise InternalError(
                 f"internal error: there is no context with the tag {self.tag!r} to exit",
                 found="an empty stack of contexts",
                 expected="the context that was entered",
                 do="exit each context in the thread that entered it",
             )
-        context = self._entered.pop()
+        context = self._entered.contexts.pop()
         stack = _stacks.by_tag.pop(self.tag)
         if rest := [each for each in stack if each is not context]:  # all contexts are equal
             _stacks.by_tag[self.tag] = rest
@@ -257,7 +268,10 @@ class SplitContext:
         graphdef, flat = flattened(node, self._refs, with_paths=with_paths)
         if self.context is not None:
             if self.context.index_ref is not None:  # step 3
-                check_no_captives("update_context", self._refs, {*map(id, self.context.index_ref.values())}, (), [node])
+                here, inner = current_trace(), [*self.context.index_ref.values()]
+                own = {id(here), *(id(trace_of(item, here)) for item in inner)}  # traces: this one, and that of step 2
+                others = [item for item in self._refs if id(trace_of(item, here)) not in own]
+                check_no_captives("update_context", others, set(map(id, inner)), (), [node])
             graphdef = with_index_mapping(graphdef, self.context.mapping_to(self._refs))
         groups = group_leaves(flat, filters, exhaustive=True) if filters and with_paths else [flat]
         return (graphdef, *groups)

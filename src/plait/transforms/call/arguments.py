@@ -6,12 +6,13 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ...core.objects.attributes import holds_data
+from ...core.objects.attributes import has_data
 from ...core.objects.nodes import Static
 from ...core.objects.statics import static_key
 from ...errors import ArgumentError
 from ...words import describe_type
 from .names import parameter_names
+from .prefixes import is_graph_leaf
 
 
 def static_argument(transform: str, value: Any, name: str) -> Static:
@@ -20,7 +21,7 @@ def static_argument(transform: str, value: Any, name: str) -> Static:
     Raises:
         ArgumentError: it cannot be hashed, or it is a module or variable, whose values would be constants.
     """
-    if holds_data(value):
+    if any(map(is_graph_leaf, has_data(value))):
         raise ArgumentError(
             f"{transform}: Non-hashable static arguments are not supported, nor are modules and variables",
             at=f"argument {name}",

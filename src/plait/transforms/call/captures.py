@@ -16,6 +16,7 @@ import contextlib
 import contextvars
 import dis
 import functools
+import gc
 import inspect
 import operator
 import threading
@@ -118,15 +119,16 @@ def watch_captured_containers(f: Callable[..., Any], structure: Structure | None
 _UNSEEN: Any = object()
 _CALLED = (*FUNCTIONS, MethodType)
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque, MappingProxyType)
-# What leads to an object without naming it.
+# What leads to an object without naming it as an attribute or item.
 _OPAQUE = (weakref.ref, contextvars.ContextVar, threading.local, type(functools.cache(len)))
 _BY_SYNTAX = frozenset({"__call__", "__getitem__", "__getattr__"})  # what ``h(x)``, ``h[x]`` and ``h.x`` call
+_BY_TEXT = frozenset({"getattr", "vars", "attrgetter", "__dict__", "__getattribute__"})
 _NO_OBJECTS = frozenset({int, float, str, bool, type(None), BuiltinFunctionType})
 
 
 def _search(f: Any, structure: Structure | None) -> Iterator[tuple[str, Any]]:
     """The objects that a function, the methods of its arguments and the functions that they lead to read by a name;
-    ``_UNSEEN`` for those of further functions, and for what a search cannot see into."""
+    ``_UNSEEN`` for those of further functions."""
     found = [f] if structure is None else [f, *_functions_in(structure)]
     seen = set(map(_identity, found))
     for each in found:
@@ -192,16 +194,30 @@ def _leads(label: str, value: Any, names: frozenset[str]) -> Iterator[tuple[str,
                 yield label, each
         elif is_graph_leaf(each):
             yield label, each
-        elif isinstance(each, _OPAQUE):
-            yield label, _UNSEEN
         elif id(each) not in seen:
             seen.add(id(each))
+            if isinstance(each, _OPAQUE):
+                stack += [(label, item) for item in _led_to(each)]
+                continue
             if isinstance(each, _CONTAINERS):
                 if len(each) <= _LONGEST:
                     items = each.values() if isinstance(each, Mapping) else each
                     stack += [(label, item) for item in items]
             else:
                 stack += [(f"{label}.{name}", item) for name, item in _attributes(each, names)]
+
+
+def _led_to(value: Any) -> list[Any]:
+    """What a reference, a variable of a context or thread, or a function with a cache leads to now."""
+    if isinstance(value, weakref.ref):
+        return [value()]
+    if isinstance(value, contextvars.ContextVar):
+        return [value.get(None)]
+    if isinstance(value, threading.local):
+        return [vars(value)]
+    held = [each for cache in gc.get_referents(value) if type(cache) is dict for each in cache.values()]
+    links = [each for each in held if type(each).__name__ == "_lru_list_elem"]  # of a cache with a limit
+    return [value.__wrapped__, *held, *gc.get_referents(*links)]
 
 
 def _is_library(f: Any) -> bool:
@@ -218,7 +234,8 @@ def _attributes(value: Any, names: frozenset[str]) -> Iterator[tuple[str, Any]]:
             yield from ((name, scope[name]) for name in names & scope.keys())
     elif is_users(value):
         is_class = isinstance(value, type)
-        for name in names if is_class else names | _BY_SYNTAX:
+        by_syntax = () if is_class else _called_by_syntax(type(value))
+        for name in names.union(by_syntax):
             found = inspect.getattr_static(value, name, None)
             function: Any = found.fget if isinstance(found, property) else found
             if isinstance(found, MemberDescriptorType) and not is_class:
@@ -228,6 +245,12 @@ def _attributes(value: Any, names: frozenset[str]) -> Iterator[tuple[str, Any]]:
             elif found is not None:
                 is_method = isinstance(function, FunctionType) and not is_class
                 yield name, MethodType(function, value) if is_method else getattr(function, "__func__", function)
+
+
+@functools.lru_cache(maxsize=4096)
+def _called_by_syntax(cls: type) -> frozenset[str]:
+    """Which of the methods in ``_BY_SYNTAX`` a class has."""
+    return frozenset(name for name in _BY_SYNTAX if any(name in vars(base) for base in cls.__mro__))
 
 
 def _functions_in(structure: Structure) -> Iterator[Any]:
@@ -264,9 +287,9 @@ def _methods_of(root: GraphDef) -> tuple[Any, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def _names(code: CodeType) -> frozenset[str]:
-    """All names that code uses, also as strings, with the functions that are defined in it."""
+    """All names that code uses, also as strings where it calls ``getattr`` and the like, with the functions in it."""
     inner = [_names(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
-    texts = [constant for constant in code.co_consts if isinstance(constant, str) and constant.isidentifier()]
+    texts = () if _BY_TEXT.isdisjoint(code.co_names) else [each for each in code.co_consts if isinstance(each, str)]
     return frozenset([*code.co_names, *texts]).union(*inner)
 
 

@@ -3,6 +3,7 @@ ended, and what to do instead."""
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,8 @@ from .body import Body, guarded
 from .gather import Gathered, Structure
 from .names import ParameterNames, argument_name, is_name, name_in_code, parameter_names
 
+# Not every error after a donation is one about donated buffers: a callback may have raised.
+_DELETED = re.compile("(array|buffer) has been deleted", re.IGNORECASE)
 _NUMBERS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex, jax.ShapeDtypeStruct)
 
 # The options by which a transform leaves out an argument, given its number.
@@ -34,14 +37,17 @@ def explain(transform: str, f: Callable[..., Any], gathered: Gathered, error: Ex
     """If JAX refused a value of a call, raise an error that names it; not for an error of the user's function."""
     if isinstance(error, PlaitError):
         return
-    if _was_called(error):
-        if "deleted" in str(error):  # where nothing is traced, only an operation on the array is refused
-            explain_deleted(f, gathered)
-    elif isinstance(error, (ValueError, RuntimeError)):
+    if says_deleted(error):
         explain_deleted(f, gathered)
-    else:
+    elif not _was_called(error) and not isinstance(error, (ValueError, RuntimeError)):
         _explain_bad_values(error, f, gathered)
         _check_plain_arguments(transform, f, gathered, error)
+
+
+def says_deleted(error: BaseException) -> bool:
+    """Whether JAX raised it for an array that was donated to an earlier call."""
+    is_jax_s = isinstance(error, (RuntimeError, ValueError))
+    return is_jax_s and _DELETED.search(str(error).partition("\n")[0]) is not None
 
 
 def _check_plain_arguments(transform: str, f: Callable[..., Any], gathered: Gathered, error: Exception) -> None:

@@ -117,8 +117,7 @@ def _rebuilt(outcome: Outcome, gathered: Gathered, outputs: Any) -> Any:
         builder = Builder({} if arguments is not None else {**cache}, cache)
         for part in refilled:
             builder.build(*part)
-        objects = iter(returned)
-        plain = (at(outputs, address) for address in outcome.plain)
-        return output.unflatten(lambda *_: builder.build(*next(objects)), (), plain)
+        return [builder.build(*part) for part in returned]
 
-    return completed(write)
+    objects = iter(completed(write))
+    return output.unflatten(lambda *_: next(objects), (), [at(outputs, address) for address in outcome.plain])

@@ -348,7 +348,11 @@ def check_separate_buffers(f: Any, donated: Sequence[int], gathered: Gathered) -
         ArgumentError: names both paths.
     """
     values = gathered.values()
-    held = [(i, leaf) for i, value in enumerate([*values, *gathered.plain]) for leaf in jax.tree.leaves(value)]
+    held = [
+        (position, leaf)
+        for position, value in enumerate([*values, *gathered.plain])
+        for leaf in ([value] if isinstance(value, jax.Array) else jax.tree.leaves(value))
+    ]
     if len({id(leaf) for _, leaf in held}) == len(held):
         return
     first: dict[int, int] = {}
