@@ -346,10 +346,12 @@ INSTALLED = {
 
 @pytest.fixture(autouse=True)
 def forget_modules(monkeypatch):
-    call = plait.LayerNorm.__call__
+    before = dict(vars(plait.LayerNorm))
     known = {name: sys.modules.pop(name, None) for name in ("sched",)}
     yield
-    plait.LayerNorm.__call__ = call
+    plait.LayerNorm.__call__ = before["__call__"]
+    for name in vars(plait.LayerNorm).keys() - before.keys():
+        delattr(plait.LayerNorm, name)
     forget()
     sys.modules.update({name: module for name, module in known.items() if module is not None})
     monkeypatch.undo()
