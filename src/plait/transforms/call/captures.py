@@ -198,10 +198,9 @@ def _leads(label: str, value: Any, names: frozenset[str]) -> Iterator[tuple[str,
             seen.add(id(each))
             if isinstance(each, _OPAQUE):
                 stack += [(label, item) for item in _led_to(each)]
-                continue
-            if isinstance(each, _CONTAINERS):
+            elif isinstance(each, _CONTAINERS):
                 if len(each) <= _LONGEST:
-                    items = each.values() if isinstance(each, Mapping) else each
+                    items = [*(each.values() if isinstance(each, Mapping) else each)]  # at once: others may change it
                     stack += [(label, item) for item in items]
             else:
                 stack += [(f"{label}.{name}", item) for name, item in _attributes(each, names)]
@@ -234,8 +233,8 @@ def _attributes(value: Any, names: frozenset[str]) -> Iterator[tuple[str, Any]]:
             yield from ((name, scope[name]) for name in names & scope.keys())
     elif is_users(value):
         is_class = isinstance(value, type)
-        by_syntax = () if is_class else _called_by_syntax(type(value))
-        for name in names.union(by_syntax):
+        bases = () if is_class else type(value).__mro__
+        for name in names.union(name for name in _BY_SYNTAX if any(name in vars(base) for base in bases)):
             found = inspect.getattr_static(value, name, None)
             function: Any = found.fget if isinstance(found, property) else found
             if isinstance(found, MemberDescriptorType) and not is_class:
@@ -245,12 +244,6 @@ def _attributes(value: Any, names: frozenset[str]) -> Iterator[tuple[str, Any]]:
             elif found is not None:
                 is_method = isinstance(function, FunctionType) and not is_class
                 yield name, MethodType(function, value) if is_method else getattr(function, "__func__", function)
-
-
-@functools.lru_cache(maxsize=4096)
-def _called_by_syntax(cls: type) -> frozenset[str]:
-    """Which of the methods in ``_BY_SYNTAX`` a class has."""
-    return frozenset(name for name in _BY_SYNTAX if any(name in vars(base) for base in cls.__mro__))
 
 
 def _functions_in(structure: Structure) -> Iterator[Any]:
