@@ -57,6 +57,16 @@ def current_trace() -> Any:
     return trace_state.value
 
 
+def enclosing_traces() -> Iterator[Any]:
+    """The tokens of the current trace and of those around it, from the inside out."""
+    token = trace_state.value
+    trace = token() if token is not None else None
+    while trace is not None:
+        yield token
+        trace = getattr(trace, "parent_trace", None)
+        token = getattr(trace, "_weakref", None)
+
+
 def describe_trace(token: Any) -> str:
     """Describe a trace, for errors: ``top level`` or the kind of the trace."""
     if token is top_level_trace:

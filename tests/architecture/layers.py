@@ -11,7 +11,8 @@ FILES: dict[str, tuple[str, ...]] = {
         "whole_writes", "dependencies", "origins", "typing", "_compat", "_public",
     ),
     "core/objects": (
-        "clock", "named", "statics", "trace_guard", "filters", "repr", "settings", "variable_metadata",
+        "clock", "named", "statics", "foreign_reads", "plain_holders", "trace_guard", "filters", "repr", "settings",
+        "variable_metadata",
         "cells", "layer_cells", "operators", "lost_writes", "metadata_methods", "variables", "variable_kinds",
         "variable_names", "node_info", "nodes", "layers_once",
         "node_predicates", "visit", "same_leaf", "nesting", "state", "state_functions", "pure_dicts", "attributes",
@@ -32,7 +33,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "core": (),
     "transforms/call": (
         "names", "prefixes", "aliasing", "policy", "gather", "arguments", "outcome", "enter", "functions", "captures",
-        "guards", "leave", "loop_rules", "body", "refused", "write_back", "traces", "call",
+        "guards", "leave", "kept", "loop_rules", "body", "refused", "write_back", "traces", "call",
     ),
     "transforms/stored": (
         "codes", "values", "descriptions", "sources", "environment", "folder", "forms", "outside", "names",

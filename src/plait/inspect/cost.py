@@ -11,7 +11,7 @@ from ..core.tools.module_names import module_places, name_of_key
 from ..core.tools.unrolled_loops import only_looked_at
 from ..errors import ArgumentError
 from ..paths import Path, format_path
-from ..transforms.call.captures import captured_objects
+from ..transforms.call.captures import named_captures
 from ..transforms.call.functions import check_function
 from ..transforms.call.gather import gather
 from ..transforms.jit.function import jit
@@ -181,7 +181,7 @@ def cost(f: Callable[..., Any], /, *args: Any, compile: bool = True, **kwargs: A
         lowered = jitted.lower(*args, **kwargs)
     stage = getattr(lowered, "_stage", lowered)
     gathered = gather((args, kwargs))
-    places = module_places(gathered.roots, lambda: gathered.structure.labels(f)[0], lambda: captured_objects(f))
+    places = module_places(gathered.roots, lambda: gathered.structure.labels(f)[0], lambda: named_captures(f))
     if not compile:
         return report_of(stage, places)
     compiled = stage.compile()

@@ -195,13 +195,14 @@ def pmap(
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = positional(f, args, kwargs)
         args = with_statics("pmap", f, args, static_broadcasted_argnums)
-        call = prefixed_call("pmap", f, args, kwargs, axes, crossing, axis_metadata=transform_metadata)
+        rules: Any = {"axis_metadata": transform_metadata, "captured": warn_about_captures}
+        call = prefixed_call("pmap", f, args, kwargs, axes, crossing, **rules)
         _check_devices(check_axes(call, axis_size), call, devices, backend)
         body, *inputs = call.donating(donated)
-        if body not in mapped_functions:  # JAX recompiles for a different function object, even if equal
-            warn_about_captures(f, "pmap")
-            mapped_functions[body] = _mapped(body, donated, options)
-        return call.finish(*call.run(mapped_functions[body], *inputs))
+        key = body.key
+        if key not in mapped_functions:  # JAX recompiles for a different function object
+            mapped_functions[key] = _mapped(body, donated, options)
+        return call.finish(*call.run(mapped_functions[key], *inputs))
 
     return wrapper
 

@@ -13,7 +13,6 @@ from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from ..errors import ArgumentError, ArgumentTypeError
 from ..words import describe_type
-from .call.body import guarded
 from .call.enter import Entered, rebuild
 from .call.functions import RuledFunction, check_function, curried
 from .call.gather import gather
@@ -180,7 +179,7 @@ class CustomVjp(_Custom):
 
             def run(entered: Entered) -> Any:
                 given = _mark(call, entered, inputs) if self._symbolic else call.arguments(entered)
-                out, kept = self._pair(guarded(fwd, *given), "(out, residuals)")
+                out, kept = self._pair(call.guarded(fwd, *given), "(out, residuals)")
                 _unmark(entered)
                 residuals.append(gather(kept))
                 return out
@@ -198,12 +197,12 @@ class CustomVjp(_Custom):
             if not self._symbolic:
                 cotangents = jax.tree_util.tree_map(_instantiated, cotangents)
             if call.body.structural:
-                returned = guarded(bwd, *fixed, residuals, call.cotangents_as_states(outcome, cotangents))
+                returned = call.guarded(bwd, *fixed, residuals, call.cotangents_as_states(outcome, cotangents))
             else:
                 out_g = cotangents_as_objects(outcome, cotangents)
                 wanted = "updates_g" in inspect.signature(bwd).parameters
                 options = {"updates_g": call.cotangents_of_updates(outcome, cotangents)} if wanted else {}
-                returned = guarded(bwd, *fixed, residuals, out_g, **options)
+                returned = call.guarded(bwd, *fixed, residuals, out_g, **options)
             return (call.tangents_by_label(returned),)
 
         rule = jax.custom_vjp(pure)
@@ -238,7 +237,7 @@ class CustomJvp(_Custom):
 
             def run(entered: Entered) -> Any:
                 fixed, differentiable = call.parted(call.arguments(entered))
-                out, tangent = self._pair(guarded(jvp, *fixed, differentiable, slopes), "(out, tangent)")
+                out, tangent = self._pair(call.guarded(jvp, *fixed, differentiable, slopes), "(out, tangent)")
                 inside.extend((entered, tangent))
                 return out
 

@@ -17,12 +17,13 @@ import jax
 
 from ..core.graph.graphdef import VariableDef
 from ..core.graph.unflatten import Builder, own_variables
+from ..core.objects.foreign_reads import open_records, reopened
 from ..core.objects.named import Sentinel
 from ..core.objects.nodes import Static
 from ..core.objects.state import State
 from ..errors import ArgumentError, ArgumentTypeError
 from ..words import describe_type
-from .call.body import reveal
+from .call.body import guarded, reveal
 from .call.call import Call
 from .call.enter import Entered, rebuild
 from .call.gather import Structure
@@ -52,6 +53,7 @@ class RuleCall:
         free: which of the inputs are differentiable.
         fixed: the positions in ``nondiff_argnums`` that are integers.
         outcome: the outcome of the function or of its rule, whichever finished first.
+        records: the records of foreign reads that were open when the function was called.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class RuleCall:
         ports = (*self.body.value_ports, *self.body.plain_ports)
         self.free = [self.body.ports[port] is DIFFERENTIATED for port in ports]
         self.outcome: Outcome | None = None
+        self.records = open_records()
         values = call.gathered.values()
         self.shapes = shapes_of(values)
         self.inputs: Any = dict(zip(self.labels, [*values, *call.gathered.plain], strict=True))
@@ -112,6 +115,11 @@ class RuleCall:
                 do="call the function itself in the rule, and return what it returns",
             )
         return outputs[self.body.ports.index(OUT)], outcome
+
+    def guarded(self, rule: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a rule, whose foreign reads enter the records that were open when the function was called."""
+        with reopened(self.records):
+            return guarded(rule, *args, **kwargs)
 
     def arguments(self, entered: Entered) -> list[Any]:
         """The arguments for the function."""

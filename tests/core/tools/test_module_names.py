@@ -274,8 +274,8 @@ def test_several_captured_models_are_told_apart():
 def test_a_captured_model_costs_nothing_per_step_and_changes_no_program(monkeypatch):
     """The names are looked for while a program is traced, and never again."""
     model, x, asked = Net(), jnp.ones((2, 4)), []
-    find = body.captured_objects
-    monkeypatch.setattr(body, "captured_objects", lambda f: asked.append(f) or find(f))
+    find = body.named_captures
+    monkeypatch.setattr(body, "named_captures", lambda f: asked.append(f) or find(f))
     step = nnx.jit(lambda x: model(x))
     with pytest.warns(nnx.errors.CapturedModelWarning):
         step(x)

@@ -3,7 +3,6 @@
 import collections
 import contextvars
 import functools
-import itertools
 import re
 import threading
 import types
@@ -15,8 +14,9 @@ import jax.numpy as jnp
 import pytest
 
 import plait
+from plait.core.objects.plain_holders import plain_containers
 from plait.errors import CapturedModelWarning, TraceContextError
-from plait.transforms.call.captures import _containers
+from plait.transforms.call import kept
 
 GLOBAL_MODEL = plait.Dict(weight=plait.Param(jnp.ones(2)))
 
@@ -161,7 +161,8 @@ def test_containers_of_a_captured_model_with_cycles_are_watched_once():
     """Each container comes once, however many ways lead to it."""
     model = model_with_containers()
     model.net.layers[0].above, model.me = model.net, model
-    found = [held.container for held in itertools.islice(_containers(model), 10)]
+    own = {id(node) for _, node in plait.iter_graph(model)}
+    found = [container for container, node in plain_containers(None) if id(node) in own]
     containers = [model.net.layers, model.net.heads, model.net.heads["deep"]]
     assert sorted(map(id, found)) == sorted(map(id, containers))
     with pytest.raises(TraceContextError, match=r"at +model\."):
@@ -246,7 +247,7 @@ EAGER = {
 @pytest.mark.parametrize("way", indirect_ways())
 @pytest.mark.parametrize("transform", EAGER)
 def test_a_model_that_is_reached_indirectly_has_its_current_values(transform, way):
-    """U27: JAX keeps the trace of an equal function; one that may lead to a model is never equal."""
+    """U27: JAX keeps the trace of an equal function; one that has read a model is forgotten."""
     f = indirect_ways()[way]
     for value in (1.0, 2.0, 1.0):
         BOX.w[...] = value
@@ -299,3 +300,69 @@ def test_a_cache_with_a_limit_leads_to_what_it_holds():
     for value in (1.0, 2.0):
         BOX.w[...] = value
         assert float(plait.remat(f)(jnp.float32(3))) == 3 * value
+
+
+def test_an_old_body_that_something_holds_is_not_used_again(monkeypatch):
+    """U27: a debugger or a kept exception may hold what JAX was given; JAX would find its trace by equality."""
+    model, held, scan = Box(), [], jax.lax.scan
+    monkeypatch.setattr(jax.lax, "scan", lambda f, *args, **options: held.append(f) or scan(f, *args, **options))
+
+    def body(carry, x):
+        return carry + model.w[...] * x, None
+
+    for value in (1.0, 5.0):
+        model.w[...] = value
+        assert float(plait.scan(body)(jnp.float32(0), jnp.ones(1))[0]) == value
+    assert held[0] != held[1]
+
+
+def test_a_rule_that_reads_a_model_later_counts_for_the_function_around_it():
+    """U27: the backward rule runs after the body of the loop was traced."""
+    model = Box()
+
+    @plait.custom_vjp
+    def f(x):
+        return x * 1.0
+
+    f.defvjp(lambda x: (f(x), None), lambda _, g: (g[1] * model.w[...],))
+
+    def body(i, x):
+        return f(x)
+
+    for value in (1.0, 5.0):
+        model.w[...] = value
+        assert float(jax.grad(lambda x: plait.fori_loop(0, 1, body, x))(1.0)) == value
+
+
+def test_of_one_function_so_many_structures_are_kept_and_no_more():
+    """U27: a module-level function lives as long as the program."""
+
+    def f(settings, x):
+        return x * settings.rate
+
+    for rate in range(kept.MOST + 10):
+        plait.remat(f)(plait.Dict(rate=rate), jnp.float32(1))
+    assert len(kept._kept[f]) == kept.MOST
+
+
+def test_an_object_of_a_trace_inside_the_function_is_not_captured():
+    """U27: a model made under one of JAX's own transforms, and read under another inside of that."""
+
+    @plait.jit
+    def f(x):
+        def inner(x):
+            box = plait.Dict(w=plait.Param(x))
+            return jax.grad(lambda y: y * box.w[...])(x)
+
+        return jax.vmap(inner)(x)
+
+    assert f(jnp.ones(2)).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_a_captured_model_counts_when_it_is_read(used):
+    """U27: a closure that holds a model without using it is no reason for a warning."""
+    model = Box()
+    f = plait.jit(lambda x: x * model.w[...] if used else x * (1 if model is not None else 2))
+    with pytest.warns(CapturedModelWarning) if used else warnings.catch_warnings():
+        f(jnp.float32(1))

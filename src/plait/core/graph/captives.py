@@ -14,15 +14,11 @@ from .locate import describe_place, path_within
 from .refills import trace_of
 
 
-def check_no_captives(
-    name: str, objects: Iterable[Any], known: Collection[int], captured: Collection[int], roots: Sequence[Any]
-) -> None:
-    """Raise if one of the objects that leave a function was neither created in it nor passed to it.
+def check_no_captives(name: str, objects: Iterable[Any], known: Collection[int], roots: Sequence[Any]) -> None:
+    """Raise if one of the objects that leave a function belongs to another trace and was not passed to it.
 
     Args:
         known: the ids of what was passed to it.
-        captured: the ids of what it is known to capture. Without them, an object of the same trace may be a captive
-            that is not found.
         roots: what leaves the function, for the path.
 
     Raises:
@@ -31,7 +27,7 @@ def check_no_captives(
     here = current_trace()
     for item in objects:
         trace = trace_of(item, here)
-        if id(item) not in known and (trace is not here or id(item) in captured):
+        if trace is not here and id(item) not in known:
             path = path_within([*roots], item)
             raise ArgumentError(
                 f"{name} cannot return an object that the function captured from outside",

@@ -19,8 +19,11 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..._compat import top_level_trace, trace_state
 from ..objects.clock import Stamp, clock
+from ..objects.foreign_reads import note_reads
 from ..objects.nodes import Kind, kind_of, pytree_impl
+from ..objects.pytree import Pytree
 from ..objects.variables import Variable
 from .flatten import Walk
 from .graphdef import GraphDef, Link, path_of
@@ -120,6 +123,8 @@ class CachedWalk:
 
     def raw_values(self) -> list[Any]:
         """The raw value of each leaf."""
+        if trace_state.value is not top_level_trace:
+            note_reads(self.cells)
         return [cell.raw for cell in self.cells]
 
 
@@ -163,6 +168,8 @@ def find_walk(roots: tuple[Any, ...], names: Callable[[], Sequence[str]] | None 
         SharingError: a layer of a stack is in the roots twice.
     """
     first = roots[0]
+    if trace_state.value is not top_level_trace:
+        note_reads([root._info for root in roots if isinstance(root, Pytree)])
     kept = getattr(first, "_walks", None)
     key = tuple(map(id, roots[1:]))
     if kept is not None:

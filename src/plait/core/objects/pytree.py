@@ -56,6 +56,7 @@ from .nodes import (
     register_graph_node_type,
     updated_in_place,
 )
+from .plain_holders import PLAIN, note_holder
 from .repr import render_object
 from .statics import HashableMapping, same_static
 from .trace_guard import check_trace, path_of, raise_foreign_trace
@@ -147,6 +148,7 @@ class Pytree:
             known = status = DATA
         if kind is list or kind is tuple or kind is dict:
             check_no_marks_inside(value, name, type(self))
+            note_holder(self)
         if known is STATIC or known == STATIC:
             check_static(value, name, type(self))
         if before is _MISSING and name in RESERVED:
@@ -229,6 +231,8 @@ class Pytree:
 
     def _graph_init(self, children: Iterable[tuple[str, Any]]) -> None:
         self.__dict__.update(children)
+        if not PLAIN.isdisjoint(map(type, self.__dict__.values())):
+            note_holder(self)
         self._info.mark_rebuilt()
 
     # As a JAX pytree (rule G63) ---------------------------------------------------------------------------------------
@@ -275,6 +279,8 @@ class Pytree:
         for name, child in zip(aux.names, children, strict=True):
             attributes[name] = show_static(child)
         attributes.update(aux.static._items)
+        if not PLAIN.isdisjoint(map(type, attributes.values())):
+            note_holder(node)
         return node
 
     # Copies and text --------------------------------------------------------------------------------------------------
@@ -289,7 +295,9 @@ class Pytree:
         return copyreg.__newobj__, (type(self),), to_named(self.__getstate__())  # type: ignore[attr-defined]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(from_named(state["attributes"]))
+        self.__dict__.update(attributes := from_named(state["attributes"]))
+        if not PLAIN.isdisjoint(map(type, attributes.values())):
+            note_holder(self)
         info = own_info(self)
         info.marks = state["marks"]
         mark_changed(info)

@@ -37,6 +37,7 @@ from .cells import (
     store_part,
 )
 from .clock import DETACHED, mark_changed
+from .foreign_reads import note_read, note_reads
 from .lost_writes import LentCell, latest_flatten, note_write
 from .metadata_methods import _MISSING, MetadataMethods, joined_with_box, refuse_hijax, tidied
 from .named import from_named, to_named
@@ -95,6 +96,8 @@ def _flatten_without_keys(variable: Variable[Any]) -> Any:
     trace = trace_state.value
     if trace is not top_level_trace:
         latest_flatten.trace = trace
+        if cell.trace is not trace:
+            note_read(cell, cell.trace)
     metadata = cell.metadata
     return (cell.raw,), PLAIN_METADATA_KEY if metadata is PLAIN_METADATA else HashableMapping(metadata)
 
@@ -135,6 +138,8 @@ def make_variables(kinds: Iterable[type[Any]], raws: Iterable[Any], metadata: It
 def copied_cells(kinds: Iterable[type[Any]], cells: Iterable[Cell], version: int = 0) -> list[Any]:
     """``Variable.copy`` for many at once: new variables of these classes with the contents of the cells."""
     trace, plain = trace_state.value, PLAIN_METADATA
+    if trace is not top_level_trace:
+        note_reads(cells := [*cells])
     variables = [*map(_new, kinds)]
     for variable, source in zip(variables, cells, strict=True):
         cell = Cell()
@@ -234,7 +239,10 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
 
     def get_raw_value(self) -> A:
         """The stored value, without hooks."""
-        return self._cell.raw
+        cell = self._cell
+        if cell.trace is not trace_state.value:
+            note_read(cell, cell.trace)
+        return cell.raw
 
     def set_raw_value(self, value: A) -> None:
         """Store a value, without hooks; with ``ref=True`` it is written through the reference.
@@ -259,6 +267,8 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
             index: the part to read: an array index, or a key of a dict, list or tuple value; ``...`` means everything.
         """
         cell = self._cell
+        if cell.trace is not trace_state.value:
+            note_read(cell, cell.trace)
         value = cell.raw
         if cell.metadata is not PLAIN_METADATA and has_ref(cell):
             value = value[... if index is _MISSING else index]
@@ -353,6 +363,8 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
             return cell.metadata[name]
         if name == "sharding_names" and "out_sharding" in cell.metadata:
             return self.get_metadata(name)
+        if cell.trace is not trace_state.value:
+            note_read(cell, cell.trace)
         try:
             return getattr(cell.raw, name)
         except AttributeError:
@@ -403,6 +415,8 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
     def copy(self, value: Any = _MISSING, **updates: Any) -> Variable[A]:
         """A new variable of the same class, optionally with a new value and changed metadata; hooks do not run."""
         cell = self._cell
+        if cell.trace is not trace_state.value:
+            note_read(cell, cell.trace)
         metadata = cell.metadata
         if updates:
             metadata = {**metadata, **tidied(updates)}
@@ -449,6 +463,8 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
             TraceContextError: this variable belongs to a different trace, and has no reference to write through.
         """
         cell, source = self._cell, leaf._cell
+        if source.trace is not trace_state.value:
+            note_read(source, source.trace)
         if cell.trace is not trace_state.value and not has_ref(cell):
             raise_foreign_trace(cell.trace, self, "change the value of")
         metadata = cell.metadata

@@ -25,6 +25,7 @@ import numpy as np
 
 from ...core.graph.axes import drop_axis, has_axis_metadata, put_axis
 from ...core.graph.flatten import path_of
+from ...core.objects.foreign_reads import recording
 from ...core.objects.named import Sentinel
 from ...core.objects.nodes import Static
 from ...core.objects.sowing import shared_by_all, sows
@@ -33,9 +34,10 @@ from ...core.objects.visit import iter_graph_nodes
 from ...core.tools.module_names import is_naming, iteration, modules_named
 from ...errors import ArgumentError, AxisNameMismatchError
 from .aliasing import Treatment, check_aliasing
-from .captures import captured_objects, watch_captured_containers
+from .captures import containers_watched, named_captures
 from .enter import Entered
 from .gather import Parts, Structure, gather
+from .kept import forget
 from .leave import Left
 from .loop_rules import Loop, new_variable_error, warn_of_dropped
 from .names import joined
@@ -46,9 +48,10 @@ from .prefixes import Carry, Prefix, is_graph_leaf
 OWN: Any = Sentinel(__name__, "OWN", "its own port")
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class Body:
-    """One function, for arguments of one structure. Bodies of equal structure are equal, so that JAX's caches work.
+    """One function, for arguments of one structure. It equals itself alone, so that JAX, which keeps traces by the
+    function, keeps none that plait has forgotten; ``key`` compares two of them.
 
     Attributes:
         name: the transform, for errors.
@@ -67,6 +70,8 @@ class Body:
         returns_inputs: whether an input variable may be returned with a different prefix; it then leaves by its input
             port.
         check_output: a check of the function's output that runs first.
+        captured: called with the function and the name of the transform once it has read objects of another trace, for
+            a transform whose program outlives the call; others forget what they have kept for the body.
     """
 
     name: str
@@ -85,6 +90,12 @@ class Body:
     all_values: bool = False
     returns_inputs: bool = False
     check_output: Callable[[Any], Any] | None = None
+    captured: Callable[[Any, str, Mapping[int, Any]], None] | None = None
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """All of it but the function: what two bodies of one function are compared by."""
+        return tuple([getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "f"])
 
     def __call__(
         self, inputs: Sequence[Sequence[Any]], run: Callable[[Entered], Any] | None = None
@@ -133,12 +144,15 @@ class Body:
             if run is not None:
                 return run(entered)
             f, named = self.f(), {key: reveal(value) for key, value in kwargs.items()}
-            with watch_captured_containers(f, self.structure) as entered.captured:
-                return f(*map(reveal, args), **named)
+            with recording(lambda: forget(self.f(), self)) as found, containers_watched():
+                out = f(*map(reveal, args), **named)
+                if found and self.captured is not None:
+                    self.captured(f, self.name, found)
+            return out
 
     def _names(self, entered: Entered) -> contextlib.AbstractContextManager[None]:
         """Names the modules of the arguments, and of a program those that its function captures."""
-        captured = (lambda: captured_objects(self.f())) if self.name == "jit" else dict
+        captured = (lambda: named_captures(self.f())) if self.name == "jit" else dict
         return modules_named(entered.roots, self.names, captured)
 
     def _sharing(self, entered: Entered) -> contextlib.AbstractContextManager[None]:
@@ -394,7 +408,7 @@ def _check_output_axis(name: str, axis: Any, value: Any) -> None:
 
 def guarded(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a function of the user's that comes with another, such as a rule."""
-    with watch_captured_containers(f):
+    with containers_watched():
         return f(*args, **kwargs)
 
 

@@ -34,15 +34,15 @@ from ...core.objects.named import Sentinel
 from ...core.objects.statics import HashableMapping
 from ...core.tools.method_observers import is_observing
 from ...core.tools.module_names import is_naming, iterations_counted, scope_of_arguments
-from ...errors import ArgumentTypeError, StaticValueError
+from ...errors import ArgumentTypeError
 from .aliasing import Treatment, check_aliasing
 from .arguments import positional
 from .body import Body, describe_address
-from .captures import captures_objects
 from .enter import Entered
 from .functions import FUNCTIONS, RuledFunction
 from .gather import Gathered, gather
 from .guards import check_writable
+from .kept import keep
 from .outcome import Address, Outcome
 from .policy import STRUCTURE, Crossing
 from .prefixes import FilterMapping, NodePrefix, Prefix, choose, values_in
@@ -143,20 +143,12 @@ class Call:
         return describe_address(self.body, outcome, Address(port, place))
 
     def kept(self, key: Hashable, make: Callable[[Body], T]) -> T:
-        """The function that a transform creates for the body, cached for equal bodies, so that JAX traces and compiles
-        once.
-
-        It is not cached for a function that captures modules, whose values may change, nor while outputs are captured.
-        """
-        if not isinstance(self.f, FUNCTIONS) or is_observing() or captures_objects(self.f, self.body.structure):
+        """The function that a transform creates for the body, kept for equal bodies, so that JAX traces and compiles
+        once; not while outputs are captured."""
+        if not isinstance(self.f, FUNCTIONS) or is_observing():
             return make(self.body)
-        try:
-            kept = _kept.setdefault(self.f, {})
-            entry = self.body, key, self.f.rule_number if isinstance(self.f, RuledFunction) else 0
-            found = kept.get(entry)
-            return found if found is not None else kept.setdefault(entry, make(self.body))
-        except (StaticValueError, TypeError):  # a part of the key cannot be hashed
-            return make(self.body)
+        rule = self.f.rule_number if isinstance(self.f, RuledFunction) else 0
+        return keep(self.f, self.body, (self.body.key, key, rule), make)
 
     def run(
         self,
@@ -286,11 +278,6 @@ def _objects_of_frame(variables: Mapping[str, Any]) -> tuple[bool, Sequence[Any]
 
 
 crossings.append(_objects_of_frame)
-
-
-# ``Call.kept`` adds entries; they are removed when the function dies. The entries keep alive only structures, which
-# reference no object, and functions of arrays that reference the user's function weakly.
-_kept: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
 
 
 class Strong:

@@ -25,16 +25,14 @@ class Entered:
         roots: the private objects.
         index_ref: outer index → private object.
         values: the traced values of the objects.
-        captured: objects that the function has from elsewhere, as far as can be detected.
     """
 
-    __slots__ = ("captured", "index_ref", "roots", "structure", "tree", "values")
+    __slots__ = ("index_ref", "roots", "structure", "tree", "values")
 
     def __init__(
         self, structure: Structure, values: Sequence[Any], plain: Sequence[Any], known: Mapping[int, Any] | None = None
     ) -> None:
         self.structure = structure
-        self.captured: Sequence[Any] = ()
         self.values = list(values)
         self.index_ref: dict[int, Any] = dict(known or {})
         builder, roots = Builder(self.index_ref), []

@@ -15,7 +15,6 @@ from ...core.objects.layer_cells import origin_of
 from ...core.objects.nodes import jax_key_to_key
 from ...core.objects.statics import HashableMapping
 from ...core.objects.variables import Variable
-from ...core.objects.visit import children_if_any, visit
 from ...errors import ArgumentError
 from ...paths import format_path
 from .enter import Entered
@@ -60,10 +59,8 @@ class Left:
         self._known = {id(variable): i for i, variable in enumerate(self.variables) if variable is not None}
         self.raws = [leaf._cell.raw if isinstance(leaf, Variable) else leaf for leaf in walk.leaves]
         if self.arguments is not None or self.output.roots:
-            # Where nothing is traced, as in a rule at the top level, captives have the current trace.
-            captured = {id(place.value) for root in entered.captured for place in visit(root, children=children_if_any)}
             known = set(map(id, entered.index_ref.values()))
-            check_no_captives(name, walk.refs, known, captured, [*entered.roots, out])
+            check_no_captives(name, walk.refs, known, [*entered.roots, out])
         if not structural:
             self._check_no_inputs(name, labels)
         has_attributes = any(variable is None for variable in self.variables)  # `in` would use ==

@@ -328,10 +328,9 @@ class JittedFunction:
         )
         compiled = self.compiled.get(key)
         if compiled is None:
-            if not self.compiled:
-                warn_about_captures(self.f, "jit")
             if self.shardings is None:
-                call = Call("jit", self.f, args, kwargs, crossing=self.crossing, returns_inputs=True)
+                rules: Any = {"returns_inputs": True, "captured": warn_about_captures}
+                call = Call("jit", self.f, args, kwargs, crossing=self.crossing, **rules)
             else:
                 call = self.shardings.call(self.f, args, kwargs)
             make = Compiled if self.programs is None else self.programs.compiled

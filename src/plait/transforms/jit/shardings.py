@@ -19,6 +19,7 @@ from ...core.objects.nodes import Static
 from ...errors import ArgumentError
 from ..call.body import Body, describe_address
 from ..call.call import Call, prefixes_of
+from ..call.captures import warn_about_captures
 from ..call.gather import Gathered
 from ..call.outcome import Address, Outcome
 from ..call.policy import Crossing
@@ -55,7 +56,8 @@ class Shardings:
                 do="pass them by position",
             )
         ins = Prefix.of("jit", "in_shardings", self._aligned(args), updates=self.crossing.updates)
-        call = Call("jit", f, args, ins=ins, outs=self.outs, crossing=self.crossing, returns_inputs=True)
+        rules: Any = {"returns_inputs": True, "captured": warn_about_captures}
+        call = Call("jit", f, args, ins=ins, outs=self.outs, crossing=self.crossing, **rules)
         for place, sharding, value in call.labelled():
             check_layout("in_shardings", lambda place=place: place, value, sharding)
         return call
