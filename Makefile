@@ -6,6 +6,12 @@ BIN    := $(VENV)/bin
 UV     := $(shell command -v uv 2>/dev/null)
 DEMO_EXTRAS := demo tensorflow onnx
 
+# JAX 0.11 and later need Python 3.12, so Python 3.11 has the oldest set of versions, and newer Pythons the newest.
+OLDEST_OR_NEWEST := import sys; print("" if sys.version_info < (3, 12) else "-newest")
+SET := $(shell { $(BIN)/python -c '$(OLDEST_OR_NEWEST)' || $(PYTHON) -c '$(OLDEST_OR_NEWEST)'; } 2>/dev/null)
+LOCK      := requirements$(SET).lock
+DEMO_LOCK := requirements-demo$(SET).lock
+
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export UV_HTTP_TIMEOUT ?= 300
 export UV_NATIVE_TLS ?= 1
@@ -22,7 +28,7 @@ SEED   ?= 0
 ON_NEWEST := formats/test_saved_model.py formats/test_stablehlo.py orbax/test_conversion.py tensorflow test_saving.py
 ON_JAX_NIGHTLY := core transforms nn partitioning training compat checkpoint inspect conformance laws
 
-.PHONY: help demo test slow again long browser chromium torch older newest downstream jax-nightly laws differential faults optimized nightly lint types lock bench fuzz mutate reference docs notes check clean
+.PHONY: help demo test slow again long browser chromium torch older newest newest-slow downstream jax-nightly laws differential faults optimized nightly lint types lock bench fuzz mutate reference docs notes check clean
 .NOTPARALLEL:
 
 help:
@@ -34,7 +40,8 @@ help:
 	@echo 'make browser    the tests of pages, in Chromium, which it installs as root with apt-get'
 	@echo 'make torch      adds PyTorch, so that the tests that compare with it run too'
 	@echo 'make older      SavedModels for older releases of TensorFlow, run by them'
-	@echo 'make newest     exports with the newest JAX, on a newer Python: make newest NEWER=python3.13'
+	@echo 'make newest     the tests of make test with the newest JAX, on a newer Python: make newest NEWER=python3.13'
+	@echo 'make newest-slow  the tests of make slow with it, and the exports as XLA compiles for users'
 	@echo 'make downstream  published packages with plait in the place of flax.nnx; beside Flax, number by number'
 	@echo 'make jax-nightly  the tests that need JAX alone, with the newest build of it: make jax-nightly NEWER=python3.13'
 	@echo 'make lint       ruff: rules and formatting'
@@ -44,7 +51,7 @@ help:
 	@echo 'make differential  drawn programs on Flax and on plait, compared: make differential N=20000 SEED=0'
 	@echo 'make faults     runs that are killed 100 times'
 	@echo 'make optimized  the tests of make test and make slow, as XLA compiles for users'
-	@echo 'make nightly    what make check leaves out: long, older, newest, laws, differential, faults, optimized'
+	@echo 'make nightly    what make check leaves out: long, older, newest-slow, laws, differential, faults, optimized'
 	@echo 'make fuzz       the laws, with many more examples'
 	@echo 'make mutate     plants faults and counts those that the tests notice: make mutate AREA=core N=60 SEED=0'
 	@echo 'make bench      the benchmarks'
@@ -88,7 +95,11 @@ older: $(VENV)/dev.stamp $(OLDER_TENSORFLOW:%=$(VENV)/tensorflow-%/stamp)
 	PLAIT_TESTS_OPTIMIZE=1 PLAIT_OLDER_TENSORFLOW="$(OLDER_TENSORFLOW:%=$(abspath $(VENV))/tensorflow-%/bin/python)" \
 	  $(BIN)/python -m pytest -q tests/export/tensorflow/test_readers.py
 
-newest: $(NEWEST)/stamp
+newest:
+	$(MAKE) test VENV=$(NEWEST) PYTHON=$(NEWER)
+
+newest-slow:
+	$(MAKE) slow VENV=$(NEWEST) PYTHON=$(NEWER)
 	PLAIT_TESTS_OPTIMIZE=1 $(NEWEST)/bin/python -m pytest -q $(addprefix tests/export/,$(ON_NEWEST))
 
 downstream: $(VENV)/dev.stamp $(DOWNSTREAM)/stamp
@@ -124,7 +135,7 @@ optimized: $(VENV)/dev.stamp
 faults: $(VENV)/dev.stamp
 	PLAIT_FAULTS=100 HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q -n 2 --timeout=0 tests/faults
 
-nightly: long older newest laws differential faults optimized
+nightly: long older newest-slow laws differential faults optimized
 
 mutate: $(VENV)/dev.stamp
 	$(BIN)/python -m mutants $(AREA) -n $(N) --seed $(SEED)
@@ -145,15 +156,17 @@ notes: $(VENV)/dev.stamp
 # plait is built without isolation, so what pyproject.toml needs for that is in the locks too.
 BUILD_REQUIRES := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")
 define compile
-$(BIN)/python -c '$(BUILD_REQUIRES)' | $(UV) pip compile pyproject.toml - $(2:%=--extra %) $(3) $(if $(UPGRADE),--upgrade) \
-  --generate-hashes --universal --python-version 3.11 --fork-strategy fewest --no-emit-index-url --no-emit-find-links \
+$(BIN)/python -c '$(BUILD_REQUIRES)' | $(UV) pip compile pyproject.toml - $(3:%=--extra %) $(4) $(if $(UPGRADE),--upgrade) \
+  --generate-hashes --universal --python-version $(2) --fork-strategy fewest --no-emit-index-url --no-emit-find-links \
   --no-annotate --no-header --quiet --output-file $(1)
 endef
 
 lock: | $(BIN)/python
 	@test -n "$(UV)" || { echo 'make lock needs uv: $(PYTHON) -m pip install uv'; exit 1; }
-	$(call compile,requirements.lock,dev)
-	$(call compile,requirements-demo.lock,$(DEMO_EXTRAS),--constraint requirements.lock)
+	$(call compile,requirements.lock,3.11,dev)
+	$(call compile,requirements-demo.lock,3.11,$(DEMO_EXTRAS),--constraint requirements.lock)
+	$(call compile,requirements-newest.lock,3.12,dev)
+	$(call compile,requirements-demo-newest.lock,3.12,$(DEMO_EXTRAS),--constraint requirements-newest.lock)
 
 clean:
 	rm -rf $(VENV) $(NEWEST) $(DOWNSTREAM) $(JAX_NIGHTLY) build dist runs site .pytest_cache .ruff_cache .hypothesis
@@ -177,12 +190,12 @@ $(call install,--no-deps --no-build-isolation --editable .)
 endef
 
 # `make demo` installs little, at the same versions that the tests use.
-$(VENV)/demo.stamp: pyproject.toml requirements-demo.lock | $(BIN)/python
-	$(call install_locked,requirements-demo.lock)
+$(VENV)/demo.stamp: pyproject.toml $(DEMO_LOCK) | $(BIN)/python
+	$(call install_locked,$(DEMO_LOCK))
 	@touch $@
 
-$(VENV)/dev.stamp: pyproject.toml requirements.lock | $(BIN)/python
-	$(call install_locked,requirements.lock)
+$(VENV)/dev.stamp: pyproject.toml $(LOCK) | $(BIN)/python
+	$(call install_locked,$(LOCK))
 	@touch $(VENV)/demo.stamp $@
 
 # pip, not uv: it takes the CPU build where the machine's configuration names one.
@@ -204,13 +217,6 @@ $(DOWNSTREAM)/stamp: pyproject.toml $(wildcard tests/downstream/*.txt) | $(BIN)/
 	  --requirement tests/downstream/requirements.txt --editable . absl-py beartype 'pytest>=8.3'
 	$(DOWNSTREAM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 	  --requirement tests/downstream/without_dependencies.txt
-	@touch $@
-
-# No lock here: the newest release of everything. jax2onnx holds JAX back, so ONNX stays out.
-$(NEWEST)/stamp: pyproject.toml
-	$(NEWER) -m venv --clear $(NEWEST)
-	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[tensorflow]' \
-	  'hypothesis>=6.120' 'pytest>=8.3' 'pytest-timeout>=2.4' 'pytest-xdist>=3.6'
 	@touch $@
 
 # The newest builds of JAX, from the index in PIP_EXTRA_INDEX_URL where one is given. It changes every night, so the

@@ -25,7 +25,9 @@ WORKFLOWS = {
 }
 URL = "https://github.com/plait-jax/plait"
 KINDS = [kind["directory"] for kind in PROJECT["tool"]["towncrier"]["type"]]
-LOCKS = {"dev": "requirements.lock", "demo": "requirements-demo.lock"}  # the stamp of the Makefile → what it installs
+SETS = {"oldest": "", "newest": "-newest"}  # of versions → the end of the names of its locks
+STAMPS = {"dev": "requirements", "demo": "requirements-demo"}  # the stamp of the Makefile → how its locks begin
+LOCKS = {f"{stamp}-{versions}": f"{name}{end}.lock" for stamp, name in STAMPS.items() for versions, end in SETS.items()}
 FRAGMENTS = sorted(file for file in (ROOT / "changelog.d").glob("*.md") if file.name != "README.md")
 
 
@@ -159,16 +161,16 @@ def needed(extras):
     return [each for each in found if each.name != "plait"] + (needed(others) if others else [])
 
 
-@pytest.mark.parametrize("stamp", LOCKS)
-def test_a_lock_has_all_that_pyproject_asks_for(stamp):
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_has_all_that_pyproject_asks_for(name):
     """The build backend too: plait is built without isolation."""
     named = re.search(r"^DEMO_EXTRAS := (.*)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-    packages = entries(LOCKS[stamp])
+    packages = entries(LOCKS[name])
     build = [requirements.Requirement(each) for each in PROJECT["build-system"]["requires"]]
-    for each in build + needed(named[1].split() if stamp == "demo" else ["dev"]):
+    for each in build + needed(named[1].split() if name.startswith("demo") else ["dev"]):
         version, _ = packages.get(each.name, (None, None))
-        assert version is not None, f"{LOCKS[stamp]} lacks {each.name}: make lock"
-        assert each.specifier.contains(version), f"{each}, but {version} in {LOCKS[stamp]}: make lock"
+        assert version is not None, f"{LOCKS[name]} lacks {each.name}: make lock"
+        assert each.specifier.contains(version), f"{each}, but {version} in {LOCKS[name]}: make lock"
 
 
 def test_plait_is_built_by_what_the_locks_have(tmp_path, monkeypatch):
@@ -181,22 +183,40 @@ def test_plait_is_built_by_what_the_locks_have(tmp_path, monkeypatch):
         assert wheel.read(name).decode().split() == [str(ROOT / "src")]
 
 
-def test_the_lock_of_the_demo_is_a_part_of_the_other():
-    demo, dev = (entries(LOCKS[stamp]) for stamp in ("demo", "dev"))
+@pytest.mark.parametrize("versions", SETS)
+def test_the_lock_of_the_demo_is_a_part_of_the_other(versions):
+    demo, dev = (entries(LOCKS[f"{stamp}-{versions}"]) for stamp in ("demo", "dev"))
     assert {name for name in demo if dev.get(name) != demo[name]} == set()
     assert len(demo) < len(dev)
 
 
+@pytest.mark.parametrize("name", LOCKS)
+def test_the_newest_set_is_newer(name):
+    """JAX 0.11 and later need Python 3.12, so the oldest set, for 3.11, has JAX 0.10."""
+    minor = int(entries(LOCKS[name])["jax"][0].split(".")[1])
+    assert minor == 10 if name.endswith("-oldest") else minor >= 12
+
+
+def python_of_version(folder, version):
+    """A stand-in for Python of another version, as the Makefile asks for it."""
+    path = folder / f"python{version}"
+    code = f"import sys; sys.version_info = ({version.replace('.', ', ')}); exec(sys.argv.pop(1))"
+    path.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exec "{sys.executable}" -c "{code}" "$2"\n', encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
 @pytest.mark.parametrize("uv", ["", "uv"])
-@pytest.mark.parametrize("stamp", LOCKS)
-def test_make_installs_what_the_lock_has_a_hash_for(tmp_path, stamp, uv):
+@pytest.mark.parametrize("stamp", STAMPS)
+@pytest.mark.parametrize(("version", "end"), [("3.11", ""), ("3.12", "-newest"), ("3.13", "-newest")])
+def test_make_installs_what_the_lock_has_a_hash_for(tmp_path, stamp, uv, version, end):
     """Each command that installs either checks hashes, and builds nothing, or installs plait alone."""
-    venv = tmp_path / "venv"
-    command = ["make", "--dry-run", f"VENV={venv}", f"UV={uv}", f"{venv}/{stamp}.stamp"]
+    venv, python = tmp_path / "venv", python_of_version(tmp_path, version)
+    command = ["make", "--dry-run", f"VENV={venv}", f"PYTHON={python}", f"UV={uv}", f"{venv}/{stamp}.stamp"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     told = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, env=environment).stdout
     installs = re.findall(r"(uv pip|-m pip) install (.*?)(?= *\|\||\n)", told.replace("\\\n", ""))
-    locked = f"--require-hashes --only-binary :all: --requirement {LOCKS[stamp]}"
+    locked = f"--require-hashes --only-binary :all: --requirement {STAMPS[stamp]}{end}.lock"
     for tool in ("-m pip", *([f"{uv} pip"] if uv else [])):
         found = [arguments for each, arguments in installs if each == tool]
         assert len(found) == 2
