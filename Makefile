@@ -27,7 +27,7 @@ AREA   ?= core
 N      ?= 60
 SEED   ?= 0
 ON_NEWEST := formats/test_saved_model.py formats/test_stablehlo.py orbax/test_conversion.py tensorflow test_saving.py
-ON_JAX_NIGHTLY := core transforms nn partitioning training compat checkpoint inspect conformance laws
+ON_JAX_NIGHTLY := core transforms text stacks observing surgery warm nn partitioning training compat checkpoint inspect conformance laws
 
 .PHONY: help demo test slow again long browser chromium torch older newest newest-slow lowest downstream jax-nightly laws differential faults optimized nightly lint types lock bench fuzz mutate reference docs notes check clean
 .NOTPARALLEL:
