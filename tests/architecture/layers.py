@@ -17,10 +17,10 @@ FILES: dict[str, tuple[str, ...]] = {
         "variable_names", "node_info", "nodes", "layers_once",
         "node_predicates", "visit", "same_leaf", "nesting", "state", "state_functions", "pure_dicts", "attributes",
         "sowing", "jax_flattening", "module_repr", "hidden_statics",
-        "pytree", "modes", "module", "containers", "rngs",
+        "pytree", "journal", "modes", "module", "containers", "rngs",
     ),
     "core/graph": (
-        "graphdef", "diff", "flatten", "identities", "axes", "plan", "state_leaves", "refills", "unflatten", "walks",
+        "graphdef", "diff", "flatten", "identities", "axes", "plan", "state_leaves", "unflatten", "walks",
         "locate", "captives",
     ),
     "core/functional": (
@@ -33,7 +33,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "core": (),
     "transforms/call": (
         "names", "prefixes", "aliasing", "policy", "gather", "arguments", "outcome", "enter", "functions", "captures",
-        "guards", "leave", "kept", "loop_rules", "body", "refused", "write_back", "traces", "call",
+        "leave", "kept", "loop_rules", "body", "refused", "write_back", "traces", "call",
     ),
     "transforms/stored": (
         "codes", "values", "descriptions", "sources", "environment", "folder", "forms", "outside", "names",
