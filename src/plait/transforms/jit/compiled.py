@@ -28,6 +28,7 @@ import jax
 
 from ..._compat import jax_settings
 from ...core.objects.filters import Predicate
+from ...core.objects.settings import settings_of_thread
 from ...core.objects.variables import Variable
 from ...core.tools.module_names import names_in_program
 from ...errors import ArgumentError
@@ -51,8 +52,12 @@ class TraceSignature:
     structure: Structure
     values: tuple[str, ...]
     plain: tuple[str, ...]
-    settings: dict[str, Any] = dataclasses.field(default_factory=jax_settings, compare=False)
+    settings: dict[str, Any] = dataclasses.field(default_factory=lambda: _settings(), compare=False)
     is_cleared: bool = dataclasses.field(default=False, compare=False)
+
+
+def _settings() -> dict[str, Any]:
+    return {**jax_settings(), **settings_of_thread()}
 
 
 class _TraceListening(threading.local):
