@@ -23,7 +23,7 @@ from ...paths import Path, describe_path, format_path, layers_of
 from ...typing import FilterLiteral
 from ...words import first_few, with_article
 from ..functional.split import state
-from ..graph.locate import causes, modules_of_traceback, objects_of_traceback, place_of
+from ..graph.locate import causes, modules_of_error, objects_of_error, place_of
 from ..objects.state import to_flat_state
 from ..objects.variables import Variable
 from ..objects.visit import iter_graph_nodes
@@ -112,12 +112,12 @@ def debug_nans(*, infs: bool = False) -> Iterator[None]:
 
 
 def _described(error: FloatingPointError) -> NonFiniteError:
-    running = modules_of_traceback(error.__traceback__)
+    running = modules_of_error(error)
     what = str(error).removesuffix(".")
     with jax.debug_nans(False), jax.debug_infs(False):
         held = find_nonfinite(running[0].module) if running else {}
-    place = place_of(error.__traceback__) or "outside of all methods of modules"
-    roots = [(running[-1].path or (), running[-1].module)] if running else objects_of_traceback(error.__traceback__)
+    place = place_of(error) or "outside of all methods of modules"
+    roots = [(running[-1].path or (), running[-1].module)] if running else objects_of_error(error)
     below = next(filter(None, (_below(roots, cause) for cause in causes(error))), None)
     labels = max((labels_of(each.__traceback__) for each in (error, *causes(error))), key=len)
     if below:
