@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError
+from ..scratch import recover, recover_in
 from ..whole_writes import CannotBeginError, written_whole
 from ..words import first_few
 
@@ -95,6 +96,7 @@ def latest(folder: str | os.PathLike[str]) -> Path | None:
     ``epoch-9``). Incomplete and damaged checkpoints, and all other files and folders, are skipped.
     """
     ranked = []
+    recover_in(Path(folder))
     for place in _iter_folders(Path(folder)):
         with contextlib.suppress(CheckpointError):
             step = _step_of(read_manifest_text(place))
@@ -166,6 +168,7 @@ def read_manifest_text(path: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: there is none, it is damaged, or its format is unknown.
     """
+    recover(path)
     try:
         stored = json.loads((path / MANIFEST).read_bytes())
     except FileNotFoundError as error:

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import ArgumentTypeError, CheckpointError
+from ..scratch import recover
 from ..whole_writes import written_whole
 from .reading import bytes_of
 from .stored import StoredArray
@@ -55,6 +56,7 @@ def load_safetensors(path: str | os.PathLike[str]) -> dict[str, StoredArray]:
         ((2, 3), 6.0)
     """
     place = Path(path)
+    recover(place)
     if place.is_dir():
         place = _in_folder(place)
     if place.name.endswith(".index.json"):
