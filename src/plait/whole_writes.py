@@ -11,6 +11,7 @@ hidden name: the next writer to the path moves it back, and so does the next rea
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -65,6 +66,15 @@ def remove_whole(path: Path) -> None:
     """Remove a file or folder atomically: no partial folder is ever left under its name."""
     with scratch_folder(path) as scratch:
         os.rename(path, scratch / "removed")
+
+
+def move_aside(path: Path, kind: str) -> Path:
+    """Rename a file or folder to the first free name of ``NAME.kind-1``, ``NAME.kind-2``, …, and return that path."""
+    aside = next(
+        each for n in itertools.count(1) if not os.path.lexists(each := path.with_name(f"{path.name}.{kind}-{n}"))
+    )
+    os.rename(path, aside)
+    return aside
 
 
 def _put(draft: Path, target: Path, replaced: Path) -> None:

@@ -7,8 +7,8 @@ folder inside an area belong to that folder's own area where it has one, and are
 
 FILES: dict[str, tuple[str, ...]] = {
     "row 0": (
-        "errors", "words", "notices", "lazy_names", "context_values", "deprecations", "paths", "scratch",
-        "whole_writes", "dependencies", "origins", "typing", "_compat", "_public",
+        "errors", "words", "notices", "lazy_names", "context_values", "deprecations", "paths", "schemas",
+        "scratch", "whole_writes", "dependencies", "origins", "typing", "_compat", "_public",
     ),
     "core/objects": (
         "clock", "named", "statics", "foreign_reads", "plain_holders", "trace_guard", "filters", "repr", "settings",
@@ -63,7 +63,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "recomputed_parts", "stack", "stack_conversion",
     ),
     "checkpoint": (
-        "layout", "keep", "leaf_descriptions", "reading", "stacked_leaves", "together", "positions", "orbax", "stored",
+        "leaf_descriptions", "layout", "keep", "reading", "stacked_leaves", "together", "positions", "orbax", "stored",
         "plain", "writer", "checkpoints", "safetensors", "orbax_trees",
     ),
     "bridge/variables": ("collection_types", "nnx_meta", "boxed_variables", "collections"),

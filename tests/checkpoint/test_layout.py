@@ -1,5 +1,6 @@
 """The folder of a checkpoint: whole, half-written, damaged, replaced."""
 
+import hashlib
 import json
 import os
 
@@ -13,7 +14,6 @@ from plait.checkpoint.layout import (
     check_whole,
     damaged_in,
     latest,
-    manifest_of,
     new_folder,
     saved_in,
     write_manifest,
@@ -138,8 +138,13 @@ def test_of_one_step_the_later_one_is_the_newer(tmp_path, names):
     assert tuple(each.path.name for each in saved_in(tmp_path)) == names
 
 
-def test_an_older_manifest_has_neither_extra_data_nor_a_time():
-    assert manifest_of({"step": 3, "metrics": {}, "leaves": {}}) == Manifest(3, {}, {}, {}, 0.0)
+def test_an_older_manifest_has_neither_extra_data_nor_a_time(tmp_path):
+    path = make(tmp_path / "a", step=3)
+    stored = json.loads((path / MANIFEST).read_text())
+    del stored["extra"], stored["time"], stored["sha256"]
+    sum_of_it = hashlib.sha256(json.dumps(stored, sort_keys=True).encode()).hexdigest()
+    (path / MANIFEST).write_text(json.dumps({**stored, "sha256": sum_of_it}))
+    assert check_whole(path) == Manifest(3, {}, {"w": {"kind": "int", "value": "3"}}, {}, 0.0)
 
 
 def test_what_looks_like_a_checkpoint_but_cannot_be_read_is_listed(tmp_path):

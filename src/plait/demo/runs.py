@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint.layout import latest, read_manifest_text
+from ..checkpoint.layout import latest, manifest_at
 from ..checkpoint.orbax import restore, save
 from ..errors import ArgumentError, CheckpointError
 from ..whole_writes import write_whole
@@ -65,7 +65,7 @@ class Run:
                     do="omit --resume to start from the beginning",
                 )
             return 0
-        metrics = read_manifest_text(newest)["metrics"]
+        metrics = manifest_at(newest).metrics
         self._check_options(newest, metrics)
         restore(newest, objects)
         epochs = metrics["epoch"]
