@@ -110,7 +110,8 @@ def _expected(schema: Any) -> str:
     if isinstance(schema, type):
         return f"a value of type {schema.__name__}"
     if isinstance(schema, Callable):
-        return (schema.__doc__ or schema.__name__).splitlines()[0].rstrip(".")
+        text = (schema.__doc__ or schema.__name__).splitlines()[0].rstrip(".").replace("``", "")
+        return text[0].lower() + text[1:]
     return {dict: "an object", list: "a list", tuple: "a list", str: repr(schema)}.get(type(schema), "null")
 
 

@@ -149,7 +149,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "convert": CORE | TRANSFORMS | {"partitioning", "nn", "checkpoint"},
     "export/program": CORE,
     "export/tensorflow": frozenset({"row 0", "export/program"}),
-    "export/formats": CORE | {"export/program", "export/tensorflow"},
+    # Bundles store their weights as checkpoint/ writes safetensors.
+    "export/formats": CORE | {"export/program", "export/tensorflow", "checkpoint"},
     "export/proof": frozenset({"row 0", "export/program", "export/formats"}),
     "export/orbax": frozenset({"row 0"}) | EXPORT - {"export/orbax"},
     "export": EXPORT | {"row 0"},
@@ -173,7 +174,7 @@ OWNERS: dict[str, frozenset[str]] = {
     "optax": frozenset({"training", "demo"}),
     "orbax": frozenset({"checkpoint"}),
     "tensorstore": frozenset({"checkpoint"}),
-    "safetensors": frozenset({"checkpoint", "export/formats"}),
+    "safetensors": frozenset({"checkpoint"}),
     "flax": frozenset({"bridge/wrappers", "bridge", "comparison"}),
     "torch": frozenset({"comparison"}),
     "libcst": frozenset({"migrate"}),

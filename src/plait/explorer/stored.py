@@ -7,6 +7,7 @@ page needs its statistics, and is not kept.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import re
@@ -21,6 +22,7 @@ from ..checkpoint.layout import MANIFEST, latest
 from ..checkpoint.orbax_trees import is_orbax, load_orbax_tree
 from ..checkpoint.plain import path_of_name, read_manifest, stored_arrays
 from ..checkpoint.safetensors import is_safetensors, load_safetensors
+from ..checkpoint.stored import StoredArray
 from ..errors import CheckpointError
 from ..export.formats import stablehlo_loader
 from ..export.formats.descriptions import Tensor
@@ -100,12 +102,18 @@ def _leaf(path: Path, array: Any) -> Entry:
 
 
 def _stablehlo(place: FilePath) -> Outline:
+    @functools.lru_cache(maxsize=1)  # values are read in the order of the files, and only one file is in memory
+    def read(file: str) -> dict[str, np.ndarray]:
+        with refused_as_plait_does(place):
+            return stablehlo_loader.read_safetensors(stablehlo_loader.checked(place, manifest, file), file)
+
     with refused_as_plait_does(place):
         manifest = stablehlo_loader.read_manifest(place)
-        arrays: dict[str, np.ndarray] = {}
-        for file in manifest.get("weight_files", ()):
-            content = stablehlo_loader.checked(place, manifest, file)
-            arrays.update(stablehlo_loader.read_safetensors(content, file))
+    arrays = {
+        name: StoredArray(array.shape, array.dtype, lambda file=file, name=name: read(file)[name])
+        for file in manifest.get("weight_files", ())
+        for name, array in read(file).items()
+    }
     outline = _arrays(place, "StableHLO bundle", arrays)
     outline.entries[0].calls = [
         Call(name, _shapes(chosen["inputs"]), _shapes(chosen["outputs"]))

@@ -131,7 +131,7 @@ def test_mutated_headers_of_weights_are_read_or_refused(bundle, runs):
 
 def test_the_loader_is_short_and_stands_alone(bundle):
     text = (bundle / "load.py").read_text()
-    assert sum(bool(line.strip()) for line in text.splitlines()) < 100
+    assert sum(bool(line.strip()) for line in text.splitlines()) <= 100
     assert not {"pickle", "eval(", "exec(", "plait."} & {*text.replace("``plait", "").split()}
     apply = load(bundle)
     assert apply(batch(2))["logits"].shape == (2, 2)

@@ -120,27 +120,13 @@ def load_stablehlo(path: str | os.PathLike[str], signature: str | None = None) -
 
 
 def _write_weights(weights: dict[str, np.ndarray], folder: Path, shard_bytes: int) -> list[str]:
-    from safetensors.numpy import save_file  # imported on use, so importing this file is cheap
+    from ...checkpoint.safetensors import write_shards  # imported on use, so importing this file is cheap
 
-    shards: list[dict[str, np.ndarray]] = [{}]
-    size = 0
     for name, array in weights.items():
         message, dtypes = "safetensors files do not support this dtype", sorted(stablehlo_loader.DTYPES.values())
         advice = "store it in another dtype, and convert it in the function"
         check_known(message, [array.dtype.name], dtypes, advice, at=name, kind=ExportError)
-        if size and size + array.nbytes > shard_bytes:
-            shards.append({})
-            size = 0
-        shards[-1][name] = array
-        size += array.nbytes
-    count = len(shards)
-    if count == 1:
-        files = ["weights.safetensors"]
-    else:
-        files = [f"weights-{i + 1:05d}-of-{count:05d}.safetensors" for i in range(count)]
-    for file, shard in zip(files, shards, strict=True):
-        save_file(shard, folder / file)
-    return files
+    return list(write_shards(folder, weights, "weights", shard_bytes=shard_bytes))
 
 
 def _signature(name: str, exported: jax.export.Exported, program: Program) -> dict[str, Any]:
