@@ -83,12 +83,13 @@ def check_schema(value: Any, schema: Any, at: str = "") -> None:
         for number, item in enumerate(value):
             check_schema(item, schema[0 if isinstance(schema, list) else number], f"{at}[{number}]")
     elif isinstance(schema, Either):
-        _need(any(_fits(value, each) for each in schema.schemas), value, _expected(schema), at)
+        _need(any(fits(value, each) for each in schema.schemas), value, _expected(schema), at)
     else:
-        _need(_fits(value, schema), value, _expected(schema), at)
+        _need(fits(value, schema), value, _expected(schema), at)
 
 
-def _fits(value: Any, schema: Any) -> bool:
+def fits(value: Any, schema: Any) -> bool:
+    """Whether a value fits a schema."""
     if schema is Any:
         return True
     if schema is None or isinstance(schema, str):

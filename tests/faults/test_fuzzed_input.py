@@ -14,6 +14,7 @@ from pathlib import Path
 
 import flax.serialization
 import jax.numpy as jnp
+import msgpack
 import numpy as np
 import pytest
 from hypothesis import assume, example, given, strategies as st
@@ -119,10 +120,53 @@ def test_safetensors_of_any_header(place, header):
         use(load_safetensors(file))
 
 
+@given(st.data())
+def test_indices_of_any_json(place, data):
+    folder = place / "shards"
+    if not folder.is_dir():
+        save_safetensors(folder, WEIGHTS, shard_bytes=10)
+    index = folder / "model.safetensors.index.json"
+    content = index.read_bytes()
+    try:
+        index.write_text(json.dumps(data.draw(replaced(json.loads(content)))))
+        with contextlib.suppress(PlaitError):
+            use(load_safetensors(folder))
+    finally:
+        index.write_bytes(content)
+
+
 @given(edits(LINEN))
 def test_linen_bytes(content):
     with contextlib.suppress(PlaitError):
         read_linen_bytes(content)
+
+
+@given(st.integers(0, 4), st.data())
+def test_linen_extensions_of_any_content(code, data):
+    """What is inside of an array, a complex number or a chunked array, which damaged bytes seldom reach."""
+    array = [[2, 3], "float32", bytes(24)]
+    inside = data.draw(replaced(array) | replaced([0.5, 1.5]) | json_values)
+    chunked = {"__msgpack_chunked_array__": True, "shape": {"0": 1}, "chunks": {"0": np.zeros(1)}}
+    try:
+        packed = msgpack.packb(inside)
+    except (OverflowError, ValueError):  # msgpack has no such integer
+        packed = b""
+    trees = [{"a": msgpack.ExtType(code, packed)}, {"a": data.draw(replaced(chunked))}]
+    for tree in trees:
+        try:
+            content = flax.serialization.to_bytes(tree) if tree is trees[1] else msgpack.packb(tree)
+        except (TypeError, ValueError, OverflowError):  # msgpack has no such value
+            continue
+        with contextlib.suppress(PlaitError):
+            read_linen_bytes(content)
+
+
+@pytest.mark.parametrize("depth", [400, 100_000])
+def test_linen_bytes_that_are_nested_too_deeply(depth):
+    with pytest.raises(CheckpointError, match=r"incomplete or damaged|not a Linen"):
+        read_linen_bytes(b"\x91" * depth + b"\x01")
+    with contextlib.suppress(CheckpointError):
+        read_linen_bytes(b"\x81\xa1a" * depth + b"\x01")
 
 
 # Checkpoints ----------------------------------------------------------------------------------------------------------

@@ -24,8 +24,8 @@ from ..program.lowering import PLATFORMS, export_program
 from ..program.program import SIGNATURE, Program, program_of, shared_weights
 from ..program.weights import Function
 from . import stablehlo_loader
-from .descriptions import Description, Running, Tensor, refused_if_damaged, size_of
-from .manifest import refused_as_plait_does, write_manifest
+from .descriptions import Description, Running, Tensor, size_of
+from .manifest import read_manifest, refused_as_plait_does, write_manifest
 from .options import WriteOptions
 from .whole_write import written_whole
 
@@ -115,8 +115,9 @@ def load_stablehlo(path: str | os.PathLike[str], signature: str | None = None) -
     Raises:
         ExportError: the folder is not a bundle, or one of its files is missing or was changed.
     """
+    manifest = read_manifest(path)
     with refused_as_plait_does(path):
-        return stablehlo_loader.load(path, signature)
+        return stablehlo_loader.load(path, signature, manifest)
 
 
 def _write_weights(weights: dict[str, np.ndarray], folder: Path, shard_bytes: int) -> list[str]:
@@ -157,19 +158,17 @@ def _described(name: str, shape: Sequence[Any], dtype: np.dtype) -> dict[str, An
 
 def describe(place: Path) -> Description:
     """Describe a bundle from its manifest."""
-    with refused_if_damaged(place), refused_as_plait_does(place):
-        manifest = stablehlo_loader.read_manifest(place)
-        signatures = {
-            name: (list(map(_from_json, chosen["inputs"])), list(map(_from_json, chosen["outputs"])))
-            for name, chosen in manifest["signatures"].items()
-        }
-        versions = {str(name): str(version) for name, version in manifest["versions"].items()}
-        weights = list(map(_from_json, manifest["weights"]))
-    return Description("stablehlo", place, size_of(place), versions, signatures, weights)
+    manifest = read_manifest(place)
+    signatures = {
+        name: (list(map(_from_json, chosen["inputs"])), list(map(_from_json, chosen["outputs"])))
+        for name, chosen in manifest["signatures"].items()
+    }
+    weights = list(map(_from_json, manifest["weights"]))
+    return Description("stablehlo", place, size_of(place), manifest["versions"], signatures, weights)
 
 
 def _from_json(entry: dict[str, Any]) -> Tensor:
-    return Tensor(str(entry["name"]), str(entry["dtype"]), tuple(entry["shape"]))
+    return Tensor(entry["name"], entry["dtype"], tuple(entry["shape"]))
 
 
 def run(path: str, signature: str | None) -> Running:

@@ -32,9 +32,9 @@ def need(condition, what, place):
         raise ArtifactError(f"{what}\n  at        {place}\n  do        copy the folder again, or export again")
 
 
-def load(path, signature=None):
+def load(path, signature=None, manifest=None):
     """Load one function of the bundle, by default its first, with its weights: ``load(path)(x)``, or inputs by name."""
-    folder, manifest = Path(path), read_manifest(path)
+    folder, manifest = Path(path), manifest or read_manifest(path)
     name = next(iter(manifest["signatures"])) if signature is None else signature
     need(name in manifest["signatures"], f"signatures {list(manifest['signatures'])}, but not {name!r}", folder)
     chosen, tensors = manifest["signatures"][name], {}
