@@ -122,7 +122,8 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path, taken):
 
 
 @pytest.mark.parametrize(
-    "names", [("metrics.jsonl",), ("checkpoints/epoch-0001/weights",), ("options.json", "metrics.jsonl")]
+    "names",
+    [("metrics.jsonl",), ("checkpoints/epoch-0001/weights",), ("options.json", "metrics.jsonl"), ("curves.png",)],
 )
 def test_a_folder_of_another_program_is_refused_as_it_is(tmp_path, names):
     """Its files are not deleted. (issue O)"""
@@ -134,5 +135,5 @@ def test_a_folder_of_another_program_is_refused_as_it_is(tmp_path, names):
     with pytest.raises(
         ArgumentError, match=rf"did not write, and would delete\n +at +{tmp_path}\n(?s:.*)--output FOLDER"
     ):
-        run.start(0)
+        run.start(0, ["curves.png"])
     assert everything(run) == before

@@ -81,15 +81,18 @@ class Run:
         if stored != self.options or "epoch" not in metrics:
             raise other_options(place, stored, self.options)
 
-    def start(self, epochs: int) -> None:
+    def start(self, epochs: int, results: Iterable[str] = ()) -> None:
         """Prepare the folder for the epochs after the first ``epochs``: remove later ones of an earlier run.
+
+        Args:
+            results: the names of other files that the run will replace.
 
         Raises:
             ArgumentError: the folder is not writable, or has files of other programs under the names of a run.
         """
         try:
             if not epochs:
-                check_own(self.folder, self.options, (METRICS, CHECKPOINTS))
+                check_own(self.folder, self.options, (METRICS, CHECKPOINTS, *results))
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.folder), tempfile.TemporaryFile(dir=self.checkpoints):
                 pass
