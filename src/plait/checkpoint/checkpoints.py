@@ -27,10 +27,10 @@ from typing import Any
 import jax
 
 from ..errors import CheckpointError, CheckpointWarning, LostUpdateWarning
-from ..notices import warn
-from ..scratch import hold, is_held_here, remove_abandoned
-from ..whole_writes import move_aside, remove_whole
-from ..words import first_few
+from ..ground.notices import warn
+from ..ground.scratch import hold, is_held_here, remove_abandoned
+from ..ground.whole_writes import move_aside, remove_whole
+from ..ground.words import first_few
 from .keep import Keep
 from .layout import MANIFEST, Manifest, Saved, check_path, check_whole, damaged_in, is_taken, saved_in
 from .orbax import Saving, read_into

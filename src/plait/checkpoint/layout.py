@@ -25,11 +25,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .. import schemas
 from ..errors import CheckpointError
-from ..scratch import recover, recover_in
-from ..whole_writes import CannotBeginError, written_whole
-from ..words import first_few
+from ..ground import schemas
+from ..ground.scratch import recover, recover_in
+from ..ground.whole_writes import CannotBeginError, written_whole
+from ..ground.words import first_few
 from .leaf_descriptions import DESCRIPTION
 
 FORMAT = "plait checkpoint"

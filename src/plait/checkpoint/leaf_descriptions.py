@@ -27,11 +27,11 @@ from ..core.objects.nodes import Kind, check_node, kind_of
 from ..core.objects.state import State, to_flat_state
 from ..core.objects.state_functions import map_state
 from ..core.objects.variables import Variable
-from ..core.tools.dtypes import is_number_dtype
 from ..errors import ArgumentTypeError, CheckpointError
+from ..ground.dtypes import is_number_dtype
+from ..ground.paths import Path, describe_path, format_path
+from ..ground.schemas import Either, check_schema, shape
 from ..partitioning.mesh import check_spec
-from ..paths import Path, describe_path, format_path
-from ..schemas import Either, check_schema, shape
 
 Description = Mapping[str, Any]
 

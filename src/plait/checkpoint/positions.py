@@ -23,7 +23,7 @@ import jax
 
 from ..core.objects.nodes import Kind, kind_of
 from ..errors import ArgumentTypeError, CheckpointError
-from ..schemas import Either, SchemaError, parse_json
+from ..ground.schemas import Either, SchemaError, parse_json
 
 POSITIONS = "positions"
 

@@ -21,9 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import ArgumentTypeError, CheckpointError
-from ..schemas import SchemaError, check_schema, file_name, parse_json, shape, size
-from ..scratch import recover
-from ..whole_writes import written_whole
+from ..ground.schemas import SchemaError, check_schema, file_name, parse_json, shape, size
+from ..ground.scratch import recover
+from ..ground.whole_writes import written_whole
 from .reading import bytes_of
 from .stored import StoredArray
 

@@ -14,9 +14,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ..core.tools.dtypes import is_number_dtype
 from ..errors import CheckpointError
-from ..schemas import check_schema, fits, shape, size
+from ..ground.dtypes import is_number_dtype
+from ..ground.schemas import check_schema, fits, shape, size
 
 _ARRAY, _COMPLEX, _SCALAR = 1, 2, 3
 _CHUNKED = "__msgpack_chunked_array__"

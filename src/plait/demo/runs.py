@@ -22,7 +22,7 @@ from typing import Any
 from ..checkpoint.layout import latest, manifest_at
 from ..checkpoint.orbax import restore, save
 from ..errors import ArgumentError, CheckpointError
-from ..whole_writes import write_whole
+from ..ground.whole_writes import write_whole
 
 OPTIONS = "options.json"
 METRICS = "metrics.jsonl"

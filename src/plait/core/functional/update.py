@@ -8,14 +8,14 @@ from typing import Any
 
 from ..._compat import is_mutable_array, trace_state
 from ...errors import GraphError, RegistryError
-from ...paths import Path, describe_path, sorted_keys
-from ...words import describe_type
+from ...ground.paths import Path, describe_path, sorted_keys
+from ...ground.words import describe_type
+from ...stacks.layer_cells import is_slice, views_exist
 from ..graph.graphdef import Link, path_of
 from ..graph.state_leaves import mismatch
 from ..objects.cells import PLAIN_METADATA, Cell
 from ..objects.clock import DETACHED
 from ..objects.containers import List
-from ..objects.layer_cells import is_slice, views_exist
 from ..objects.lost_writes import note_write
 from ..objects.nodes import _KINDS, Kind, change_of, check_index, get_node_impl, kind_of, not_a_node, unwrapped
 from ..objects.pytree import Pytree, check_kept_status, check_no_view
@@ -145,8 +145,10 @@ def _planned_writes(node: Any, mapping: Mapping[Any, Any]) -> list[_Write]:
                     "the state has entries for a part that the graph does not have",
                     at=describe_path(path_of((link, key))),
                     found=f"the entries {sorted(map(str, value))}",
-                    expected=f"the children of a {type(owner).__name__}: {sorted(map(str, children))}",
-                    do="pass a state of the same model; to add a module, assign it",
+                    expected=f"the children of a {type(owner).__name__}: {', '.join(sorted(map(repr, children)))}",
+                    do="pass the state with integers as indices: plait.restore_int_paths(state)"
+                    if isinstance(key, str) and key.isdecimal() and int(key) in children
+                    else "pass a state of the same model; to add a module, assign it",
                 )
             elif value is not current:  # in a tuple, the same array again is allowed
                 change_of("set", owner, key, value, describe_path(path_of((link, key))))

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ... import schemas
 from ...errors import ArgumentError, ExportError
-from ...scratch import recover
+from ...ground import schemas
+from ...ground.scratch import recover
 from . import stablehlo_loader
 from .stablehlo_loader import FORMAT, FORMAT_VERSION, MANIFEST, ArtifactError
 
