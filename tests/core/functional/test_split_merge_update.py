@@ -521,9 +521,7 @@ def test_a_state_with_strings_as_indices_is_told_the_cure(nested):
     model = plait.List([plait.Linear(2, 2, rngs=plait.Rngs(0)) for _ in range(2)])
     state = {"1": {"bias": jnp.ones(2)}}
     root, state = (plait.Dict(blocks=model), {"blocks": state}) if nested else (model, state)
-    with pytest.raises(
-        plait.errors.GraphError, match=r"children of a List: 0, 1\n +do .*restore_int_paths\("
-    ):
+    with pytest.raises(plait.errors.GraphError, match=r"children of a List: 0, 1\n +do .*restore_int_paths\("):
         plait.update(root, state)
     plait.update(root, plait.restore_int_paths(state))
     assert model[1].bias[0] == 1
