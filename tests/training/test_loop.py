@@ -68,6 +68,19 @@ def test_it_is_the_loop_that_one_would_write():
     assert fitted.values == {"loss": float(loss)}
 
 
+def test_a_loss_that_is_not_read_yet_is_looked_at_before_a_save(tmp_path, monkeypatch):
+    """That of step 2 is still computed at step 3, whose own loss is finite: nothing may be saved after it."""
+    monkeypatch.setattr(loop, "_is_there", lambda returned: False)
+    losses = iter([1.0, float("nan"), 1.0, 1.0])
+    with Checkpoints(tmp_path) as checkpoints:
+        with pytest.raises(NonFiniteError, match="loss is nan at step 2"):
+            fit(
+                lambda *_: next(losses), start(), source, steps=4, checkpoints=checkpoints, log_every=2, save_every=3,
+                show=False,
+            )  # fmt: skip
+        assert checkpoints.all() == []
+
+
 @pytest.mark.parametrize("stops", slow_but([[4, 4, 8]], [[7], [1, 2, 11], [4, 4, 8]]), ids=str)
 def test_a_run_that_was_interrupted_is_the_run_that_was_not(tmp_path, stops):
     whole = start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,6 +12,7 @@ from jax.sharding import Mesh
 from .._compat import memory_saving_options
 from ..core.functional.merge import merge
 from ..core.functional.split import split
+from ..errors import UnevenLayoutWarning
 from .shardings import get_abstract_model
 
 A = TypeVar("A")
@@ -50,4 +52,10 @@ def creation_program(make: Callable[[], Any], mesh: Mesh) -> tuple[Any, Any]:
     shardings = jax.tree_util.tree_map(lambda x: x.sharding, abstract)
     # The variables are independent; computed all at once, the random bits of all of them would be in memory together.
     options = memory_saving_options()
-    return graphdef, jax.jit(lambda: split(make())[1], out_shardings=shardings, compiler_options=options)
+
+    def values() -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnevenLayoutWarning)  # told above, with the paths
+            return split(make())[1]
+
+    return graphdef, jax.jit(values, out_shardings=shardings, compiler_options=options)

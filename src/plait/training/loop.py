@@ -35,7 +35,7 @@ from .callbacks import Moment, restore_states, states_of
 from .counts import check_count
 from .loggers import Logger
 from .progress import progress
-from .timed_data import TimedData
+from .timed_data import timed
 
 BEHIND = 2  # the number of pending logs at which the loop waits for the oldest
 DATA = "data"  # the name of the data iterator in checkpoints
@@ -185,7 +185,7 @@ class _Loop:
                 expected="an iterator with both, or an iterable that can be iterated over again",
                 do="pass the iterable itself, or Batches(lambda epoch: make_iterator(epoch))",
             )
-        self.data: Any = data if data_timeout is None else TimedData(data, data_timeout)
+        self.data: Any = data if data_timeout is None else timed(data, data_timeout)
         self.pending: collections.deque[tuple[int, Any]] = collections.deque()
         self.values: dict[str, float] = {}
         self.unsaved: dict[str, float] = {}  # metrics of evaluations since the last checkpoint
