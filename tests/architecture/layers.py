@@ -59,8 +59,8 @@ FILES: dict[str, tuple[str, ...]] = {
     "nn": (
         "masks", "promotion", "checks", "initializers", "activations",
         "prelu", "linear", "conv", "embedding", "norm", "reparametrisation", "dropout", "rotary", "dot_product",
-        "kv_cache", "attention", "cells", "recurrent", "pooling", "lora", "sequential", "per_layer",
-        "recomputed_parts", "stack", "stack_conversion",
+        "kv_cache", "attention", "cells", "recurrent", "pooling", "low_rank", "lora", "adapters", "sequential",
+        "per_layer", "recomputed_parts", "stack", "stack_conversion",
     ),
     "checkpoint": (
         "layout", "keep", "leaf_descriptions", "reading", "stacked_leaves", "together", "positions", "orbax", "stored",
