@@ -105,8 +105,9 @@ FILES: dict[str, tuple[str, ...]] = {
         "formulas", "causes", "comparison",
     ),
     "training": (
-        "optimizer", "learning_rates", "loss_scaling", "train_state", "metric", "classification", "metrics",
-        "ema", "progress", "batches", "callbacks", "counts", "timed_data", "loggers", "accumulation", "loop",
+        "per_layer", "groups", "optimizer", "learning_rates", "loss_scaling", "train_state", "metric",
+        "classification", "metrics", "ema", "progress", "batches", "callbacks", "counts", "timed_data", "loggers",
+        "accumulation", "loop",
     ),
     "demo": ("images", "figures", "exports", "runs", "table", "digits", "corpus", "compression", "byte_gpt", "gpt"),
     "migrate": ("known", "uses", "rewrite", "files"),
