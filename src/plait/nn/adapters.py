@@ -15,11 +15,11 @@ import jax.numpy as jnp
 
 from ..core.objects.rngs import Rngs
 from ..core.objects.visit import iter_graph_nodes
-from ..core.tools.surgery import Selection
 from ..errors import ArgumentError
-from ..paths import Path, describe_path
+from ..ground.paths import Path, describe_path
+from ..ground.words import describe_type
+from ..surgery.surgery import Selection
 from ..typing import Initializer
-from ..words import describe_type
 from .attention import MultiHeadAttention
 from .initializers import default_lora_init, zeros
 from .linear import Linear, reshaped

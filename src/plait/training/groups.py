@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from ..core.objects.filters import All, Any_, Not, Nothing, to_predicate
 from ..core.objects.pytree import Pytree
-from ..core.tools.surgery import with_patterns
 from ..errors import ArgumentTypeError, OptimizerError
-from ..paths import Path, describe_path
-from ..words import describe_filter, describe_type, first_few
+from ..ground.paths import Path, describe_path
+from ..ground.words import describe_filter, describe_type, first_few
+from ..surgery.surgery import with_patterns
 from . import per_layer
 from .per_layer import Values, nested
 
