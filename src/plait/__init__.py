@@ -159,6 +159,10 @@ from .nn.activations import squareplus as squareplus
 from .nn.activations import standardize as standardize
 from .nn.activations import swish as swish
 from .nn.activations import tanh as tanh
+from .nn.adapters import add_lora as add_lora
+from .nn.adapters import merge_lora as merge_lora
+from .nn.adapters import unmerge_lora as unmerge_lora
+from .nn.adapters import use_lora as use_lora
 from .nn.attention import MultiHeadAttention as MultiHeadAttention
 from .nn.cells import GRUCell as GRUCell
 from .nn.cells import LSTMCell as LSTMCell
@@ -176,7 +180,6 @@ from .nn.linear import Linear as Linear
 from .nn.linear import LinearGeneral as LinearGeneral
 from .nn.lora import LoRA as LoRA
 from .nn.lora import LoRALinear as LoRALinear
-from .nn.lora import add_lora as add_lora
 from .nn.masks import combine_masks as combine_masks
 from .nn.masks import make_attention_mask as make_attention_mask
 from .nn.masks import make_causal_mask as make_causal_mask
