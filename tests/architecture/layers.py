@@ -32,7 +32,7 @@ FILES: dict[str, tuple[str, ...]] = {
     ),
     "core": (),
     "transforms/call": (
-        "names", "prefixes", "aliasing", "policy", "gather", "arguments", "outcome", "enter", "functions", "captures",
+        "names", "prefixes", "aliasing", "prefix_trees", "policy", "gather", "arguments", "outcome", "enter", "functions", "captures",
         "guards", "leave", "kept", "loop_rules", "body", "refused", "write_back", "traces", "call",
     ),
     "transforms/stored": (

@@ -424,11 +424,24 @@ def check_kept_status(node: Pytree, name: str, value: Any) -> None:
 
 
 class _TreeAux(NamedTuple):
-    """The auxiliary data of a module as a JAX pytree."""
+    """The auxiliary data of a module as a JAX pytree. A mark ``data`` is not compared: that its attribute is a child
+    says the same, and a tree of prefix values needs the mark where the model needs none."""
 
     names: tuple[str, ...]
     static: HashableMapping[str, Any]
     marks: tuple[tuple[str, str], ...]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _TreeAux) and self._compared() == other._compared()
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self._compared())
+
+    def _compared(self) -> tuple[Any, ...]:
+        return self.names, self.static, tuple([mark for mark in self.marks if mark[1] != DATA])
 
 
 def check_pytree(node: Any, /) -> None:
