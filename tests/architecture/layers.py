@@ -32,8 +32,9 @@ FILES: dict[str, tuple[str, ...]] = {
     ),
     "core": (),
     "transforms/call": (
-        "names", "prefixes", "aliasing", "prefix_trees", "policy", "gather", "arguments", "outcome", "enter", "functions",
-        "captures", "guards", "leave", "kept", "loop_rules", "body", "refused", "write_back", "traces", "call",
+        "names", "prefixes", "aliasing", "prefix_trees", "policy", "gather", "arguments", "outcome", "enter",
+        "functions", "captures", "guards", "leave", "kept", "loop_rules", "body", "refused", "write_back", "traces",
+        "call",
     ),
     "transforms/stored": (
         "codes", "values", "descriptions", "sources", "environment", "folder", "forms", "outside", "names",

@@ -366,3 +366,16 @@ def test_a_captured_model_counts_when_it_is_read(used):
     f = plait.jit(lambda x: x * model.w[...] if used else x * (1 if model is not None else 2))
     with pytest.warns(CapturedModelWarning) if used else warnings.catch_warnings():
         f(jnp.float32(1))
+
+
+def test_a_function_whose_code_was_replaced():
+    """As interceptors do: the defaults are then not those of the code."""
+
+    def replaced(x, k=1):
+        return x
+
+    def code(*args, **kwargs):
+        return args[0] * 3
+
+    replaced.__code__ = code.__code__
+    assert float(plait.jit(lambda x: replaced(x))(1.0)) == 3.0
