@@ -14,14 +14,14 @@ FILES: dict[str, tuple[str, ...]] = {
         "clock", "named", "statics", "foreign_reads", "plain_holders", "trace_guard", "filters", "repr", "settings",
         "variable_metadata",
         "cells", "layer_cells", "operators", "lost_writes", "metadata_methods", "variables", "variable_kinds",
-        "variable_names", "node_info", "nodes", "layers_once",
+        "variable_names", "node_info", "nodes", "bound_methods", "layers_once",
         "node_predicates", "visit", "same_leaf", "nesting", "state", "state_functions", "pure_dicts", "attributes",
         "sowing", "jax_flattening", "module_repr", "hidden_statics",
         "pytree", "modes", "module", "containers", "rngs",
     ),
     "core/graph": (
-        "graphdef", "diff", "flatten", "identities", "axes", "plan", "state_leaves", "refills", "unflatten", "walks",
-        "locate", "captives",
+        "graphdef", "diff", "flatten", "identities", "axes", "plan", "state_leaves", "refills", "unflatten",
+        "closures", "walks", "locate", "captives",
     ),
     "core/functional": (
         "graph_state", "split", "merge", "update", "pop", "traversal", "update_context", "proxy_caller",
