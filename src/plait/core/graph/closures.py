@@ -6,9 +6,9 @@ import weakref
 from typing import Any
 
 from ...errors import CapturedModelWarning
-from ...notices import warn
-from ...paths import format_path
-from ...words import with_article
+from ...ground.notices import warn
+from ...ground.paths import format_path
+from ...ground.words import with_article
 from ..objects.pytree import Pytree
 from ..objects.variables import Variable
 from .flatten import Walk, path_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from ...paths import format_path
+from ...ground.paths import format_path
 from .attributes import contains_itself
 from .bound_methods import is_bound
 from .nodes import Kind, Static, kind_of, pytree_impl, unwrapped

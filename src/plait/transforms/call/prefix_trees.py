@@ -11,7 +11,7 @@ from ...core.objects.attributes import DATA
 from ...core.objects.nodes import unwrapped
 from ...core.objects.pytree import Pytree, own_info
 from ...core.objects.visit import children_of, visit
-from ...paths import Path, describe_path
+from ...ground.paths import Path, describe_path
 from .aliasing import aliasing_error
 from .prefixes import FilterMapping
 

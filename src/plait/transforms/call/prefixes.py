@@ -18,13 +18,13 @@ from ...core.objects.attributes import DATA
 from ...core.objects.filters import PathIn, to_predicate
 from ...core.objects.nodes import GRAPH_REGISTRY, Kind, Static, get_node_impl, unwrapped
 from ...core.objects.pytree import Pytree
-from ...core.objects.repr import Text
 from ...core.objects.state import State, to_flat_state
 from ...core.objects.variables import Variable
 from ...core.objects.visit import Place, children_of, visit
 from ...errors import ArgumentError, FilterError
-from ...paths import Path, describe_path
-from ...words import describe_filter, describe_type, name_of_class, with_article
+from ...ground.paths import Path, describe_path
+from ...ground.repr import Text
+from ...ground.words import describe_filter, describe_type, name_of_class, with_article
 from .names import joined
 
 
