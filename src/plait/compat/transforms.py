@@ -19,7 +19,7 @@ from ..transforms import (
     sharded,
     tangents,
 )
-from ..transforms.call import prefixes
+from ..transforms.call import prefix_trees
 from ..transforms.jit import function, shapes
 from .door import carried, checked
 
@@ -60,4 +60,4 @@ backup_keys = checked(rng_splits.backup_keys)
 reseed = checked(reseeding.reseed)
 
 transform_metadata = carried(axis_names.transform_metadata)
-prefix = checked(prefixes.prefix)
+prefix = checked(prefix_trees.prefix)

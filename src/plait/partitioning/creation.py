@@ -41,9 +41,17 @@ def create_sharded(make: Callable[[], A], mesh: Mesh | None = None) -> A:
     mesh = jax.sharding.get_mesh() if mesh is None else mesh
     if mesh.empty:
         return make()
-    graphdef, values = creation_program(make, mesh)
+    order: list[Any] = []
+
+    def noted() -> Any:
+        made: Any = make()
+        order[:] = made if type(made) is dict else ()
+        return made
+
+    graphdef, values = creation_program(noted, mesh)
     with jax.set_mesh(mesh):
-        return merge(graphdef, values())
+        made: Any = merge(graphdef, values())
+    return {key: made[key] for key in order} if type(made) is dict else made  # type: ignore[return-value]  # JAX sorts
 
 
 def creation_program(make: Callable[[], Any], mesh: Mesh) -> tuple[Any, Any]:
