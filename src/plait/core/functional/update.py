@@ -15,6 +15,7 @@ from ..graph.state_leaves import mismatch
 from ..objects.cells import PLAIN_METADATA, Cell
 from ..objects.clock import DETACHED
 from ..objects.containers import List
+from ..objects.foreign_reads import note_read
 from ..objects.layer_cells import is_slice, views_exist
 from ..objects.lost_writes import note_write
 from ..objects.nodes import _KINDS, Kind, change_of, check_index, get_node_impl, kind_of, not_a_node, unwrapped
@@ -56,10 +57,13 @@ def update(node: Any, state: Any, /, *states: Any) -> None:
         return
     if kind_of(node) not in (Kind.GRAPH, Kind.PYTREE):
         raise not_a_node(RegistryError, node, "update")
+    here = trace_state.value
     for owner, key, cell, value in _planned_writes(node, joined((state, *states), "update")):
         if cell is not None:
             source = cell_of(value)
             if cell.metadata is PLAIN_METADATA and source.metadata is PLAIN_METADATA:
+                if source.trace is not here:
+                    note_read(source, source.trace)
                 cell.raw = source.raw
             else:
                 owner.update_from_state(value)
