@@ -45,6 +45,11 @@ class Cell(Stamp):
     # version.
     __init__ = object.__init__
 
+    @property
+    def stored(self) -> Cell:
+        """The cell that stores the value: this one, unless it is a part of another."""
+        return self
+
 
 def metadata_key(cell: Cell) -> HashableMapping[str, Any]:
     """The metadata of a cell as a static value."""

@@ -32,21 +32,20 @@ import jax
 from ...core.graph.locate import Announcing, remember_cause
 from ...core.objects.named import Sentinel
 from ...core.objects.statics import HashableMapping
-from ...core.tools.method_observers import is_observing
-from ...core.tools.module_names import is_naming, iterations_counted, scope_of_arguments
 from ...errors import ArgumentTypeError
+from ...observing.method_observers import is_observing
+from ...observing.module_names import is_naming, iterations_counted, scope_of_arguments
 from .aliasing import Treatment, check_aliasing
 from .arguments import positional
 from .body import Body, describe_address
 from .functions import FUNCTIONS, RuledFunction
 from .gather import Gathered, gather
-from .guards import check_writable
 from .kept import keep
 from .outcome import Address, Outcome
 from .policy import STRUCTURE, Crossing
 from .prefixes import FilterMapping, NodePrefix, Prefix, choose, values_in
 from .refused import explain
-from .write_back import write_back
+from .write_back import check_own, write_back
 
 T = TypeVar("T")
 
@@ -217,7 +216,7 @@ class Call:
         candidates = [i for each in arguments for i in each.values if types[i] is not None]
         positions = frozenset(i for i in candidates if holders[id(values[i])] == 1)
         plain = {i for each in arguments for i in each.plain if holders[id(gathered.plain[i])] == 1}
-        check_writable(positions, gathered)
+        check_own(sorted(positions), gathered)
         flags = self.body.grouped(
             [i in positions for i in range(len(values))], [i in plain for i in range(len(gathered.plain))]
         )

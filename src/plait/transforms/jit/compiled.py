@@ -30,14 +30,13 @@ from ..._compat import jax_settings
 from ...core.objects.filters import Predicate
 from ...core.objects.settings import settings_of_thread
 from ...core.objects.variables import Variable
-from ...core.tools.module_names import names_in_program
 from ...errors import ArgumentError
+from ...observing.module_names import names_in_program
 from ..call.call import Call
 from ..call.enter import rebuild
 from ..call.gather import Gathered, Structure
-from ..call.guards import check_writable
 from ..call.outcome import INPUT, Address, Outcome, at
-from ..call.write_back import write_back
+from ..call.write_back import check_own, write_back
 from .shardings import Shardings, laid_out, leave_in_layout
 
 
@@ -275,7 +274,7 @@ class Compiled:
         """
         values = gathered.values()
         if self.donated:
-            check_writable(self.donated, gathered)
+            check_own(self.donated, gathered)
             check_separate_buffers(self.f, self.donated, gathered)
         plain, named = (gathered.plain, {}) if self.layout is None else self.layout.split(args, kwargs)
         return [*values, *plain], named

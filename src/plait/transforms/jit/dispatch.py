@@ -37,7 +37,8 @@ results to the cells of the written variables. For a function of a model with tw
         return out
 
 Up to ``UNROLL`` cells, reading and writing are unrolled as above, which takes a quarter of the time of a loop; with
-more cells, a loop is as fast. A run cannot be interrupted between the first cell that it writes and the last.
+more cells, a loop is as fast. A run cannot be interrupted between the first cell that it writes and the last. Cells of
+views of a stack may refuse a value, so those of a run that writes any are noted in a journal.
 
 An entrance belongs to a function, and its ``__code__`` is replaced when the function is called with a new layout.
 Runs are created by factories, which are compiled once for each form of call, and cached on the walk. A run references
@@ -61,6 +62,7 @@ import numpy as np
 from ..._compat import ArrayImpl, KeyArray, refuses_shared_donation, top_level_trace, trace_state
 from ...core.graph.walks import CachedWalk, containers_stand
 from ...core.objects.clock import clock
+from ...core.objects.journal import Journal
 from ...core.objects.named import Sentinel
 from ...core.objects.variables import Variable
 from ..call.gather import gather
@@ -260,12 +262,13 @@ def make_run(
         compiled.layout,
         kinds,
         len(walk.cells),
-        tuple(position for position, _ in compiled.first.written),  # type: ignore[union-attr]
+        tuple(written := [position for position, _ in compiled.first.written]),  # type: ignore[union-attr]
         bool(compiled.donated) and not refuses_shared_donation(),
         bool(walk.lists),
         bool(walk.containers),
         check is not None,
         compiled.first.output is not None,  # type: ignore[union-attr]
+        any(walk.cells[position].stored is not walk.cells[position] for position in written),
     )
     identities = [getattr(root, kind) for root, kind in zip(roots[1:], kinds, strict=True)]
     return make(compiled=compiled, walk=walk, identities=identities, crossing=crossing, check=check)
@@ -282,6 +285,7 @@ def _run_factory(
     containers: bool,
     checked: bool,
     builds: bool,
+    noted: bool,
 ) -> Callable[..., Any]:
     """A factory of runs for one form of call, as generated code.
 
@@ -295,6 +299,7 @@ def _run_factory(
         containers: whether there are other plain containers.
         checked: whether each call is compared with a fresh walk.
         builds: whether the output contains objects, which are built from the results of the compiled function.
+        noted: whether a cell may refuse its new value.
     """
     names = [f"a{i}" for i in range(layout.count + len(layout.names))]
     objects = [names[i] for i in layout.objects]
@@ -313,19 +318,21 @@ def _run_factory(
         *["not containers_stand(containers)"] * containers,
     ]
     setup = [f"i{i} = identities[{i}]" for i in range(len(kinds))]
-    result = f"build({{}}, ({''.join(f'{a}, ' for a in objects)}))" if builds else "{}"
-    write = [f"{''.join(f'c{i}.raw, ' for i in written)}out = returned", f"return {result.format('out')}"]
+    output = f"build({'returned[-1]' if written else 'returned'}, ({''.join(f'{a}, ' for a in objects)}))"
     if not written:
-        write = [f"return {result.format('returned')}"]
+        write = [f"return {output if builds else 'returned'}"]
+    else:
+        write = [f"out = {output}"] * builds  # it may raise, so it comes before the first write
+        write += [f"{''.join(f'c{i}.raw, ' for i in written)}{'_' if builds else 'out'} = returned", "return out"]
     if count <= UNROLL:
         setup += [f"c{i} = cells[{i}]" for i in range(count)]
         reads = [f"c{i}.raw" for i in range(count)]
     else:
         reads = ["*[cell.raw for cell in cells]"]
         setup += [f"c{i} = cells[{i}]" for i in written] if len(written) <= UNROLL else []
-    if len(written) > UNROLL:
+    if len(written) > UNROLL or noted:
         setup += [f"written = [cells[i] for i in {written!r}]"]
-        write = [f"return {result.format('write_all(written, returned)')}"]
+        write[-2] = f"{'_' if builds else 'out'} = {'write_noted' if noted else 'write_all'}(written, returned)"
 
     if explained:
         body_first = [f"held = [{', '.join(reads)}]", f"leaves = leaves_of((held, [{', '.join(plain)}]))"]
@@ -379,6 +386,7 @@ def make(*, compiled, walk, identities, crossing, check):
         "top_level": top_level_trace,
         "trace_state": trace_state,
         "write_all": write_all,
+        "write_noted": write_noted,
     }
     return _function("make", source, scope)
 
@@ -392,4 +400,11 @@ def write_all(cells: list[Any], returned: list[Any]) -> Any:
         for cell, value in zip(cells, returned, strict=False):
             cell.raw = value
         raise
+    return returned[-1]
+
+
+def write_noted(cells: list[Any], returned: list[Any]) -> Any:
+    """The same for cells that may refuse a value."""
+    with Journal() as journal:
+        journal.write_values(cells, returned[:-1])
     return returned[-1]
