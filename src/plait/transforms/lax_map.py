@@ -23,7 +23,7 @@ from .call.names import parameter_names
 from .call.policy import STRUCTURE, Crossing
 from .call.prefixes import Carry, StateAxes, is_graph_leaf, prefix
 from .loops import scan_ports
-from .rng_splits import split_rngs
+from .streams import split_rngs
 
 
 def lax_map(
