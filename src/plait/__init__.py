@@ -235,7 +235,7 @@ from .compat.transforms import remat as remat
 from .compat.transforms import backup_keys as backup_keys
 from .compat.transforms import fork_rngs as fork_rngs
 from .compat.transforms import reseed as reseed
-from .transforms.rng_splits import restore_rngs as restore_rngs
+from .transforms.streams import restore_rngs as restore_rngs
 from .compat.transforms import split_rngs as split_rngs
 from .compat.transforms import with_rngs as with_rngs
 from .transforms.selections import DiffState as DiffState

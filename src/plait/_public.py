@@ -66,7 +66,7 @@ _NAMES = {
     "observing.output_gradients": "capture_gradients",
     "transforms.selections": "DiffState",
     "transforms.call.prefixes": "Carry StateAxes StateSharding",
-    "transforms.rng_splits": "restore_rngs",
+    "transforms.streams": "restore_rngs",
     "compat.transforms": (
         "backup_keys checkify cond custom_jvp custom_vjp eval_shape fori_loop fork_rngs grad hessian hvp jacfwd jacrev "
         "jit jvp lax_map linearize make_jaxpr pmap remat reseed scan shard_map split_rngs switch value_and_grad vjp "

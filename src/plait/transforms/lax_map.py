@@ -24,7 +24,7 @@ from .call.policy import STRUCTURE, Crossing
 from .call.prefix_trees import prefix
 from .call.prefixes import Carry, StateAxes, is_graph_leaf
 from .loops import scan_ports
-from .rng_splits import split_rngs
+from .streams import split_rngs
 
 
 def lax_map(
