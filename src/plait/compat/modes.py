@@ -18,10 +18,10 @@ from ..core.objects.module import Pytree
 from ..core.objects.settings import Restoring, settings_in_force
 from ..core.objects.visit import Place, visit
 from ..errors import GraphError
-from ..paths import describe_path
+from ..ground.paths import describe_path
+from ..ground.words import describe_type
 from ..transforms.call import policy
 from ..transforms.call.names import joined
-from ..words import describe_type
 
 
 def _flag(name: str) -> bool:

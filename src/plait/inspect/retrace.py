@@ -19,10 +19,10 @@ from ..core.graph.diff import diff
 from ..core.graph.graphdef import GraphDef, LeafDef, NodeDef, StaticAttribute, VariableDef
 from ..core.objects.nodes import Static
 from ..errors import ArgumentTypeError, RetraceError
-from ..paths import Path, format_path
+from ..ground.paths import Path, format_path
+from ..ground.words import describe_type, with_article
 from ..transforms.call.names import argument_name, parameter_names
 from ..transforms.jit.compiled import TraceSignature, process_listeners, trace_listening
-from ..words import describe_type, with_article
 
 
 class Explanations(contextlib.ContextDecorator):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...errors import FilterError
-from ...paths import Path, describe_path
+from ...ground.paths import Path, describe_path
 from ...typing import FilterLiteral
 from ..objects.filters import resolve_filters
 from ..objects.nodes import Kind, change_of, check_node

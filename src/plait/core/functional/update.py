@@ -8,14 +8,14 @@ from typing import Any
 
 from ..._compat import is_mutable_array, trace_state
 from ...errors import GraphError, RegistryError
-from ...paths import Path, describe_path, sorted_keys
-from ...words import describe_type
+from ...ground.paths import Path, describe_path, sorted_keys
+from ...ground.words import describe_type
+from ...stacks.layer_cells import is_slice, views_exist
 from ..graph.graphdef import Link, path_of
 from ..graph.state_leaves import mismatch
 from ..objects.cells import PLAIN_METADATA, Cell
 from ..objects.clock import DETACHED
 from ..objects.containers import List
-from ..objects.layer_cells import is_slice, views_exist
 from ..objects.lost_writes import note_write
 from ..objects.nodes import _KINDS, Kind, change_of, check_index, get_node_impl, kind_of, not_a_node, unwrapped
 from ..objects.pytree import Pytree, check_kept_status, check_no_view

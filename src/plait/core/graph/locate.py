@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from ..._compat import frame_locals
-from ...paths import Path, format_path
-from ...words import with_article
+from ...ground.paths import Path, format_path
+from ...ground.words import with_article
 from ..objects.pytree import Pytree
 from ..objects.trace_guard import find_paths
 from ..objects.variables import Variable

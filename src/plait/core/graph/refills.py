@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..._compat import trace_state
-from ...words import with_article
+from ...ground.words import with_article
+from ...stacks.layer_cells import is_slice, restructured
 from ..objects.cells import has_ref, metadata_key
-from ..objects.layer_cells import is_slice, restructured
 from ..objects.named import Sentinel
 from ..objects.nodes import PYTREE_REGISTRY, DataElem, GenericPytree, Kind, get_node_impl, kind_of, unwrapped
 from ..objects.pytree import Pytree

@@ -14,9 +14,9 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..._compat import current_trace, trace_state, transform_of
-from ...deprecations import deprecated
 from ...errors import ArgumentError, ShapeError
-from ...words import describe_type, with_article
+from ...ground.notices import deprecated
+from ...ground.words import describe_type, with_article
 from .settings import Restoring, settings_in_force
 from .trace_guard import check_trace
 from .variable_kinds import Perturbation

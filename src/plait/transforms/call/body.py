@@ -31,8 +31,8 @@ from ...core.objects.nodes import Static
 from ...core.objects.sowing import shared_by_all, sows
 from ...core.objects.variables import Variable
 from ...core.objects.visit import iter_graph_nodes
-from ...core.tools.module_names import is_naming, iteration, modules_named
 from ...errors import ArgumentError, AxisNameMismatchError
+from ...observing.module_names import is_naming, iteration, modules_named
 from .aliasing import Treatment, check_aliasing
 from .captures import containers_watched, named_captures
 from .enter import Entered

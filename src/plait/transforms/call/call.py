@@ -32,9 +32,9 @@ import jax
 from ...core.graph.locate import crossings, remember_cause
 from ...core.objects.named import Sentinel
 from ...core.objects.statics import HashableMapping
-from ...core.tools.method_observers import is_observing
-from ...core.tools.module_names import is_naming, iterations_counted, scope_of_arguments
 from ...errors import ArgumentTypeError
+from ...observing.method_observers import is_observing
+from ...observing.module_names import is_naming, iterations_counted, scope_of_arguments
 from .aliasing import Treatment, check_aliasing
 from .arguments import positional
 from .body import Body, describe_address

@@ -25,7 +25,7 @@ from ...core.objects.trace_guard import raise_foreign_trace
 from ...core.objects.variables import Variable
 from ...core.objects.visit import children_if_any, visit
 from ...errors import CapturedModelWarning
-from ...notices import warn
+from ...ground.notices import warn
 from .prefixes import is_graph_leaf
 
 # Functions that were warned about.

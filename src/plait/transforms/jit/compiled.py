@@ -29,8 +29,8 @@ import jax
 from ..._compat import jax_settings
 from ...core.objects.filters import Predicate
 from ...core.objects.variables import Variable
-from ...core.tools.module_names import names_in_program
 from ...errors import ArgumentError
+from ...observing.module_names import names_in_program
 from ..call.call import Call
 from ..call.enter import rebuild
 from ..call.gather import Gathered, Structure

@@ -32,8 +32,8 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from ...core.graph.walks import CachedWalk, drop_runs
 from ...core.objects.filters import to_predicate
-from ...core.tools.module_names import is_naming, scope_of_arguments
 from ...errors import ArgumentError, DispatchError
+from ...observing.module_names import is_naming, scope_of_arguments
 from ...typing import FilterLiteral
 from ..call.arguments import positional as positional_arguments, static_argument, with_statics
 from ..call.call import Call
@@ -160,7 +160,7 @@ def jit(  # pyright: ignore[reportInconsistentOverload] - the overloads keep the
     statics = _argument_positions(fun, static_argnums, static_argnames)
     programs = None
     if cache is not None:
-        from .stored import Programs  # imported only if needed
+        from ...warm.programs import Programs  # imported only if needed
 
         programs = Programs(cache, cache_limit)
     return JittedFunction(fun, statics, options, donation, shardings, crossing, programs).entrance()
