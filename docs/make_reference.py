@@ -8,6 +8,7 @@ import ast
 import functools
 import inspect
 import sys
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -188,7 +189,7 @@ def same_module(name: str, module: Any, links: dict[str, str]) -> str:
 def foreign_name(value: Any) -> str | None:
     """The public name of something that another library defines; its text is not repeated here."""
     home = getattr(value, "__module__", None)
-    name = getattr(value, "__qualname__", None)
+    name = None if typing.get_origin(value) else getattr(value, "__qualname__", None)  # an alias borrows its origin's
     if not isinstance(home, str) or not isinstance(name, str) or home.partition(".")[0] == "plait":
         return None
     public = (module for module in FOREIGN_HOMES if getattr(sys.modules.get(module), name, None) is value)
@@ -198,7 +199,7 @@ def foreign_name(value: Any) -> str | None:
 def constant(value: Any) -> str:
     if isinstance(value, (str, int, float, bool, tuple)) and " at 0x" not in repr(value):
         return f"A constant: `{value!r}`."
-    return f"A `{type(value).__name__}`."
+    return f"An annotation: `{value!r}`." if typing.get_origin(value) else f"A `{type(value).__name__}`."
 
 
 def documentation(value: Any) -> str:

@@ -197,7 +197,7 @@ def test_the_newest_set_is_newer(name):
     assert minor == 10 if name.endswith("-oldest") else minor >= 12
 
 
-@pytest.mark.parametrize("each", needed(["dev"]), ids=lambda each: each.name)
+@pytest.mark.parametrize("each", sorted(needed(["dev"]), key=str), ids=lambda each: each.name)
 def test_the_lowest_set_has_the_lower_bounds_of_pyproject(each):
     """``make lowest`` runs the tests with it, so each bound is a version with which plait works."""
     text = (ROOT / "requirements-lowest.lock").read_text(encoding="utf-8")

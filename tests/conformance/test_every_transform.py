@@ -607,7 +607,8 @@ def test_a_deleted_array_is_named(transform):
     model = make_model()
     model.inner.n[...] = jnp.array(2.0) + 1
     model.inner.n.value.delete()
-    if transform.name in ABSTRACT | {"fori_loop"}:
+    unread = {"fori_loop", "while_loop"} if jax.__version_info__ >= (0, 11) else {"fori_loop"}
+    if transform.name in ABSTRACT | unread:
         transform.run(read)(model, jnp.float32(3))
     else:
         with pytest.raises(DonatedArrayError, match=r"at .*\.inner\.n"):

@@ -26,6 +26,7 @@ class Row:
         path: matches the path of a value that differs.
         found_in_flax, found_in_plait: match what is there.
         text: matches the program.
+        example_until: the release of Flax from which the example does the same on both.
     """
 
     id: str
@@ -42,6 +43,7 @@ class Row:
     found_in_plait: str = ""
     text: str = ""
     more: tuple[Program, ...] = ()
+    example_until: str = ""
 
     @property
     def line(self) -> str:
@@ -346,6 +348,7 @@ KNOWN: tuple[Row, ...] = (
         says="documented",
         example=program("known", ("m = nnx.WeightNorm(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), rngs=nnx.Rngs(0))", "m")),
         kinds=("text", "there", "error", "value", "dtype", "bits", "traces"), text="(Weight|Spectral)Norm",
+        example_until="0.12.12",
     ),
     Row(
         "donating traces",

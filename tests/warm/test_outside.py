@@ -17,12 +17,13 @@ from plait.errors import ProgramCacheWarning
 from plait.warm.descriptions import Describer
 from plait.warm.reads import Recording
 
+OPEN = f"{open.__module__}.open"  # io or, from Python 3.13 on, _io
 # Each reads something that may differ in another process; what it is called in the reason.
 ASKS = {
     "os.environ": lambda path: os.environ.get("HOME"),
     "os.getenv": lambda path: os.getenv("HOME"),
     "jax.numpy.load": lambda path: jnp.load(path),
-    "io.open": lambda path: path.open("rb").close(),
+    OPEN: lambda path: path.open("rb").close(),
     "posix.stat": lambda path: path.stat(),
     "time.time": lambda path: time.time(),
     "random.Random.random": lambda path: random.random(),

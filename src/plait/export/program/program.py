@@ -31,7 +31,7 @@ from .arguments import arguments
 from .checks import check_different, check_type
 from .input_spec import InputSpec, resolve_input_specs
 from .numbers import check_numbers
-from .weights import by_name, check_distinct, key_name, named_weights
+from .weights import by_name, check_distinct, key_name, named_weights, on_host
 
 Arrays = dict[str, Any]
 OUTPUT = "y"
@@ -118,7 +118,7 @@ def _program_of_module(
     values = {path: _numbers(plain_value(leaf)) for path, leaf in leaves.items()}
     for path, value in values.items():
         check_numbers(value, describe_path(path))
-    first = {name: np.asarray(values[path]) for path, name in carried.items()}
+    first = {name: on_host(values[path], describe_path(path)) for path, name in carried.items()}
     tree = {path: value for path, value in values.items() if path not in carried}
     names = {path: ".".join(map(str, path)) for path in tree}
     check_distinct(names)

@@ -31,7 +31,7 @@ def named_weights(params: Any) -> dict[str, np.ndarray]:
     pairs = jax.tree_util.tree_flatten_with_path(params)[0]
     names = {jax.tree_util.keystr(path): ".".join(key_name(entry) for entry in path) or WHOLE for path, _ in pairs}
     check_distinct(names)
-    return {name: _on_host(leaf, name) for name, (_, leaf) in zip(names.values(), pairs, strict=True)}
+    return {name: on_host(leaf, name) for name, (_, leaf) in zip(names.values(), pairs, strict=True)}
 
 
 def check_distinct(names: Mapping[Any, str], kind: type[PlaitError] = ExportError) -> None:
@@ -64,8 +64,9 @@ def key_name(entry: Any) -> str:
     return str(entry)
 
 
-def _on_host(leaf: Any, name: str) -> np.ndarray:
+def on_host(leaf: Any, name: str) -> np.ndarray:
+    """A copy of an array on the host, in the dtype with which JAX traces a function of it."""
     check_numbers(leaf, name)
     array = np.array(leaf, order="C")
-    held = jax.dtypes.canonicalize_dtype(array.dtype)  # the dtype with which the function was traced
+    held = jax.dtypes.canonicalize_dtype(array.dtype)
     return array if held == array.dtype else array.astype(held)
