@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from . import _public
+from . import guests as _guests  # first, since what is loaded below takes its own seams
 from .compat import flax_paths
 from .compat import old_methods as _old_methods
 from .compat import private_names as _private_names

@@ -10,7 +10,6 @@ from ..._compat import is_mutable_array, trace_state
 from ...errors import GraphError, RegistryError
 from ...ground.paths import Path, describe_path, sorted_keys
 from ...ground.words import describe_type
-from ...stacks.layer_cells import is_slice, views_exist
 from ..graph.graphdef import Link, path_of
 from ..graph.state_leaves import mismatch
 from ..objects.cells import PLAIN_METADATA, Cell
@@ -18,12 +17,12 @@ from ..objects.clock import DETACHED
 from ..objects.containers import List
 from ..objects.lost_writes import note_write
 from ..objects.nodes import _KINDS, Kind, change_of, check_index, get_node_impl, kind_of, not_a_node, unwrapped
-from ..objects.pytree import Pytree, check_kept_status, check_no_view
+from ..objects.pytree import Pytree, check_kept_status, check_not_fixed
 from ..objects.state import State
 from ..objects.state_functions import joined
 from ..objects.trace_guard import check_trace, raise_foreign_trace
 from ..objects.variables import Variable, cell_of
-from ..objects.visit import check_layers, children_of
+from ..objects.visit import check_walk, children_of
 
 
 def update(node: Any, state: Any, /, *states: Any) -> None:
@@ -153,8 +152,8 @@ def _planned_writes(node: Any, mapping: Mapping[Any, Any]) -> list[_Write]:
                 _check_can_set(owner, key, value, path_of((link, key)), size)
                 size += current is _ABSENT and type(key) is int
                 writes.append((owner, key, None, _new_child(value, current is _ABSENT)))
-    if views_exist() and any(isinstance(owner, Variable) and is_slice(owner._cell) for owner, *_ in writes):
-        check_layers(node)
+    if any(isinstance(owner, Variable) and owner._cell.fixed is not None for owner, *_ in writes):
+        check_walk(node)
     return writes
 
 
@@ -176,7 +175,7 @@ def _check_can_set(owner: Any, key: Any, value: Any, path: Path, size: int) -> N
     """Raise, before anything is written, if the owner would reject the child."""
     if isinstance(owner, Pytree):
         check_trace(owner._info.trace, owner, "update")
-        check_no_view(owner)
+        check_not_fixed(owner)
     if isinstance(owner, list) or (isinstance(owner, List) and type(key) is int):
         check_index(owner, key, size, describe_path(path))
     elif isinstance(owner, Pytree):

@@ -13,7 +13,6 @@ from typing import Any
 
 from ..._compat import trace_state
 from ...ground.words import with_article
-from ...stacks.layer_cells import is_slice, restructured
 from ..objects.cells import has_ref, metadata_key
 from ..objects.named import Sentinel
 from ..objects.nodes import PYTREE_REGISTRY, DataElem, GenericPytree, Kind, get_node_impl, kind_of, unwrapped
@@ -55,16 +54,19 @@ def check_refill(graphdefs: Sequence[GraphDef], leaves: Iterable[Any], own: Mapp
             else:
                 kind = type(owner).__name__
                 what = f"{action[:-2]} {with_article(kind)}" if action.endswith(" a") else f"{action} {kind}"
-                raise restructured(f"a change that would {what}", path_of(owner))
+                raise _fixed(owner)(f"a change that would {what}", path_of(owner))
 
 
 def _is_watched(item: Any, here: Any) -> bool:
     """Whether an object belongs to a different trace, or to a view."""
-    return trace_of(item, here) is not here or _is_view(item)
+    return trace_of(item, here) is not here or _fixed(item) is not None
 
 
-def _is_view(item: Any) -> bool:
-    return is_slice(cell_of(item)) if isinstance(item, Variable) else isinstance(item, Pytree) and item._info.is_view
+def _fixed(item: Any) -> Any:
+    """What makes the error for a change of structure; ``None`` if it may change."""
+    if isinstance(item, Variable):
+        return cell_of(item).fixed
+    return item._info.fixed if isinstance(item, Pytree) else None
 
 
 def _changes_of_watched(
