@@ -319,6 +319,32 @@ def test_a_layer_cannot_differ_from_the_others(change: Any, error: Any, match: s
     assert (model.blocks[1].dropout.rate, hasattr(model.blocks[1], "extra")) == (0.3, False)
 
 
+@pytest.mark.parametrize("weak", [False, True], ids=["numbers", "weak types"])
+@pytest.mark.parametrize(
+    ("dtype", "number"),
+    [(jnp.int32, 2.7), (jnp.int32, 2 + 3j), (jnp.float32, 2 + 3j), (jnp.int8, 300), (jnp.uint8, -1), (jnp.bool_, 2)],
+)
+def test_a_layer_loses_nothing_of_what_is_written(dtype: Any, number: Any, weak: bool) -> None:
+    """ST3: no value is cast, whether it is a number or an array of a weak type."""
+    stack = plait.Stack([Net(plait.Variable(jnp.zeros((), dtype))) for _ in range(2)])
+    with pytest.raises(
+        ShapeError, match=rf"(?s)found .*expected +{jnp.dtype(dtype)}\(\)" if weak else "(?s)the number"
+    ):
+        stack[0].blocks.value = jnp.asarray(number) if weak else number
+    assert not stack.to_list()[0].blocks.value
+
+
+@pytest.mark.parametrize(
+    ("dtype", "number"),
+    [(jnp.int8, -128), (jnp.float32, 2.7), (jnp.bfloat16, 3), (jnp.complex64, 1.5), (jnp.int32, True)],
+)
+def test_a_layer_takes_numbers_of_its_kind(dtype: Any, number: Any) -> None:
+    """ST3."""
+    stack = plait.Stack([Net(plait.Variable(jnp.zeros((), dtype))) for _ in range(2)])
+    stack[0].blocks.value = number
+    assert stack[0].blocks.value == jnp.asarray(number, dtype)
+
+
 def test_paths_say_which_layers_they_stand_for() -> None:
     """ST4: filters are asked about the path of each layer, and have to give one answer."""
     _, model = pair(5, 2)

@@ -13,12 +13,12 @@ from typing import Any
 
 import jax
 
-from ..core.functional.update_context import MergeContext, SplitContext, merge_context, split_context
 from ..core.graph.graphdef import GraphDef
 from ..core.objects.variables import Variable
 from ..errors import GraphError
 from ..transforms.call.aliasing import Treatment, check_aliasing
 from ..transforms.call.prefixes import Prefix, is_graph_leaf
+from .update_context import MergeContext, SplitContext, merge_context, split_context
 
 
 class _Missing:
@@ -214,8 +214,6 @@ def from_tree(
     stand_ins = [Variable(0) if is_node_leaf(leaf) else 0 for _, leaf in pairs]  # a mapping by filter may be here
     prefixes = _spread("from_tree", prefix, jax.tree_util.tree_unflatten(treedef, stand_ins))
     with merge_context(ctxtag, is_inner) as context:
-        if merge_fn is merge_node:  # all are checked before the first is written
-            context.check((leaf.graphdef, *leaf.states) for _, leaf in pairs if isinstance(leaf, NodeStates))
         leaves = [
             merge_fn(context, path, value, leaf) if map_non_graph_nodes or is_node_leaf(leaf) else leaf
             for (path, leaf), value in zip(pairs, prefixes, strict=True)

@@ -19,7 +19,7 @@ import numpy as np
 
 from .._compat import Tracer
 from ..core.functional.split import state
-from ..core.graph.locate import causes, modules_of_traceback, objects_of_traceback, place_of
+from ..core.graph.locate import causes, modules_of_error, objects_of_error, place_of
 from ..core.objects.state import to_flat_state
 from ..core.objects.variables import Variable
 from ..core.objects.visit import iter_graph_nodes
@@ -112,12 +112,12 @@ def debug_nans(*, infs: bool = False) -> Iterator[None]:
 
 
 def _described(error: FloatingPointError) -> NonFiniteError:
-    running = modules_of_traceback(error.__traceback__)
+    running = modules_of_error(error)
     what = str(error).removesuffix(".")
     with jax.debug_nans(False), jax.debug_infs(False):
         held = find_nonfinite(running[0].module) if running else {}
-    place = place_of(error.__traceback__) or "outside of all methods of modules"
-    roots = [(running[-1].path or (), running[-1].module)] if running else objects_of_traceback(error.__traceback__)
+    place = place_of(error) or "outside of all methods of modules"
+    roots = [(running[-1].path or (), running[-1].module)] if running else objects_of_error(error)
     below = next(filter(None, (_below(roots, cause) for cause in causes(error))), None)
     labels = max((labels_of(each.__traceback__) for each in (error, *causes(error))), key=len)
     if below:

@@ -11,6 +11,7 @@ import weakref
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -126,11 +127,12 @@ class SliceCell(Cell):
         self.layer.raw = value
 
     @property
-    def trace(self) -> Any:
-        return self.layer.trace
-
     def stored(self) -> Cell:
         return origin_of(self)[0]
+
+    @property
+    def trace(self) -> Any:
+        return self.layer.trace
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -224,14 +226,26 @@ def with_layer(raw: Any, index: int, value: Any) -> Any:
 def _check_part(array: Any, part: Any) -> None:
     if isinstance(array, jax.ShapeDtypeStruct):
         raise _all_alike("a value for one layer, when the others only have a shape", "initialize the whole model first")
-    is_number = isinstance(part, SCALARS) or getattr(part, "weak_type", False)
-    if np.shape(part) != array.shape[1:] or (not is_number and getattr(part, "dtype", None) != array.dtype):
+    is_number = isinstance(part, SCALARS)
+    fits = _holds(array.dtype, part) if is_number else getattr(part, "dtype", None) == array.dtype
+    if np.shape(part) != array.shape[1:] or not fits:
         raise ShapeError(
             "one layer of a stack was given a value with a different shape or dtype",
-            found=f"{getattr(part, 'dtype', type(part).__name__)}{np.shape(part)}",
+            found=f"the number {part}"
+            if is_number
+            else f"{getattr(part, 'dtype', type(part).__name__)}{np.shape(part)}",
             expected=f"{array.dtype}{array.shape[1:]}, since the layers of a stack are stored as one array",
             do="cast it, or convert the stack to a list: plait.as_list(model)",
         )
+
+
+def _holds(dtype: Any, number: Any) -> bool:
+    """Whether an array of this dtype has a place for a Python number: of its kind, and within its range."""
+    if isinstance(number, int) and jnp.issubdtype(dtype, jnp.integer):
+        return jnp.iinfo(dtype).min <= number <= jnp.iinfo(dtype).max
+    kinds = {bool: (jnp.bool_, jnp.number), int: (jnp.number,), float: (jnp.inexact,), complex: (jnp.complexfloating,)}
+    found = next(kinds[kind] for kind in SCALARS if isinstance(number, kind))
+    return any(jnp.issubdtype(dtype, kind) for kind in found)
 
 
 def _with_part(array: Any, index: int, part: Any) -> Any:

@@ -332,11 +332,7 @@ class Stored(Compiled):
     def _tree(self, outcome: Outcome, ports: Any) -> Any:
         """The structure of the program's output, as a trace in this process would set it."""
         arguments = {} if outcome.output is None else outcome.returned_arguments(self.body.structure)
-        if self.first is None:
-            self.first = outcome
-            if arguments is not None:
-                self.returned, self.is_quick = arguments, True
-        if arguments is None or self.first != outcome:
+        if not self.is_first(outcome, arguments):
             return treedef_from((Other, (outcome,)), [ports])
         values, output = ports.children()
         return treedef_from((list, None), [*values.children(), output]) if outcome.written else output

@@ -10,10 +10,10 @@ import jax
 from ...errors import ArgumentError, GraphError, GraphTypeError
 from ..graph.flatten import Walk
 from ..graph.graphdef import GraphDef, NodeDef, NodeRef
-from ..graph.refills import check_refill
 from ..graph.state_leaves import leaves_in_order
 from ..graph.unflatten import Builder, copied_variables, own_variables, raw_leaves
 from ..graph.walks import find_walk
+from ..objects.journal import Journal
 from ..objects.pytree import copied_buffers
 from ..objects.state import State
 from ..objects.state_functions import joined
@@ -47,13 +47,13 @@ def unflatten(
     Raises:
         GraphError: the state does not match the graphdef; the message names the paths.
         TraceContextError: a reused object would be changed and belongs to a different trace.
+
+    If it raises, the reused objects are as before.
     """
     make_variables = copied_variables if copy_variables else own_variables if recreate_variables else raw_leaves
-    builder = Builder(index_ref, index_ref_cache or outer_index_outer_ref, make_variables)
-    leaves = leaves_of(graphdef, state)
-    if builder.cache:
-        check_refill((graphdef,), leaves, {**(index_ref or {}), **builder.cache})
-    return builder.build(graphdef, leaves)
+    with Journal() as journal:
+        builder = Builder(index_ref, index_ref_cache or outer_index_outer_ref, make_variables, journal)
+        return builder.build(graphdef, leaves_of(graphdef, state))
 
 
 def leaves_of(graphdef: GraphDef, *states: Any) -> list[Any]:

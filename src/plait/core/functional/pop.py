@@ -9,6 +9,7 @@ from ...errors import FilterError
 from ...ground.paths import Path, describe_path
 from ...typing import FilterLiteral
 from ..objects.filters import resolve_filters
+from ..objects.journal import Journal
 from ..objects.nodes import Kind, change_of, check_node
 from ..objects.pytree import Pytree, check_not_fixed
 from ..objects.state import FlatState, State
@@ -64,8 +65,10 @@ def graph_pop(node: Any, filters: tuple[FilterLiteral, ...], /) -> tuple[State, 
             popped.add(place.first or place)
             removals.append((pop_key, owner, place.key))
             groups[number].append((path, detached(leaf)))
-    for pop_key, owner, key in reversed(removals):  # from the end, so indices into a List stay valid
-        pop_key(owner, key)
+    with Journal() as journal:
+        for pop_key, owner, key in reversed(removals):  # from the end, so indices into a List stay valid
+            journal.note_node(owner)
+            pop_key(owner, key)
     return tuple(FlatState(group, sort=True).to_nested_state() for group in groups)
 
 

@@ -1,5 +1,4 @@
-"""Writing states into a graph in place: all writes are planned and checked before the first is made. (rules G38,
-G39)"""
+"""Writing states into a graph in place; a journal puts everything back if an entry is refused. (rules G38, G39)"""
 
 from __future__ import annotations
 
@@ -12,15 +11,16 @@ from ...ground.paths import Path, describe_path, sorted_keys
 from ...ground.words import describe_type
 from ..graph.graphdef import Link, path_of
 from ..graph.state_leaves import mismatch
-from ..objects.cells import PLAIN_METADATA, Cell
+from ..objects.cells import PLAIN_METADATA
 from ..objects.clock import DETACHED
 from ..objects.containers import List
+from ..objects.journal import Journal
 from ..objects.lost_writes import note_write
-from ..objects.nodes import _KINDS, Kind, change_of, check_index, get_node_impl, kind_of, not_a_node, unwrapped
+from ..objects.nodes import _KINDS, Kind, change_of, check_index, kind_of, not_a_node, unwrapped
 from ..objects.pytree import Pytree, check_kept_status, check_not_fixed
 from ..objects.state import State
 from ..objects.state_functions import joined
-from ..objects.trace_guard import check_trace, raise_foreign_trace
+from ..objects.trace_guard import check_trace
 from ..objects.variables import Variable, cell_of
 from ..objects.visit import check_walk, children_of
 
@@ -51,27 +51,18 @@ def update(node: Any, state: Any, /, *states: Any) -> None:
                 do="pass only the new value of the variable",
             )
         check_trace(node._cell.trace, node, "update")
-        _write_leaf(node, full[0])
+        with Journal() as journal:
+            _write_leaf(node, full[0], journal)
         return
     if kind_of(node) not in (Kind.GRAPH, Kind.PYTREE):
         raise not_a_node(RegistryError, node, "update")
-    for owner, key, cell, value in _planned_writes(node, joined((state, *states), "update")):
-        if cell is not None:
-            source = cell_of(value)
-            if cell.metadata is PLAIN_METADATA and source.metadata is PLAIN_METADATA:
-                cell.raw = source.raw
-            else:
-                owner.update_from_state(value)
-            if cell.version == DETACHED:
-                note_write(cell, type(owner))
-        elif key is None:
-            _write_leaf(owner, value)
-        else:
-            get_node_impl(owner).set_key(owner, key, value)  # type: ignore[union-attr,misc]
+    with Journal() as journal:
+        _write(node, joined((state, *states), "update"), journal)
 
 
-def _write_leaf(target: Any, value: Any) -> None:
+def _write_leaf(target: Any, value: Any, journal: Journal) -> None:
     if isinstance(target, Variable):
+        journal.note_cell(target._cell)
         if isinstance(value, Variable):
             target.update_from_state(value)
         elif target._cell.metadata["ref"]:
@@ -81,6 +72,7 @@ def _write_leaf(target: Any, value: Any) -> None:
             if target._cell.version == DETACHED:
                 note_write(target._cell, type(target))
     else:
+        journal.note_reference(target)
         target[...] = value[...] if is_mutable_array(value) else value
 
 
@@ -97,22 +89,18 @@ def children_by_key(node: Any) -> dict[Any, Any]:
 
 _ABSENT: Any = type("Absent", (), {})()
 _VARIABLE, _GRAPH, _PYTREE = Kind.VARIABLE, Kind.GRAPH, Kind.PYTREE
+_USUAL = Variable.update_from_state
 
 
-# (owner, key, cell, value): a child to set; without a key, a leaf to write, from a variable if there is a cell.
-_Write = tuple[Any, Any, Cell | None, Any]
-
-
-def _planned_writes(node: Any, mapping: Mapping[Any, Any]) -> list[_Write]:
-    """The writes of an update, all of them checked."""
+def _write(node: Any, mapping: Mapping[Any, Any], journal: Journal) -> None:
+    """Write the entries of a state."""
     trace = trace_state.value
     known = _KINDS
-    writes: list[_Write] = []
+    holds_layers = False
     stack: list[tuple[Any, Mapping[Any, Any], Link]] = [(node, mapping, None)]
     while stack:
         owner, mapping, link = stack.pop()
         children = children_by_key(owner)
-        size = len(children)
         for key in sorted_keys(mapping) if List in type(owner).__mro__ else mapping:
             value = mapping[key]
             current = children.get(key, _ABSENT)
@@ -122,13 +110,23 @@ def _planned_writes(node: Any, mapping: Mapping[Any, Any]) -> list[_Write]:
             if kind is _VARIABLE:
                 cell = cell_of(current)
                 if cell.trace is not trace:
-                    raise_foreign_trace(cell.trace, current, "update")
+                    journal.refuse(current, "update")
                 is_leaf = type(value) is type(current) or isinstance(value, Variable)
                 if not is_leaf and isinstance(value, Mapping) and not isinstance(cell.raw, Mapping):
                     expected = describe_type(current)
                     raise mismatch((link, key), owner, "a mapping where a leaf is expected", value, expected)
-                usual = is_leaf and type(current).update_from_state is Variable.update_from_state
-                writes.append((current, None, cell if usual else None, value))
+                holds_layers = holds_layers or cell.stored is not cell
+                if is_leaf and cell.metadata is PLAIN_METADATA and type(current).update_from_state is _USUAL:
+                    source = cell_of(value)
+                    journal.note_cell(cell)
+                    if source.metadata is PLAIN_METADATA:
+                        cell.raw = source.raw
+                    else:
+                        current.update_from_state(value)
+                    if cell.version == DETACHED:
+                        note_write(cell, type(current))
+                else:
+                    _write_leaf(current, value, journal)
                 continue
             if (kind is _GRAPH or kind is _PYTREE) and current is not None:
                 if type(value) is not dict and isinstance(value, State):
@@ -138,7 +136,7 @@ def _planned_writes(node: Any, mapping: Mapping[Any, Any]) -> list[_Write]:
                     raise mismatch((link, key), owner, "a leaf where a subgraph is expected", value, expected)
                 stack.append((current, value, (link, key)))
             elif kind is Kind.REF:
-                writes.append((current, None, None, value))
+                _write_leaf(current, value, journal)
             elif current is _ABSENT and _is_part(value) and not getattr(owner, "_takes_parts", False):
                 raise GraphError(
                     "the state has entries for a part that the graph does not have",
@@ -148,13 +146,12 @@ def _planned_writes(node: Any, mapping: Mapping[Any, Any]) -> list[_Write]:
                     do="pass a state of the same model; to add a module, assign it",
                 )
             elif value is not current:  # in a tuple, the same array again is allowed
-                change_of("set", owner, key, value, describe_path(path_of((link, key))))
-                _check_can_set(owner, key, value, path_of((link, key)), size)
-                size += current is _ABSENT and type(key) is int
-                writes.append((owner, key, None, _new_child(value, current is _ABSENT)))
-    if any(isinstance(owner, Variable) and owner._cell.fixed is not None for owner, *_ in writes):
+                set_key = change_of("set", owner, key, value, describe_path(path_of((link, key))))
+                _check_can_set(owner, key, value, path_of((link, key)))
+                journal.note_node(owner)
+                set_key(owner, key, _new_child(value, current is _ABSENT))
+    if holds_layers:
         check_walk(node)
-    return writes
 
 
 def _is_part(value: Any) -> bool:
@@ -171,12 +168,12 @@ def _new_child(value: Any, is_new: bool) -> Any:
     return {key: _new_child(child, True) for key, child in value.items()} if is_new and value else State(value)
 
 
-def _check_can_set(owner: Any, key: Any, value: Any, path: Path, size: int) -> None:
-    """Raise, before anything is written, if the owner would reject the child."""
+def _check_can_set(owner: Any, key: Any, value: Any, path: Path) -> None:
+    """Raise, with the path, if the owner would reject the child."""
     if isinstance(owner, Pytree):
         check_trace(owner._info.trace, owner, "update")
         check_not_fixed(owner)
     if isinstance(owner, list) or (isinstance(owner, List) and type(key) is int):
-        check_index(owner, key, size, describe_path(path))
+        check_index(owner, key, len(owner), describe_path(path))
     elif isinstance(owner, Pytree):
         check_kept_status(owner, key, value)

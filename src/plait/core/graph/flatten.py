@@ -81,15 +81,6 @@ class RefMap(MutableMapping[Any, Any]):
         return f"RefMap({len(self)} objects)"
 
 
-class IndexMap(dict[int, Any]):
-    """Index → object, the inverse of a ``RefMap``."""
-
-    @classmethod
-    def from_refmap(cls, refs: RefMap) -> IndexMap:
-        """The inverse of ``refs``."""
-        return cls({index: key for key, index in refs.items()})
-
-
 class Walk:
     """The result of one or several walks with a shared index, in order.
 

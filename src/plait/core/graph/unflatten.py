@@ -3,7 +3,7 @@
 It follows the plan of the graphdef (``plan.py``): graph nodes are created empty, entered in the index table, and filled
 after their children, so a child may point back to an ancestor. Pytree nodes are built after their children. With a
 cache (index → existing object), graph nodes are emptied and refilled in place, and variables are written in place. This
-is how a transform changes the caller's own objects. (rules G25 to G30)
+is how a transform changes the caller's own objects; a journal notes what they held. (rules G25 to G30)
 """
 
 from __future__ import annotations
@@ -14,13 +14,17 @@ from typing import Any
 from ..._compat import is_mutable_array, trace_state
 from ...errors import GraphError, RegistryError
 from ...ground.words import describe_type, with_article
-from ..objects.cells import dict_of, metadata_key
+from ..objects.cells import dict_of, has_ref, metadata_key
+from ..objects.journal import Journal
+from ..objects.named import Sentinel
 from ..objects.nodes import GRAPH_REGISTRY
 from ..objects.pytree import Pytree, empty_objects, own_info
 from ..objects.variables import Variable, cell_of, copied_cells, make_variable
 from .graphdef import GraphDef, LeafDef, VariableDef
 from .plan import Plan, plan_of
-from .refills import UNTOUCHED
+
+# The leaf of a variable in the cache that keeps its value.
+UNTOUCHED: Any = Sentinel(__name__, "UNTOUCHED", "<untouched>")
 
 MakeVariables = Callable[[Sequence[VariableDef], Sequence[Any]], Sequence[Any]]
 
@@ -32,6 +36,7 @@ class Builder:
         index_ref: index → object, filled while building; ``None`` if the graph shares nothing with other roots.
         cache: index → existing object to reuse.
         make_variables: ``(VariableDefs, leaves) -> objects``, for variables that are not in the cache.
+        journal: notes what the objects in the cache held; needed with a cache, and open while ``build`` runs.
     """
 
     def __init__(
@@ -39,16 +44,19 @@ class Builder:
         index_ref: dict[int, Any] | None = None,
         cache: Mapping[int, Any] | None = None,
         make_variables: MakeVariables | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self.index_ref: Any = index_ref  # a dict or None
         self.cache = cache or {}
         self.make_variables = make_variables or own_variables
+        self.journal: Any = journal
 
     def build(self, graphdef: GraphDef, leaves: Sequence[Any]) -> Any:
         """The graph of ``graphdef`` around ``leaves``, one for each of its leaf definitions in walk order.
 
         Raises:
-            GraphError: the number of leaves or the type of a cached object is wrong.
+            GraphError: the number of leaves or the type of a cached object is wrong; or a view would change.
+            TraceContextError: a cached object belongs to a different trace and would change.
         """
         plan = plan_of(graphdef)
         if len(plan.leaves) != len(leaves):
@@ -62,47 +70,54 @@ class Builder:
         outer = [_built_before(known or {}, definition) for definition in plan.outer]
         if known:
             _check_new(known, plan)
-        if self.cache:
-            self._check_types(plan)
         nodes, refilled = self._nodes(plan) if self.cache else (_new_nodes(plan), ())
         slots = [*plan.constants, *outer, *self._leaves(plan, leaves), *nodes]
-        if known is not None:
-            known.update(zip(plan.indices, plan.indexed(slots), strict=True))
         for step in plan.steps:
             step(slots)
         for node in refilled:
             node._info.mark_rebuilt()
+        if refilled:
+            self.journal.check()
+        if known is not None:
+            known.update(zip(plan.indices, plan.indexed(slots), strict=True))
         return slots[plan.root]
 
-    def _check_types(self, plan: Plan) -> None:
-        """Raise, before anything is written, if a cached object is of a different class than the graphdef says."""
-        variables = (part for part in plan.leaves if type(part) is VariableDef)
-        for definition in (*plan.plain, *plan.others, *variables):
-            cached = self.cache.get(definition.index)  # type: ignore[arg-type]
-            if cached is not None and type(cached) is not definition.type:
-                name = definition.type.__name__
-                is_mixed_up = type(definition) is VariableDef and not isinstance(cached, Variable)
-                raise GraphError(
-                    "Expected a Variable in the cache"
-                    if is_mixed_up
-                    else f"Expected a node of type {name}, but the cache has {describe_type(cached)}",
-                    at=f"index {definition.index}",
-                    found=describe_type(cached),
-                    expected=f"a Variable of class {name}" if is_mixed_up else with_article(name),
-                    do="omit the cache, or pass one that maps the indices of this graphdef to matching objects",
-                )
+    def _existing(self, definition: Any) -> Any:
+        """The cached object of a definition; ``None`` if there is none.
+
+        Raises:
+            GraphError: it is of a different class than the graphdef says.
+        """
+        cached = self.cache.get(definition.index)
+        if cached is not None and type(cached) is not definition.type:
+            name = definition.type.__name__
+            is_mixed_up = type(definition) is VariableDef and not isinstance(cached, Variable)
+            raise GraphError(
+                "Expected a Variable in the cache"
+                if is_mixed_up
+                else f"Expected a node of type {name}, but the cache has {describe_type(cached)}",
+                at=f"index {definition.index}",
+                found=describe_type(cached),
+                expected=f"a Variable of class {name}" if is_mixed_up else with_article(name),
+                do="omit the cache, or pass one that maps the indices of this graphdef to matching objects",
+            )
+        return cached
 
     def _nodes(self, plan: Plan) -> tuple[list[Any], list[Pytree]]:
         """The empty graph nodes, from the cache if it has them; and plait's own nodes among the cached ones."""
-        found = [self.cache.get(definition.index) for definition in (*plan.plain, *plan.others)]  # type: ignore[arg-type]
-        nodes = _new_nodes(plan)
-        for place, node in enumerate(found):
-            if node is not None:
-                GRAPH_REGISTRY[type(node)].clear(node)
-                nodes[place] = node
-                if isinstance(node, Pytree) and place >= len(plan.plain):
-                    own_info(node).marks = dict(plan.others[place - len(plan.plain)].metadata or ())
-        return nodes, [node for node in found if isinstance(node, Pytree)]
+        nodes, refilled = _new_nodes(plan), []
+        for place, definition in enumerate([*plan.plain, *plan.others]):
+            node = self._existing(definition)
+            if node is None:
+                continue
+            self.journal.note_node(node)
+            GRAPH_REGISTRY[type(node)].clear(node)
+            nodes[place] = node
+            if isinstance(node, Pytree):
+                refilled.append(node)
+                if place >= len(plan.plain):
+                    own_info(node).marks = dict(definition.metadata or ())
+        return nodes, refilled
 
     def _leaves(self, plan: Plan, leaves: Sequence[Any]) -> Sequence[Any]:
         """The variables, references, arrays and data leaves of the graph."""
@@ -119,16 +134,19 @@ class Builder:
         return result
 
     def _leaf(self, definition: Any, leaf: Any) -> Any:
-        cached = None if definition.index is None else self.cache.get(definition.index)
         if type(definition) is LeafDef:
+            cached = None if definition.index is None else self.cache.get(definition.index)
             if cached is None:
                 return leaf
             if leaf is not cached and leaf is not UNTOUCHED:
+                self.journal.note_reference(cached)
                 cached[...] = leaf[...] if is_mutable_array(leaf) else leaf
             return cached
+        cached = self._existing(definition)
         if cached is None:
             return self.make_variables([definition], [leaf])[0]
-        return write_cached_variable(cached, definition, leaf)
+        _write_variable(cached, definition, leaf, self.journal)
+        return cached
 
 
 def _built_before(known: Mapping[int, Any], definition: Any) -> Any:
@@ -186,18 +204,27 @@ def raw_leaves(definitions: Sequence[VariableDef], leaves: Sequence[Any]) -> Seq
     return leaves
 
 
-def write_cached_variable(cached: Any, definition: VariableDef, leaf: Any) -> Any:
+def _write_variable(variable: Any, definition: VariableDef, leaf: Any, journal: Journal) -> None:
     """Write a leaf into an existing variable; nothing is written if it would stay the same."""
-    cell = cached._cell
-    if isinstance(leaf, Variable):
-        if leaf._cell.raw is not cell.raw or metadata_key(leaf._cell) != metadata_key(cell):
-            cached.update_from_state(leaf)
-        return cached
-    if leaf is not UNTOUCHED and leaf is not cell.raw:
-        if cell.metadata["ref"]:
-            cell.raw[...] = leaf
-        else:
-            cell.raw = leaf
-    if definition.metadata != metadata_key(cell):
-        cached.update_from_state(make_variable(definition.type, cell.raw, dict_of(definition.metadata), None))
-    return cached
+    cell = variable._cell
+    source = leaf._cell if isinstance(leaf, Variable) else None
+    raw = leaf if source is None else source.raw
+    metadata = definition.metadata if source is None else metadata_key(source)
+    is_new, is_described_anew = leaf is not UNTOUCHED and raw is not cell.raw, metadata != metadata_key(cell)
+    if cell.trace is not trace_state.value:
+        if is_new and not has_ref(cell):
+            journal.refuse(variable, "change the value of")
+        if is_described_anew:
+            journal.refuse(variable, "change the metadata of")
+    if is_new or is_described_anew:
+        journal.note_cell(cell)
+    if source is not None:
+        if is_new or is_described_anew:
+            variable.update_from_state(leaf)
+        return
+    if is_new and cell.metadata["ref"]:
+        cell.raw[...] = leaf
+    elif is_new:
+        cell.raw = leaf
+    if is_described_anew:
+        variable.update_from_state(make_variable(definition.type, cell.raw, dict_of(metadata), None))

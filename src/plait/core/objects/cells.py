@@ -51,8 +51,9 @@ class Cell(Stamp):
     # version.
     __init__ = object.__init__
 
+    @property
     def stored(self) -> Cell:
-        """The cell that holds the value."""
+        """The cell that stores the value: this one, unless it is a part of another."""
         return self
 
 

@@ -26,5 +26,10 @@ def mode_names(node: Any) -> set[str] | None:
 
 def change_modes(node: Any, settings: dict[str, Any]) -> None:
     """Call the ``set_view`` of a node, which may be a block of many layers."""
-    with contextlib.nullcontext() if seams.around_change is None else seams.around_change(node):
+    with around_change(node):
         node.set_view(**settings)
+
+
+def around_change(node: Any) -> contextlib.AbstractContextManager[None]:
+    """The context in which a node changes its modes, or creates variables; the node may be a block of many layers."""
+    return contextlib.nullcontext() if seams.around_change is None else seams.around_change(node)

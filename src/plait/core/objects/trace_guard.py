@@ -33,7 +33,7 @@ def check_trace(trace: Any, owner: Any, action: str) -> None:
 
 def raise_foreign_trace(trace: Any, owner: Any, action: str) -> None:
     """Raise the error of ``check_trace``, unless the owner is exempt."""
-    if any(excuse(owner) for excuse in excuses):
+    if is_excused(owner):
         return
     path = path_of(owner)
     kind = type(owner).__name__
@@ -51,6 +51,11 @@ def raise_foreign_trace(trace: Any, owner: Any, action: str) -> None:
         else "make the model an argument of the function, and use plait's own transform, which keeps the change: "
         + call_with_model(transform),
     )
+
+
+def is_excused(owner: Any) -> bool:
+    """Whether an object may be changed in a different trace."""
+    return any(excuse(owner) for excuse in excuses)
 
 
 # How a function of a model and an array is passed to transforms that are not called like ``plait.jit(f)(model, x)``.

@@ -27,6 +27,7 @@ import numpy as np
 from ...core import seams
 from ...core.graph.axes import drop_axis, has_axis_metadata, put_axis
 from ...core.graph.flatten import path_of
+from ...core.graph.locate import Announcing
 from ...core.objects.foreign_reads import recording
 from ...core.objects.named import Sentinel
 from ...core.objects.nodes import Static
@@ -144,7 +145,8 @@ class Body:
     def _run(self, entered: Entered) -> Any:
         args, kwargs = entered.tree
         f, named = self.f(), {key: reveal(value) for key, value in kwargs.items()}
-        with recording(lambda: forget(self.f(), self)) as found, containers_watched():
+        record = recording(lambda: forget(self.f(), self))
+        with Announcing(entered.roots, inside=True), record as found, containers_watched():
             out = f(*map(reveal, args), **named)
             if found and self.captured is not None:
                 self.captured(f, self.name, found)

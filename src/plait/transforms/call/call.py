@@ -30,23 +30,21 @@ from typing import Any, TypeVar
 import jax
 
 from ...core import seams
-from ...core.graph.locate import crossings, remember_cause
+from ...core.graph.locate import Announcing, remember_cause
 from ...core.objects.named import Sentinel
 from ...core.objects.statics import HashableMapping
 from ...errors import ArgumentTypeError
 from .aliasing import Treatment, check_aliasing
 from .arguments import positional
 from .body import Body, describe_address
-from .enter import Entered
 from .functions import FUNCTIONS, RuledFunction
 from .gather import Gathered, gather
-from .guards import check_writable
 from .kept import keep
 from .outcome import Address, Outcome
 from .policy import STRUCTURE, Crossing
 from .prefixes import FilterMapping, NodePrefix, Prefix, choose, values_in
 from .refused import explain
-from .write_back import write_back
+from .write_back import check_own, write_back
 
 T = TypeVar("T")
 
@@ -166,7 +164,7 @@ class Call:
             others: the calls of other functions that it traces with the same arguments.
         """
         stepwise = stepwise or function
-        with self.in_scope(others):
+        with self.in_scope(others), Announcing(self.gathered.roots, inside=False):
             if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
                 return stepwise(*inputs)
             try:
@@ -217,7 +215,7 @@ class Call:
         candidates = [i for each in arguments for i in each.values if types[i] is not None]
         positions = frozenset(i for i in candidates if holders[id(values[i])] == 1)
         plain = {i for each in arguments for i in each.plain if holders[id(gathered.plain[i])] == 1}
-        check_writable(positions, gathered)
+        check_own(sorted(positions), gathered)
         flags = self.body.grouped(
             [i in positions for i in range(len(values))], [i in plain for i in range(len(gathered.plain))]
         )
@@ -265,18 +263,6 @@ def prefixed_call(
         )
     ins, outs = prefixes_of(name, options, crossing)
     return Call(name, f, args, ins=ins, outs=outs, crossing=crossing, **rules)
-
-
-def _objects_of_frame(variables: Mapping[str, Any]) -> tuple[bool, Sequence[Any]] | None:
-    """For ``locate.py``: the objects of a call from the variables of ``run``, or the private ones from those of a
-    body."""
-    this, entered = variables.get("self"), variables.get("entered")
-    if isinstance(this, Call):
-        return False, this.gathered.roots
-    return (True, entered.roots) if isinstance(entered, Entered) else None
-
-
-crossings.append(_objects_of_frame)
 
 
 class Strong:

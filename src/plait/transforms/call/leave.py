@@ -73,7 +73,7 @@ class Left:
     def _check_no_inputs(self, name: str, labels: Callable[[], Sequence[str]]) -> None:
         cells = {id(variable._cell): i for i, variable in enumerate(self.variables) if variable is not None}
         for leaf in self.walk.leaves:
-            position = cells.get(id(leaf._cell.stored())) if isinstance(leaf, Variable) else None
+            position = cells.get(id(leaf._cell.stored)) if isinstance(leaf, Variable) else None
             if position is not None:
                 always = name in ("vjp", "jvp", "linearize", "custom_jvp", "make_jaxpr", "jit_partial")
                 raise ArgumentError(

@@ -1,41 +1,34 @@
 """Step 4 of a call, write back: the outcome is applied to the caller's own objects.
 
 Values are written into the same variables, and if the structure changed, nodes are refilled in place. Existing objects
-remain the same objects; new ones are created once. All checks are made before the first write.
+remain the same objects; new ones are created once. What raises on the way is undone. (``core/objects/journal.py``)
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
+from ..._compat import trace_state
 from ...core.graph.flatten import Walk
 from ...core.graph.graphdef import GraphDef
 from ...core.graph.identities import own_objects
 from ...core.graph.plan import plan_of
-from ...core.graph.refills import UNTOUCHED, check_refill
-from ...core.graph.unflatten import Builder
+from ...core.graph.unflatten import UNTOUCHED, Builder
+from ...core.objects.journal import Journal
+from ...core.objects.nodes import Kind
+from ...core.objects.pytree import Pytree
+from ...core.objects.trace_guard import check_trace
 from ...core.objects.variables import Variable
+from ...core.objects.visit import visit
 from .enter import rebuild
 from .gather import Gathered
-from .guards import check_writable
 from .outcome import INPUT, Address, Outcome, at
-
-T = TypeVar("T")
-
-
-def completed(write: Callable[[], T]) -> T:
-    """Run a function that writes to the caller's objects; if it is interrupted, as by Ctrl-C, all is written first."""
-    try:
-        return write()
-    except BaseException:
-        write()
-        raise
 
 
 def write_back(outcome: Outcome, gathered: Gathered, outputs: Any, plain: Any = None) -> Any:
-    """Apply an outcome. Returns the output.
+    """Apply an outcome. Returns the output. If it raises, the caller's objects are as before.
 
     Args:
         outputs: the output ports.
@@ -44,24 +37,49 @@ def write_back(outcome: Outcome, gathered: Gathered, outputs: Any, plain: Any = 
     Raises:
         TraceContextError: a variable or module that would be changed belongs to a different trace.
         GraphError: the structure of one layer of a stack would be changed.
+        ShapeError: a value for one layer of a stack does not fit.
     """
-    check_writable([i for i, _ in outcome.written if i not in outcome.attributes], gathered)
+    written = [(position, address) for position, address in outcome.written if position not in outcome.attributes]
+    check_own([position for position, _ in written], gathered)
     cells = [] if gathered.walk is None else gathered.walk.cells
     returned = {} if outcome.output is None else outcome.returned_arguments(gathered.structure)
-    if returned is None:
-        return _rebuilt(outcome, gathered, outputs)
-    inputs = gathered.values() if outcome.output_sources else []
+    inputs = [cell.raw for cell in cells] if returned is None or outcome.output_sources else []
+    with Journal() as journal:
+        journal.write_values([cells[position] for position, _ in written], [at(outputs, a) for _, a in written])
+        if returned is None:
+            return _rebuilt(outcome, gathered, inputs, outputs, journal)
+        if outcome.output is None:
+            return plain
+        values = [inputs[place] if port == INPUT else outputs[port][place] for port, place in outcome.output_sources]
+        known = {index: gathered.roots[number] for index, number in returned.items()}
+        return rebuild(outcome.output, values, [at(outputs, address) for address in outcome.plain], known)
 
-    def write_values() -> None:
-        for position, (port, place) in outcome.written:
-            cells[position].raw = outputs[port][place]
 
-    completed(write_values)
-    if outcome.output is None:
-        return plain
-    values = [inputs[place] if port == INPUT else outputs[port][place] for port, place in outcome.output_sources]
-    known = {index: gathered.roots[number] for index, number in returned.items()}
-    return rebuild(outcome.output, values, [at(outputs, address) for address in outcome.plain], known)
+def check_own(positions: Sequence[int], gathered: Gathered) -> None:
+    """Raise if the variables or array attributes at these positions belong to a different trace.
+
+    Raises:
+        TraceContextError: names the object, and both traces.
+    """
+    walk, here = gathered.walk, trace_state.value
+    cells = [] if walk is None else [(walk.types[position], walk.cells[position]) for position in positions]
+    if all(cls is not None and (cell.trace is here or cell.metadata["ref"]) for cls, cell in cells):
+        return
+    leaves = [place for place in visit([*gathered.roots]) if place.first is None and place.kind in _LEAVES]
+    for place in (leaves[position] for position in sorted(positions)):
+        owner, key = place.owner, place.key
+        if isinstance(place.value, Variable):
+            cell = place.value._cell
+            if not cell.metadata["ref"]:
+                check_trace(cell.trace, place.value, "change the value of")
+            continue
+        while owner is not None and not isinstance(owner.value, Pytree):
+            owner, key = owner.owner, owner.key
+        if owner is not None:
+            check_trace(owner.value._info.trace, owner.value, f"set the attribute {key!r} of a")
+
+
+_LEAVES = (Kind.VARIABLE, Kind.REF, Kind.ARRAY)
 
 
 def replace_value(gathered: Gathered, position: int, value: Any) -> None:
@@ -70,14 +88,8 @@ def replace_value(gathered: Gathered, position: int, value: Any) -> None:
     gathered.walk.cells[position].raw = value
 
 
-def _rebuilt(outcome: Outcome, gathered: Gathered, outputs: Any) -> Any:
-    """Apply an outcome with more than values. Returns the output.
-
-    Raises:
-        TraceContextError: an object that would be changed belongs to a different trace; nothing is written.
-    """
-    cells = [] if gathered.walk is None else gathered.walk.cells
-    inputs = [cell.raw for cell in cells]
+def _rebuilt(outcome: Outcome, gathered: Gathered, inputs: Sequence[Any], outputs: Any, journal: Journal) -> Any:
+    """Apply an outcome with more than values, which are written already. Returns the output."""
     outer = Walk()
     for root in gathered.roots:
         outer.add(root)
@@ -105,19 +117,10 @@ def _rebuilt(outcome: Outcome, gathered: Gathered, outputs: Any) -> Any:
     if arguments is None and outcome.sets_attributes:
         new = {position: address for position, address in outcome.written if position in outcome.attributes}
         arguments = gathered.structure.roots
-        sources = tuple(new.get(position, Address(INPUT, position)) for position in range(len(cells)))
+        sources = tuple(new.get(position, Address(INPUT, position)) for position in range(len(inputs)))
     refilled, returned = with_leaves(arguments or (), sources), with_leaves(output.roots, outcome.output_sources)
-    both = [*refilled, *returned]
-    check_refill([graphdef for graphdef, _ in both], itertools.chain.from_iterable(each for _, each in both), cache)
-
-    def write() -> Any:
-        for position, address in outcome.written:
-            if position not in outcome.attributes:
-                cells[position].raw = at(outputs, address)
-        builder = Builder({} if arguments is not None else {**cache}, cache)
-        for part in refilled:
-            builder.build(*part)
-        return [builder.build(*part) for part in returned]
-
-    objects = iter(completed(write))
+    builder = Builder({} if arguments is not None else {**cache}, cache, journal=journal)
+    for part in refilled:
+        builder.build(*part)
+    objects = iter([builder.build(*part) for part in returned])
     return output.unflatten(lambda *_: next(objects), (), [at(outputs, address) for address in outcome.plain])

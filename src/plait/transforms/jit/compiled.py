@@ -28,14 +28,14 @@ import jax
 
 from ..._compat import jax_settings
 from ...core.objects.filters import Predicate
+from ...core.objects.settings import settings_of_thread
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError
 from ..call.call import Call
 from ..call.enter import rebuild
 from ..call.gather import Gathered, Structure
-from ..call.guards import check_writable
 from ..call.outcome import INPUT, Address, Outcome, at
-from ..call.write_back import write_back
+from ..call.write_back import check_own, write_back
 from .shardings import Shardings, laid_out, leave_in_layout
 
 
@@ -50,8 +50,12 @@ class TraceSignature:
     structure: Structure
     values: tuple[str, ...]
     plain: tuple[str, ...]
-    settings: dict[str, Any] = dataclasses.field(default_factory=jax_settings, compare=False)
+    settings: dict[str, Any] = dataclasses.field(default_factory=lambda: _settings(), compare=False)
     is_cleared: bool = dataclasses.field(default=False, compare=False)
+
+
+def _settings() -> dict[str, Any]:
+    return {**jax_settings(), **settings_of_thread()}
 
 
 class _TraceListening(threading.local):
@@ -158,8 +162,8 @@ class Compiled:
     """
 
     __slots__ = (
-        "body", "donated", "donation", "f", "first", "history", "is_quick", "jitted", "layout", "options", "returned",
-        "shardings", "traceable",
+        "body", "deciding", "donated", "donation", "f", "first", "history", "is_quick", "jitted", "layout", "options",
+        "returned", "shardings", "traceable",
     )  # fmt: skip
 
     def __init__(
@@ -176,6 +180,7 @@ class Compiled:
         self.f = call.f
         self.body = call.body
         self.first: Outcome | None = None
+        self.deciding = threading.Lock()
         self.is_quick = False
         self.returned: dict[int, int] = {}
         self.layout = layout
@@ -266,7 +271,7 @@ class Compiled:
         """
         values = gathered.values()
         if self.donated:
-            check_writable(self.donated, gathered)
+            check_own(self.donated, gathered)
             check_separate_buffers(self.f, self.donated, gathered)
         plain, named = (gathered.plain, {}) if self.layout is None else self.layout.split(args, kwargs)
         return [*values, *plain], named
@@ -276,8 +281,7 @@ class Compiled:
     ) -> Any:
         """The result for JAX: a flat list, if the first trace only wrote values, and this trace did the same."""
         if arguments is None:
-            if self.first is None:
-                self.first = outcome
+            self.is_first(outcome, None)
             return Other(outcome, outputs)
         assert outcome.output is not None
         plain = [at(outputs, where) for where in outcome.plain]
@@ -297,11 +301,21 @@ class Compiled:
                 moved=outcome.moved,
             )
             output += plain
-        if self.first is None:
-            self.first, self.returned, self.is_quick = flat, arguments, True
-        if self.first == flat:
+        if self.is_first(flat, arguments):
             return [*values, output] if values else output
         return Other(flat, (values, output))
+
+    def is_first(self, outcome: Outcome, returned: dict[int, int] | None) -> bool:
+        """Whether the result of a trace is read by the first outcome, which this one is if there is none.
+
+        Args:
+            returned: the returned arguments; ``None`` if it does more than the fast path can do.
+        """
+        with self.deciding:  # other threads may trace, too
+            if self.first is None:
+                self.returned, self.is_quick = returned or {}, returned is not None
+                self.first = outcome
+        return returned is not None and self.first == outcome
 
     def outcome_of(self, returned: Any) -> tuple[Outcome, Any, Any]:
         """The parts of the result of a call: its outcome, the ports, and a plain output."""

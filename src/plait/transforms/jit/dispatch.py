@@ -6,12 +6,16 @@ walk: it checks that walk against the structure clock, reads the cells, calls th
 results to the cells of the written variables. For a function of a model with two variables and an array ``x``:
 
     def step(model, x):                                 # the entrance
-        try:
-            _plait_run = model._walks[7]                # the number of this function and this layout
-        except _plait_absent:                           # never called with this model
-            return _plait_general((model, x,), {})
-        _plait_out = _plait_run(model, x)
-        return _plait_out if _plait_out is not _plait_again else _plait_general((model, x,), {})
+        if True:                                        # such a part for each layout, with its condition
+            try:
+                _plait_run = model._walks[7]            # the number of this function and this layout
+            except _plait_absent:                       # never called with this model
+                pass
+            else:
+                _plait_out = _plait_run(model, x)
+                if _plait_out is not _plait_again:
+                    return _plait_out
+        return _plait_general((model, x,), {})
 
     def run(a0, a1):
         try:
@@ -33,9 +37,10 @@ results to the cells of the written variables. For a function of a model with tw
         return out
 
 Up to ``UNROLL`` cells, reading and writing are unrolled as above, which takes a quarter of the time of a loop; with
-more cells, a loop is as fast. A run cannot be interrupted between the first cell that it writes and the last.
+more cells, a loop is as fast. A run cannot be interrupted between the first cell that it writes and the last. Cells of
+views of a stack may refuse a value, so those of a run that writes any are noted in a journal.
 
-An entrance belongs to a function, and its ``__code__`` is replaced when the function is called with a different layout.
+An entrance belongs to a function, and its ``__code__`` is replaced when the function is called with a new layout.
 Runs are created by factories, which are compiled once for each form of call, and cached on the walk. A run references
 neither its walk, nor a root, nor the general path: each of these would be a reference cycle that keeps arrays alive
 after their model is dropped.
@@ -46,7 +51,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from keyword import iskeyword
 from types import CodeType, FunctionType
 from typing import Any
@@ -57,6 +62,7 @@ import numpy as np
 from ..._compat import ArrayImpl, KeyArray, refuses_shared_donation, top_level_trace, trace_state
 from ...core.graph.walks import CachedWalk, containers_stand
 from ...core.objects.clock import clock
+from ...core.objects.journal import Journal
 from ...core.objects.named import Sentinel
 from ...core.objects.variables import Variable
 from ..call.gather import gather
@@ -178,29 +184,38 @@ def running_entrance(frame: Any) -> Any:
     return next((each for each in users if type(each) is FunctionType and each.__globals__ is frame.f_globals), None)
 
 
-def entrance_code(parameters: Parameters, layout: Layout, number: int) -> CodeType:
-    """The code of an entrance for calls of one layout; other calls take the general path."""
+def entrance_code(parameters: Parameters, numbers: Mapping[Layout, int]) -> CodeType:
+    """The code of an entrance for calls of some layouts; other calls take the general path.
+
+    Args:
+        numbers: the key of the runs of each layout.
+    """
+    tried = "".join(_try_run(parameters, layout, number) for layout, number in numbers.items())
+    source = f"def entrance({parameters.head()}):\n{tried}    return _plait_general({parameters.given()})\n"
+    return _function("entrance", source, {"_plait_missing": MISSING}).__code__
+
+
+def _try_run(parameters: Parameters, layout: Layout, number: int) -> str:
+    """The part of an entrance for calls of one layout."""
     if parameters.positional is None:
         names = [f"_plait_args[{i}]" for i in range(layout.count)] + [f"_plait_kwargs[{n!r}]" for n in layout.names]
-        others = [f"len(_plait_args) != {layout.count}", f"len(_plait_kwargs) != {len(layout.names)}"]
-        others += [f"{name!r} not in _plait_kwargs" for name in layout.names]
+        fits = [f"len(_plait_args) == {layout.count}", f"len(_plait_kwargs) == {len(layout.names)}"]
+        fits += [f"{name!r} in _plait_kwargs" for name in layout.names]
     else:
         names = [*parameters.positional[: layout.count], *layout.names]
         optional = [name for name in (*parameters.positional, *parameters.keywords) if name in parameters.optional]
-        others = [f"{name} is {'' if name in names else 'not '}_plait_missing" for name in optional]
-    general = f"_plait_general({parameters.given()})"
-    source = f"""\
-def entrance({parameters.head()}):
-    if {" or ".join(others) or "False"}:
-        return {general}
-    try:
-        _plait_run = {names[layout.objects[0]]}._walks[{number}]
-    except _plait_absent:
-        return {general}
-    _plait_out = _plait_run({", ".join(names)})
-    return _plait_out if _plait_out is not _plait_again else {general}
+        fits = [f"{name} is {'not ' if name in names else ''}_plait_missing" for name in optional]
+    return f"""\
+    if {" and ".join(fits) or "True"}:
+        try:
+            _plait_run = {names[layout.objects[0]]}._walks[{number}]
+        except _plait_absent:
+            pass
+        else:
+            _plait_out = _plait_run({", ".join(names)})
+            if _plait_out is not _plait_again:
+                return _plait_out
 """
-    return _function("entrance", source, {"_plait_missing": MISSING}).__code__
 
 
 # The run --------------------------------------------------------------------------------------------------------------
@@ -247,12 +262,13 @@ def make_run(
         compiled.layout,
         kinds,
         len(walk.cells),
-        tuple(position for position, _ in compiled.first.written),  # type: ignore[union-attr]
+        tuple(written := [position for position, _ in compiled.first.written]),  # type: ignore[union-attr]
         bool(compiled.donated) and not refuses_shared_donation(),
         bool(walk.lists),
         bool(walk.containers),
         check is not None,
         compiled.first.output is not None,  # type: ignore[union-attr]
+        any(walk.cells[position].stored is not walk.cells[position] for position in written),
     )
     identities = [getattr(root, kind) for root, kind in zip(roots[1:], kinds, strict=True)]
     return make(compiled=compiled, walk=walk, identities=identities, crossing=crossing, check=check)
@@ -269,6 +285,7 @@ def _run_factory(
     containers: bool,
     checked: bool,
     builds: bool,
+    noted: bool,
 ) -> Callable[..., Any]:
     """A factory of runs for one form of call, as generated code.
 
@@ -276,11 +293,13 @@ def _run_factory(
         kinds: for each object after the first, the slot of its permanent stamp.
         count: number of cells.
         written: which cells are written.
-        explained: whether each call looks for buffers that would be donated twice, which the runtime may not reject.
+        explained: whether each call compares the identities of its arrays, since the runtime may not reject one that
+            is donated and passed twice.
         lists: whether there are lists of modules, which are compared in one operation.
         containers: whether there are other plain containers.
         checked: whether each call is compared with a fresh walk.
         builds: whether the output contains objects, which are built from the results of the compiled function.
+        noted: whether a cell may refuse its new value.
     """
     names = [f"a{i}" for i in range(layout.count + len(layout.names))]
     objects = [names[i] for i in layout.objects]
@@ -299,25 +318,31 @@ def _run_factory(
         *["not containers_stand(containers)"] * containers,
     ]
     setup = [f"i{i} = identities[{i}]" for i in range(len(kinds))]
-    result = f"build({{}}, ({''.join(f'{a}, ' for a in objects)}))" if builds else "{}"
-    write = [f"{''.join(f'c{i}.raw, ' for i in written)}out = returned", f"return {result.format('out')}"]
+    output = f"build({'returned[-1]' if written else 'returned'}, ({''.join(f'{a}, ' for a in objects)}))"
     if not written:
-        write = [f"return {result.format('returned')}"]
+        write = [f"return {output if builds else 'returned'}"]
+    else:
+        write = [f"out = {output}"] * builds  # it may raise, so it comes before the first write
+        write += [f"{''.join(f'c{i}.raw, ' for i in written)}{'_' if builds else 'out'} = returned", "return out"]
     if count <= UNROLL:
         setup += [f"c{i} = cells[{i}]" for i in range(count)]
         reads = [f"c{i}.raw" for i in range(count)]
     else:
         reads = ["*[cell.raw for cell in cells]"]
         setup += [f"c{i} = cells[{i}]" for i in written] if len(written) <= UNROLL else []
-    if len(written) > UNROLL:
+    if len(written) > UNROLL or noted:
         setup += [f"written = [cells[i] for i in {written!r}]"]
-        write = [f"return {result.format('write_all(written, returned)')}"]
+        write[-2] = f"{'_' if builds else 'out'} = {'write_noted' if noted else 'write_all'}(written, returned)"
 
+    if explained:
+        body_first = [f"held = [{', '.join(reads)}]", f"leaves = leaves_of((held, [{', '.join(plain)}]))"]
+        body_first += ["if len({*map(id, leaves)}) < len(leaves):", f"    explain_failure(compiled, {given})"]
+        reads = ["*held"]
     call = f"returned = call({', '.join([*reads, *passed])})"
     body = ["try:", f"    {call}", "except (ValueError, RuntimeError):"]
     body += [f"    explain_failure(compiled, {given})", "    raise"]
     if explained:
-        body.insert(0, f"explain_failure(compiled, {given})")
+        body = [*body_first, *body]
     if checked:
         body.insert(0, f"check(graphdefs, cells, [{', '.join(objects)}])")
     between, inside = "\n    ", "\n        "
@@ -357,9 +382,11 @@ def make(*, compiled, walk, identities, crossing, check):
         "explain_failure": explain_failure,
         "gather": gather,
         "is_plain": is_plain,
+        "leaves_of": jax.tree.leaves,
         "top_level": top_level_trace,
         "trace_state": trace_state,
         "write_all": write_all,
+        "write_noted": write_noted,
     }
     return _function("make", source, scope)
 
@@ -373,4 +400,11 @@ def write_all(cells: list[Any], returned: list[Any]) -> Any:
         for cell, value in zip(cells, returned, strict=False):
             cell.raw = value
         raise
+    return returned[-1]
+
+
+def write_noted(cells: list[Any], returned: list[Any]) -> Any:
+    """The same for cells that may refuse a value."""
+    with Journal() as journal:
+        journal.write_values(cells, returned[:-1])
     return returned[-1]

@@ -11,30 +11,39 @@ step 4 needs only the recorded graphdef. plait's own transforms track numbers in
 from __future__ import annotations
 
 import functools
-import itertools
 import threading
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeVar
 
 from jax.tree_util import register_static
 
-from ..._compat import current_trace
-from ...errors import GraphError, InternalError
-from ...ground.words import describe_type
-from ...typing import FilterLiteral
-from ..graph.captives import check_no_captives
-from ..graph.flatten import IndexMap, RefMap
-from ..graph.graphdef import GraphDef, NodeDef, NodeRef, VariableDef, with_index_mapping
-from ..graph.identities import moved_indices, own_objects
-from ..graph.refills import check_refill, trace_of
-from ..objects.state import group_leaves
-from .merge import leaves_of, unflatten
-from .split import flattened, nested_groups
+from .._compat import current_trace
+from ..core.functional.merge import leaves_of
+from ..core.functional.split import flattened, nested_groups
+from ..core.graph.captives import check_no_captives, trace_of
+from ..core.graph.flatten import RefMap
+from ..core.graph.graphdef import GraphDef, NodeDef, NodeRef, VariableDef, with_index_mapping
+from ..core.graph.identities import moved_indices, own_objects
+from ..core.graph.unflatten import Builder
+from ..core.objects.journal import Journal
+from ..core.objects.state import group_leaves
+from ..errors import GraphError, InternalError
+from ..ground.words import describe_type
+from ..typing import FilterLiteral
 
 F = TypeVar("F", bound=Callable[..., Any])
 K = TypeVar("K")
 V = TypeVar("V")
 W = TypeVar("W")
+
+
+class IndexMap(dict[int, Any]):
+    """Index → object, the inverse of a ``RefMap``."""
+
+    @classmethod
+    def from_refmap(cls, refs: RefMap) -> IndexMap:
+        """The inverse of ``refs``."""
+        return cls({index: key for key, index in refs.items()})
 
 
 class _Stacks(threading.local):
@@ -287,9 +296,10 @@ def _ended(verb: str) -> GraphError:
 
 
 class MergeContext:
-    """Merges of several roots with shared indices; created by ``merge_context``."""
+    """Merges of several roots with shared indices; created by ``merge_context``. If the block raises, the caller's own
+    objects are as before the first of them."""
 
-    __slots__ = ("_index_ref", "context", "inner")
+    __slots__ = ("_index_ref", "_journal", "context", "inner")
 
     def __init__(self, context: UpdateContext | None, inner: bool | None = None) -> None:
         self.context = context
@@ -298,11 +308,13 @@ class MergeContext:
 
     def __enter__(self) -> MergeContext:
         self._index_ref = IndexMap()
+        self._journal = Journal()
         return self
 
-    def __exit__(self, kind: Any, *_: Any) -> None:
+    def __exit__(self, *raised: Any) -> None:
+        self._journal.__exit__(*raised)
         index_ref, self._index_ref = self._index_ref, None
-        if kind is None and self.context is not None:
+        if raised[0] is None and self.context is not None:
             assert index_ref is not None
             self.context.unflatten_end(index_ref, self.inner)
 
@@ -318,23 +330,8 @@ class MergeContext:
         cache = {new: item for new, item in self._refilled(graphdef).items() if new not in self._index_ref}
         if self.inner is None and not isinstance(graphdef, NodeRef):
             self.inner = _mapping_of(graphdef) is None
-        return unflatten(graphdef, leaves, index_ref=self._index_ref, index_ref_cache=cache)
-
-    def check(self, parts: Iterable[tuple[Any, ...]]) -> None:
-        """Raise, before the first of several merges, if one of them would change an object of a different trace.
-
-        Args:
-            parts: the arguments of each merge.
-
-        Raises:
-            TraceContextError: as for a direct write to the object.
-        """
-        parts, own = [*parts], {}
-        for graphdef, *_ in parts:
-            own.update(self._refilled(graphdef))
-        if own:
-            leaves = itertools.chain.from_iterable(leaves_of(*part) for part in parts)
-            check_refill([graphdef for graphdef, *_ in parts], leaves, own)
+        with Journal(self._journal) as journal:
+            return Builder(self._index_ref, cache, journal=journal).build(graphdef, leaves)
 
     def _refilled(self, graphdef: GraphDef) -> dict[int, Any]:
         """Index → the caller's own object, if this is an outer merge."""

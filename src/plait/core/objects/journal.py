@@ -1,0 +1,208 @@
+"""The journal: what a write to existing objects replaces, so that a write that fails changes nothing.
+
+Whatever changes objects of the caller (the write-back of a call, an update context, ``update``, ``pop``, a merge into
+existing objects) notes each one here before its first change. If anything raises before the last change, be it a
+refusal, an error in a callback of a registered type or Ctrl-C, everything that was noted is put back. (rule U21)
+
+Whether a node may change is not predicted either. An object may be changed only in the JAX trace that it belongs to,
+and a view of a stack has the structure of all layers. But a node that is refilled with what it held has only been
+read, so ``check`` compares the nodes of other traces and of views with what was noted. (rules G64, U26, ST3)
+
+A buffer that was donated cannot be put back. If there is one among the values of ``write_values``, they are all kept.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from ..._compat import trace_state
+from ...errors import ShapeError
+from ...ground.words import with_article
+from .cells import Cell, has_ref, is_gone
+from .clock import mark_changed
+from .named import Sentinel
+from .nodes import GRAPH_REGISTRY, DataElem, Kind, get_node_impl, kind_of, pytree_impl, unwrapped
+from .pytree import Pytree
+from .sowing import RECORD
+from .statics import same_static
+from .trace_guard import is_excused, path_of, raise_foreign_trace
+
+_ABSENT: Any = Sentinel(__name__, "_ABSENT", "<absent>")
+
+
+class Journal:
+    """Inside the block, what is noted is put back if the block raises.
+
+    Args:
+        outer: the journal of a larger write, which this one is a part of. It takes over the notes when the block ends.
+    """
+
+    __slots__ = ("_guarded", "_met", "_notes", "_outer")
+
+    def __init__(self, outer: Journal | None = None) -> None:
+        self._outer = outer
+        self._notes: list[tuple[Any, ...]] = []  # (function that puts something back, its arguments)
+        self._met: set[int] = set()
+        self._guarded: list[tuple[Pytree, Any]] = []
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        if kind is not None:
+            try:
+                self.put_back()
+            except BaseException:  # an interrupt that comes after a refusal
+                self.put_back()
+                raise
+        elif self._outer is not None:
+            self._outer._notes += self._notes
+
+    def put_back(self) -> None:
+        """Put back what was noted, the latest first."""
+        for restore, *noted in reversed(self._notes):
+            restore(*noted)
+
+    def note_cell(self, cell: Cell) -> None:
+        """Note value and metadata of a variable."""
+        cell = cell.stored
+        self._notes.append((_put_back_cell, cell, cell.raw, cell.metadata))
+        if has_ref(cell):
+            self.note_reference(cell.raw)
+
+    def note_reference(self, reference: Any) -> None:
+        """Note the value in a JAX reference."""
+        self._notes.append((operator.setitem, reference, ..., reference[...]))
+
+    def note_node(self, node: Any) -> None:
+        """Note the children of a graph node or container."""
+        if id(node) in self._met:
+            return
+        self._met.add(id(node))
+        if isinstance(node, Pytree):
+            info = node._info
+            if info.trace is not trace_state.value or info.fixed is not None:
+                self._guarded.append((node, node._graph_flatten()[0]))
+            elements = [*node._elements] if hasattr(type(node), "_elements") else None  # pyright: ignore[reportAttributeAccessIssue]
+            self._notes.append((_put_back_attributes, node, {**node.__dict__}, {**(info.marks or {})}, elements))
+            return
+        put_back = _refill if type(node) in GRAPH_REGISTRY else _put_back_entries
+        children = get_node_impl(node).flatten(node)[0]  # type: ignore[union-attr]
+        self._notes.append((put_back, node, [(key, unwrapped(child)) for key, child in children]))
+
+    def write_values(self, cells: Sequence[Cell], values: Sequence[Any]) -> None:
+        """Store new values in the cells of variables."""
+        before = [(cell.stored, cell.stored.raw) for cell in cells]
+        self._notes.append((_put_back_values, before, cells, values))
+        for cell, value in zip(cells, values, strict=True):
+            cell.raw = value
+
+    def check(self) -> None:
+        """Raise if a node was changed that may not be.
+
+        Raises:
+            TraceContextError: it belongs to a different trace; everything is put back.
+            GraphError: it belongs to a view of a stack; everything is put back.
+        """
+        here = trace_state.value
+        for node, before in self._guarded:
+            is_foreign = node._info.trace is not here
+            action = _first_change(before, node._graph_flatten()[0], None if is_foreign else RECORD)
+            if action is None:
+                continue
+            if is_foreign:
+                self.refuse(node, action)
+            else:
+                self.put_back()  # so that the path is found
+                what = f"{action[:-2]} {with_article(type(node).__name__)}"
+                raise node._info.fixed(f"a change that would {what}", path_of(node))
+
+    def refuse(self, owner: Any, action: str) -> None:
+        """Put everything back and raise the error of ``raise_foreign_trace``, unless the owner is exempt."""
+        if not is_excused(owner):
+            self.put_back()  # so that the path is found
+            raise_foreign_trace((owner._info if isinstance(owner, Pytree) else owner._cell).trace, owner, action)
+
+
+def _put_back_cell(cell: Cell, raw: Any, metadata: dict[str, Any]) -> None:
+    cell.raw = raw
+    if cell.metadata is not metadata:
+        cell.metadata = metadata
+        mark_changed(cell)
+
+
+def _put_back_values(before: Sequence[tuple[Cell, Any]], cells: Sequence[Cell], values: Sequence[Any]) -> None:
+    if any(is_gone(raw) for _, raw in before):
+        for cell, value in zip(cells, values, strict=True):
+            try:
+                cell.raw = value
+            except ShapeError:  # a view keeps its value, which is no buffer of its own
+                continue
+    else:
+        for cell, raw in reversed(before):
+            cell.raw = raw
+
+
+def _put_back_attributes(
+    node: Pytree, attributes: dict[str, Any], marks: dict[Any, str], elements: list[Any] | None
+) -> None:
+    node.__dict__.clear()
+    node.__dict__.update(attributes)
+    if elements is not None:
+        node._elements[:] = elements  # pyright: ignore[reportAttributeAccessIssue]
+    if node._info.marks or marks:
+        node._info.marks = marks
+    node._info.mark_rebuilt()
+
+
+def _refill(node: Any, children: list[tuple[Any, Any]]) -> None:
+    impl = GRAPH_REGISTRY[type(node)]
+    impl.clear(node)
+    impl.init(node, children)
+
+
+def _put_back_entries(node: Any, children: list[tuple[Any, Any]]) -> None:
+    impl: Any = pytree_impl(type(node))
+    before, now = dict(children), dict(impl.flatten(node)[0])
+    for key in now.keys() - before.keys():
+        impl.pop_key(node, key)
+    for key, child in children:
+        if now.get(key, _ABSENT) is not child:
+            impl.set_key(node, key, child)
+
+
+def _first_change(before: Sequence[tuple[Any, Any]], after: Sequence[tuple[Any, Any]], free: Any) -> str | None:
+    """What was done to a node, apart from what is below it, given its children and a key that does not count."""
+    known, new = dict(before), dict(after)
+    gone = next((key for key in known if key not in new and key != free), _ABSENT)
+    if gone is not _ABSENT:
+        return f"delete the attribute {gone!r} of a"
+    changed = (key for key, child in after if key != free and not _is_same(known.get(key, _ABSENT), child))
+    key = next(changed, _ABSENT)
+    return None if key is _ABSENT else f"set the attribute {key!r} of a"
+
+
+def _is_same(old: Any, new: Any) -> bool:
+    """Whether a child is the same as before. Plain containers are rebuilt, so their contents are compared."""
+    is_static = _is_static(old)
+    if is_static is not _is_static(new):
+        return False
+    old, new = unwrapped(old), unwrapped(new)
+    if is_static:
+        return same_static(old, new)
+    if old is new:
+        return True
+    if type(old) is not type(new) or kind_of(old) is not Kind.PYTREE:
+        return False
+    (before, metadata), (after, other) = map(pytree_impl(type(old)).flatten, (old, new))
+    return (
+        same_static(metadata, other)
+        and [key for key, _ in before] == [key for key, _ in after]
+        and all(_is_same(child, changed) for (_, child), (_, changed) in zip(before, after, strict=True))
+    )
+
+
+def _is_static(child: Any) -> bool:
+    return kind_of(child) is Kind.STATIC and type(child) is not DataElem
