@@ -11,6 +11,7 @@ import os
 from typing import TYPE_CHECKING
 
 from . import _public
+from . import guests as _guests  # first, since what is loaded below takes its own seams
 from .compat import flax_paths
 from .compat import old_methods as _old_methods
 from .compat import private_names as _private_names
@@ -71,13 +72,13 @@ from .core.objects.state import to_flat_state as to_flat_state
 from .core.objects.pure_dicts import to_pure_dict as to_pure_dict
 from .core.functional.traversal import find_duplicates as find_duplicates
 from .core.functional.traversal import set_metadata as set_metadata
-from .core.functional.update_context import MergeContext as MergeContext
-from .core.functional.update_context import SplitContext as SplitContext
-from .core.functional.update_context import UpdateContext as UpdateContext
-from .core.functional.update_context import current_update_context as current_update_context
-from .core.functional.update_context import merge_context as merge_context
-from .core.functional.update_context import split_context as split_context
-from .core.functional.update_context import update_context as update_context
+from .compat.update_context import MergeContext as MergeContext
+from .compat.update_context import SplitContext as SplitContext
+from .compat.update_context import UpdateContext as UpdateContext
+from .compat.update_context import current_update_context as current_update_context
+from .compat.update_context import merge_context as merge_context
+from .compat.update_context import split_context as split_context
+from .compat.update_context import update_context as update_context
 from .core.objects.variable_metadata import VariableMetadata as VariableMetadata
 from .core.objects.variable_metadata import with_metadata as with_metadata
 from .core.objects.variable_metadata import with_partitioning as with_partitioning

@@ -83,7 +83,7 @@ _NAMES_FOR_FLAX = {
     "compat.functions": "abstract_with_sharding unpack with_vars",
     "compat.modes": "set_graph_mode set_graph_updates",
     "core.functional.proxy_caller": "call",
-    "core.functional.update_context": (
+    "compat.update_context": (
         "MergeContext SplitContext UpdateContext current_update_context merge_context split_context update_context"
     ),
     "core.objects.variable_names": "register_variable_name variable_name_from_type variable_type_from_name",

@@ -22,7 +22,7 @@ from jax.sharding import AxisType
 import plait
 from plait._public import PUBLIC
 from plait.compat import modes
-from plait.core.functional.update_context import UpdateContext
+from plait.compat.update_context import UpdateContext
 from plait.errors import (
     ArgumentError,
     ArgumentTypeError,

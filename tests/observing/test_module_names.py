@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 import plait as nnx
+from plait.core import seams
 from plait.inspect.hlo import Modules
-from plait.observing.method_observers import is_observing
+from plait.observing import module_names
 from plait.observing.module_names import module_places, name_of_key, path_in_program, scope_between
-from plait.transforms.call import body
 from tests.sampling import slow_but
 
 LENGTH = 3
@@ -126,7 +126,7 @@ def test_the_program_is_the_same_but_for_its_names(monkeypatch):
         return nnx.jit(lambda model, x: nnx.value_and_grad(loss)(model, x)).lower(model, x)
 
     named = lowered()
-    monkeypatch.setattr(body, "is_naming", lambda: False)
+    monkeypatch.setattr(seams, "around_body", None)
     assert named.as_text() == lowered().as_text()
     assert "parts/1" in named.as_text(debug_info=True)
     assert "parts/1" not in lowered().as_text(debug_info=True)
@@ -151,7 +151,7 @@ def test_one_function_for_equal_blocks_is_still_traced_once():
     nnx.jit(lambda model, x: 2 * model(x))(model, jnp.ones((2, 4)))
     assert len(traces) == 2  # another program that asks for the same recomputed block
     assert dict(vars(Counted)) == before
-    assert not is_observing()
+    assert not seams.observers
 
 
 def test_nothing_is_named_outside_of_a_trace():
@@ -274,8 +274,8 @@ def test_several_captured_models_are_told_apart():
 def test_a_captured_model_costs_nothing_per_step_and_changes_no_program(monkeypatch):
     """The names are looked for while a program is traced, and never again."""
     model, x, asked = Net(), jnp.ones((2, 4)), []
-    find = body.named_captures
-    monkeypatch.setattr(body, "named_captures", lambda f: asked.append(f) or find(f))
+    find = module_names.named_captures
+    monkeypatch.setattr(module_names, "named_captures", lambda f: asked.append(f) or find(f))
     step = nnx.jit(lambda x: model(x))
     with pytest.warns(nnx.errors.CapturedModelWarning):
         step(x)
@@ -284,7 +284,7 @@ def test_a_captured_model_costs_nothing_per_step_and_changes_no_program(monkeypa
     before = dict(vars(Net))
     with pytest.warns(nnx.errors.CapturedModelWarning):
         named = nnx.jit(lambda x: model(x)).lower(x)
-    monkeypatch.setattr(body, "is_naming", lambda: False)
+    monkeypatch.setattr(seams, "around_body", None)
     with pytest.warns(nnx.errors.CapturedModelWarning):
         plain = nnx.jit(lambda x: model(x)).lower(x)
     assert named.as_text() == plain.as_text()

@@ -8,18 +8,7 @@ from ..core.functional.pop import graph_pop as graph_pop, pop as pop
 from ..core.functional.proxy_caller import call as call
 from ..core.functional.traversal import find_duplicates as find_duplicates, set_metadata as set_metadata
 from ..core.functional.update import update as update
-from ..core.functional.update_context import (
-    MergeContext as MergeContext,
-    SplitContext as SplitContext,
-    UpdateContext as UpdateContext,
-    compose_mapping as compose_mapping,
-    compose_mapping_reversed as compose_mapping_reversed,
-    current_update_context as current_update_context,
-    merge_context as merge_context,
-    split_context as split_context,
-    update_context as update_context,
-)
-from ..core.graph.flatten import IndexMap as IndexMap, RefMap as RefMap
+from ..core.graph.flatten import RefMap as RefMap
 from ..core.graph.graphdef import (
     GraphDef as GraphDef,
     LeafAttribute as LeafAttribute,
@@ -28,15 +17,6 @@ from ..core.graph.graphdef import (
     StaticAttribute as StaticAttribute,
     SubGraphAttribute as SubGraphAttribute,
     VariableDef as VariableDef,
-)
-from ..core.objects.node_predicates import (
-    is_graph_node as is_graph_node,
-    is_node as is_node,
-    is_node_leaf as is_node_leaf,
-    is_node_module as is_node_module,
-    is_node_type as is_node_type,
-    is_pytree_node as is_pytree_node,
-    is_state_leaf as is_state_leaf,
 )
 from ..core.objects.nodes import (
     DataElem as DataElem,
@@ -67,6 +47,27 @@ from .functions import (
     with_vars as with_vars,
 )
 from .modes import set_graph_mode as set_graph_mode, set_graph_updates as set_graph_updates
+from .node_predicates import (
+    is_graph_node as is_graph_node,
+    is_node as is_node,
+    is_node_leaf as is_node_leaf,
+    is_node_module as is_node_module,
+    is_node_type as is_node_type,
+    is_pytree_node as is_pytree_node,
+    is_state_leaf as is_state_leaf,
+)
+from .update_context import (
+    IndexMap as IndexMap,
+    MergeContext as MergeContext,
+    SplitContext as SplitContext,
+    UpdateContext as UpdateContext,
+    compose_mapping as compose_mapping,
+    compose_mapping_reversed as compose_mapping_reversed,
+    current_update_context as current_update_context,
+    merge_context as merge_context,
+    split_context as split_context,
+    update_context as update_context,
+)
 
 # Every name imported above; the reference documents them.
 __all__ = sorted(name for name in globals() if name[:2] != "__" and name != "annotations")  # pyright: ignore[reportUnsupportedDunderAll]

@@ -13,12 +13,12 @@ from typing import Any
 
 import jax
 
-from ..core.functional.update_context import MergeContext, SplitContext, merge_context, split_context
 from ..core.graph.graphdef import GraphDef
 from ..core.objects.variables import Variable
 from ..errors import GraphError
 from ..transforms.call.aliasing import Treatment, check_aliasing
 from ..transforms.call.prefixes import Prefix, is_graph_leaf
+from .update_context import MergeContext, SplitContext, merge_context, split_context
 
 
 class _Missing:

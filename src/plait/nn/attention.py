@@ -12,12 +12,12 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..core.graph.locate import describe_place
+from ..core.objects.modes import around_change
 from ..core.objects.module import Module
 from ..core.objects.rngs import Rngs, RngStream
 from ..core.objects.statics import HashableMapping
 from ..core.objects.variable_kinds import Cache
 from ..errors import ArgumentError, ShapeError
-from ..stacks.every_layer import for_every_layer
 from ..typing import Array, ArrayLike, DTypeLike, Initializer, PrecisionLike, Shape
 from .checks import check_last_axis, check_min_rank, resolve_switch, weight_length
 from .dot_product import (
@@ -375,7 +375,7 @@ class MultiHeadAttention(Module):
         """
         sizes = (self.num_kv_heads, self.head_dim)
         caches = empty_cache(input_shape, *sizes, dtype, per_sequence=per_sequence, layer=self)
-        with for_every_layer(self):
+        with around_change(self):
             self.cached_key, self.cached_value, self.cache_index = caches
 
     def _with_step(self, key: Array, value: Array, index: Array) -> tuple[Array, Array]:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType
 from typing import Any, Generic
 
+from ..core import seams
 from ..core.objects.containers import Dict, List
 from ..core.objects.module import Module
 
@@ -50,12 +51,6 @@ _observed: dict[type, tuple[dict[Observer, int], dict[str, type]]] = {}
 _uses: collections.Counter[tuple[type, str]] = collections.Counter()
 # Class → {name: (method, replacement)}. ``_replace`` adds entries; an entry is removed when its class dies.
 _replacements: weakref.WeakKeyDictionary[type, dict[str, tuple[Any, Any]]] = weakref.WeakKeyDictionary()
-_recording = 0  # the number of blocks that observe every call
-
-
-def is_observing() -> bool:
-    """Whether some block must observe every call now, so that cached traces must not be reused."""
-    return _recording > 0
 
 
 @contextlib.contextmanager
@@ -72,10 +67,9 @@ def observed_methods(
         records: whether it must observe every call, including calls inside functions that JAX has already traced.
         except_of: classes whose methods are not observed, such as the base class of all modules of a library.
     """
-    global _recording
     classes = {type(module) for module in modules}
     with _lock:
-        _recording += records
+        seams.observers += records
         for cls in classes:
             if cls not in _observed:
                 owners = _owners_of_methods(cls, except_of)
@@ -88,7 +82,7 @@ def observed_methods(
         yield
     finally:
         with _lock:
-            _recording -= records
+            seams.observers -= records
             for cls in classes:
                 observers, owners = _observed[cls]
                 observers[observer] -= 1

@@ -15,19 +15,26 @@ inside start with the names of the arguments, and the transform runs in a scope 
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar, cast
 
 import jax
 
+from ..core import seams
 from ..core.objects.module import Module
 from ..core.objects.nodes import Kind
 from ..core.objects.settings import Restoring
 from ..core.objects.visit import Place, children_if_any, visit
 from ..ground.paths import Path, format_path
 from ..ground.words import with_article
+from ..transforms.call.body import Body
+from ..transforms.call.captures import named_captures
+from ..transforms.call.enter import Entered
+from ..transforms.call.gather import Gathered
 from .labelled_calls import labelled, wants_labels
 from .method_observers import MethodCall, observed_methods
 from .unrolled_loops import Holder, advise_stacks
@@ -74,15 +81,10 @@ class _Frame:
 class _Naming(threading.local):
     frame: _Frame | None = None
     given: Given | None = None  # between the call of a transform and the function that it traces
-    counts: dict[int, int] | None = None  # iteration counts, while a loop runs step by step
+    counts: dict[int, int] | None = None  # iteration counts of the running loop
 
 
 _naming = _Naming()
-
-
-def is_naming() -> bool:
-    """Whether this thread is tracing a program with named modules."""
-    return _naming.frame is not None
 
 
 def names_in_program() -> Restoring:
@@ -161,15 +163,40 @@ def _modules_in(root: Any, met: set[int]) -> Iterator[Place]:
             met.add(id(place.value))
 
 
-def iterations_counted() -> Restoring:
-    """Inside the block a loop runs step by step, and ``iteration`` counts its iterations."""
-    return Restoring(_naming, counts={})
+def around_body(body: Body, entered: Entered, call: Callable[[], R]) -> R:
+    """Call the function of a body with the names of its modules, if it is a program or part of one."""
+    is_program = body.name == "jit"
+    with names_in_program() if is_program else contextlib.nullcontext():
+        if body.loop is not None and wants_labels():
+            call = functools.partial(_iteration, body.name, body.f(), call)
+        if _naming.frame is None:
+            return call()
+        captured = (lambda: named_captures(body.f())) if is_program else dict
+        with modules_named(entered.roots, body.names, captured):
+            return call()
 
 
-def iteration(loop: str, f: Any, call: Callable[[], R]) -> R:
-    """Run one iteration of a loop of ``f``, with its number as a label if labels are used."""
-    counts = _naming.counts
-    if counts is None or not wants_labels():
+def around_call(gathered: Gathered, labels: Sequence[Callable[[], Sequence[str]]]) -> AbstractContextManager[None]:
+    """Run a call in the scope of its arguments, and count the iterations of its loop from 0.
+
+    Args:
+        labels: as in ``scope_of_arguments``.
+    """
+    if _naming.frame is None and not wants_labels():
+        return contextlib.nullcontext()
+    return _around_call(gathered, labels)
+
+
+@contextlib.contextmanager
+def _around_call(gathered: Gathered, labels: Sequence[Callable[[], Sequence[str]]]) -> Iterator[None]:
+    with Restoring(_naming, counts={}), scope_of_arguments(gathered.roots, gathered.plain, labels):
+        yield
+
+
+def _iteration(loop: str, f: Any, call: Callable[[], R]) -> R:
+    """Run one iteration of a loop of ``f``; one that runs step by step has its number as a label."""
+    counts, config = _naming.counts, cast("Any", jax.config)
+    if counts is None or not config.jax_disable_jit:
         return call()
     number = counts[id(f)] = counts.get(id(f), -1) + 1  # the condition has a different count than the body
     return labelled(f"{ITERATION} {number} of {loop}", call)
@@ -275,3 +302,6 @@ def scope_between(here: Path, there: Path) -> str:
 def name_of_key(key: Any) -> str:
     """A key of a path as one part of a name."""
     return re.sub(r"[^\w.\-\[\]]", "_", str(key))
+
+
+seams.around_body, seams.around_call = around_body, around_call

@@ -16,9 +16,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..core import seams
 from ..core.graph.axes import PARTITION_NAME, put_axis
 from ..core.graph.locate import path_within
-from ..core.objects.modes import around_changes
 from ..core.objects.nodes import Kind, kind_of
 from ..core.objects.settings import Restoring
 from ..core.objects.variables import Variable
@@ -94,4 +94,4 @@ def _with_layers(variable: Variable[Any], sizes: Sequence[int], axes: Sequence[s
     return whole
 
 
-around_changes.append(for_every_layer)
+seams.around_change = for_every_layer

@@ -20,6 +20,26 @@ from ..errors import GraphError, ShapeError
 from ..ground.words import describe_type
 
 
+def restructured(found: str, at: str | None = None) -> GraphError:
+    """The error for a change of the structure of a view."""
+    return _all_alike(
+        found,
+        "model.eval(), plait.view(model, ...), plait.select(model, ...); sow while the model is captured: "
+        "plait.capture(model, plait.Intermediate)(x)",
+        at,
+    )
+
+
+def _all_alike(found: str, do: str, at: str | None = None) -> GraphError:
+    return GraphError(
+        "one layer of a stack cannot differ from the others in structure",
+        at=at,
+        found=f"{found} of one layer",
+        expected="new values only",
+        do=f"change all layers: {do}; or convert the stack to a list: plait.as_list(model)",
+    )
+
+
 class Layer:
     """One layer of a stacked cell.
 
@@ -89,6 +109,7 @@ class SliceCell(Cell):
     """
 
     __slots__ = ("_metadata", "layer")
+    fixed = staticmethod(restructured)
 
     def __init__(self, whole: Cell, index: int, count: int, metadata: dict[str, Any]) -> None:
         self.version = 0
@@ -120,11 +141,6 @@ class SliceCell(Cell):
     @metadata.setter
     def metadata(self, metadata: Any) -> None:
         raise _all_alike("new metadata of a variable", "model.blocks.set_metadata, or plait.select(model, ...)")
-
-
-def is_slice(cell: Cell) -> bool:
-    """Whether it is the cell of a variable of a view."""
-    return type(cell) is SliceCell
 
 
 def part_from(cell: Cell, index: int) -> None:
@@ -238,23 +254,3 @@ def _with_part(array: Any, index: int, part: Any) -> Any:
         array[index] = part
         return array
     return array.at[index].set(part)
-
-
-def restructured(found: str, at: str | None = None) -> GraphError:
-    """The error for a change of the structure of a view."""
-    return _all_alike(
-        found,
-        "model.eval(), plait.view(model, ...), plait.select(model, ...); sow while the model is captured: "
-        "plait.capture(model, plait.Intermediate)(x)",
-        at,
-    )
-
-
-def _all_alike(found: str, do: str, at: str | None = None) -> GraphError:
-    return GraphError(
-        "one layer of a stack cannot differ from the others in structure",
-        at=at,
-        found=f"{found} of one layer",
-        expected="new values only",
-        do=f"change all layers: {do}; or convert the stack to a list: plait.as_list(model)",
-    )

@@ -1,19 +1,23 @@
 """The check that a graph holds no layer of a stack twice: in the stack and in a view of it, or in two views.
 
 A walk takes a view for a block of its own, so a state, a copy or a checkpoint would hold its values twice, and what is
-written to one of the two would be lost. A list of blocks has one object in both places. Walks check the variables
-that they found, and ``visit`` checks before it starts; neither does anything in a program without views. (rule ST17)
+written to one of the two would be lost. A list of blocks has one object in both places. Walks have the variables that
+they found checked, and ``visit`` before it starts; neither does anything in a program without views. (rule ST17)
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from ..core.graph.flatten import Walk, path_of
+from ..core.objects.nodes import Kind
 from ..core.objects.variables import Variable
+from ..core.objects.visit import places
 from ..errors import SharingError
 from ..ground.paths import Path, format_path, layers_of
-from .layer_cells import origin_of
+from .layer_cells import origin_of, views_exist
 
 
 class Found(NamedTuple):
@@ -36,10 +40,11 @@ class LayersOnce:
         names: returns the names of the roots, for the error.
     """
 
-    __slots__ = ("_inside", "_known", "_names")
+    __slots__ = ("_inside", "_known", "_names", "checked")
 
     def __init__(self, names: Callable[[], Sequence[str]] | None = None) -> None:
         self._names = names
+        self.checked = 0  # how many leaves of a walk were added
         self._known: dict[tuple[int, tuple[int, ...]], Found] = {}
         self._inside: dict[tuple[int, tuple[int, ...]], Found] = {}  # what is stacked → one of its layers
 
@@ -107,3 +112,36 @@ def _in_layer(path: Path, indices: Sequence[int]) -> Path:
         place = None if layers is None else next(places, None)
         named.append(key if layers is None or place is None else layers[place])
     return tuple(named)
+
+
+def check_once(root: Any, walk: Walk | None) -> None:
+    """Raise if a layer of a stack was walked twice.
+
+    Raises:
+        SharingError: names both paths.
+    """
+    if not views_exist():
+        return
+    if walk is not None:
+        _check_leaves(walk)
+        return
+    once = LayersOnce()
+    for place in places(root):
+        if place.kind is Kind.VARIABLE and place.first is None:
+            once.add(Found(place.value, 0, lambda place=place: place.path))
+
+
+def _check_leaves(walk: Walk) -> None:
+    """Check the leaves that a walk found since it was checked last."""
+    once: LayersOnce | None = walk.noted
+    if once is None:
+        once = walk.noted = LayersOnce(walk.names)
+        own = set(map(id, walk.leaves))
+        for item in walk.refs:
+            if isinstance(item, Variable) and id(item) not in own:
+                once.add(Found(item, walk.roots, None))
+    for number in range(once.checked, len(walk.leaves)):
+        leaf = walk.leaves[number]
+        if isinstance(leaf, Variable):
+            once.add(Found(leaf, walk.roots, functools.partial(path_of, walk.links[number])))
+    once.checked = len(walk.leaves)

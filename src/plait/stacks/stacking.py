@@ -15,6 +15,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from .._compat import is_mutable_array
+from ..core import seams
 from ..core.functional.merge import clone
 from ..core.functional.update import children_by_key, update
 from ..core.graph.axes import PARTITION_NAME, add_axis, drop_axis, has_axis_metadata
@@ -41,8 +42,10 @@ from .layer_cells import (
     no_layers,
     origin_of,
     part_from,
+    restructured,
     with_layer,
 )
+from .layers_once import check_once
 
 
 def check_layers(block: Any, number: int, name: str) -> None:
@@ -70,7 +73,7 @@ class ViewInfo(NodeInfo):
     """
 
     __slots__ = ("source",)
-    is_view = True
+    fixed = staticmethod(restructured)
 
 
 def layer_view(stacked: Any, index: int, count: int, axis: str | None) -> Any:
@@ -347,3 +350,6 @@ def _one_layer(value: Any, index: int, count: int, axis: str | None) -> Any:
     if kind is Kind.STATIC or value is None:
         return value
     return layer_of(value, index, count) if kind is Kind.ARRAY else layer_copy(value, index, count, axis)
+
+
+seams.after_walk = check_once

@@ -24,8 +24,7 @@ from ..core.graph.unflatten import Builder
 from ..core.graph.walks import find_walk
 from ..core.objects.cells import PLAIN_METADATA, PLAIN_METADATA_KEY
 from ..core.objects.named import find_named, name_of
-from ..core.objects.node_predicates import is_node_type
-from ..core.objects.nodes import GenericPytree, check_node
+from ..core.objects.nodes import GRAPH_REGISTRY, PYTREE_REGISTRY, GenericPytree, check_node
 from ..core.objects.statics import HashableMapping
 from ..core.objects.variables import Variable
 from ..errors import ConfigError
@@ -211,7 +210,7 @@ def _decode(data: Any, leaves: list[Any], path: Path) -> Any:
             is_leaf = part.type is None or issubclass(part.type, Variable)
             entries.append((graphs.leaf_attribute if is_leaf else graphs.sub_graph_attribute)(key, part))
         metadata = _decode_value(data["metadata"], path) if "metadata" in data else None
-        cls = _class(data["node"], path, "node class", is_node_type)
+        cls = _class(data["node"], path, "node class", _is_registered)
         return graphs.node_def(cls, data.get("index"), tuple(entries), metadata)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, ConfigError):
@@ -279,3 +278,8 @@ def _decode_value(data: Any, path: Path) -> Any:
 
 def _decode_items(items: Any, path: Path) -> dict[Any, Any]:
     return {_key(_decode_value(k, path)): _decode_value(v, path) for k, v in items}
+
+
+def _is_registered(cls: type) -> bool:
+    """Whether the class is one of graph nodes, or of pytree nodes that plait knows."""
+    return cls in GRAPH_REGISTRY or cls in PYTREE_REGISTRY

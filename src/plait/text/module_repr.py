@@ -19,13 +19,14 @@ from typing import Any
 import jax
 
 from ..core.objects.cells import ARRAYS
+from ..core.objects.pytree import Pytree
 from ..core.objects.settings import Restoring
 from ..core.objects.state import FlatState, State
 from ..core.objects.statics import same_static
 from ..core.objects.variables import Variable
 from ..core.objects.visit import iter_variables
 from ..errors import GraphError
-from ..ground.repr import repr_fields, repr_leaf, repr_name, repr_number, size_comment, unprintable
+from ..ground.repr import render_object, repr_fields, repr_leaf, repr_name, repr_number, size_comment, unprintable
 
 WIDTH, SCREEN = 120, 50  # columns, lines
 _DEEPEST = 60  # levels; each takes two columns or more, so none that is deeper fits on a screen
@@ -368,3 +369,12 @@ def _is_cut(value: Shown, depth: int) -> bool:
     if not value.fields:
         return False
     return depth == 0 or any(_is_cut(each, depth - 1) for _, each in value.fields)
+
+
+def treescope_repr(self: Any, path: str | None, subtree_renderer: Any) -> Any:
+    comment = variables_comment(self)
+    return render_object(type(self), self._repr_fields(), path, subtree_renderer, comment=comment)
+
+
+Pytree.__repr__ = module_repr
+Pytree.__treescope_repr__ = treescope_repr  # type: ignore[attr-defined]

@@ -44,10 +44,10 @@ from .._compat import (
     treedef_from,
     why_not_serializable,
 )
+from ..core import seams
 from ..errors import ProgramCacheError, ProgramCacheWarning
 from ..ground.notices import warn
 from ..ground.words import first_few
-from ..observing.method_observers import is_observing
 from ..transforms.call.call import Call
 from ..transforms.call.outcome import Outcome
 from ..transforms.jit.compiled import Compiled, Other
@@ -283,7 +283,7 @@ class Stored(Compiled):
         return (
             all(type(leaf) in _ARRAYS or isinstance(leaf, np.generic) for leaf in leaves)
             and trace_state.value is top_level_trace
-            and not is_observing()
+            and not seams.observers
             and not (config.jax_debug_nans or config.jax_debug_infs or config.jax_disable_jit)
         )
 

@@ -11,7 +11,7 @@ from ...typing import FilterLiteral
 from ..objects.filters import resolve_filters
 from ..objects.journal import Journal
 from ..objects.nodes import Kind, change_of, check_node
-from ..objects.pytree import Pytree, check_no_view
+from ..objects.pytree import Pytree, check_not_fixed
 from ..objects.state import FlatState, State
 from ..objects.trace_guard import check_trace
 from ..objects.visit import Place, visit
@@ -61,7 +61,7 @@ def graph_pop(node: Any, filters: tuple[FilterLiteral, ...], /) -> tuple[State, 
             pop_key = change_of("pop", owner, place.key, leaf, describe_path(path))
             if isinstance(owner, Pytree):
                 check_trace(owner._info.trace, owner, "pop from")
-                check_no_view(owner)
+                check_not_fixed(owner)
             popped.add(place.first or place)
             removals.append((pop_key, owner, place.key))
             groups[number].append((path, detached(leaf)))

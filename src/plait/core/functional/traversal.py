@@ -11,7 +11,6 @@ from typing import Any
 from ..._compat import Tracer
 from ...errors import GraphError
 from ...ground.paths import Path
-from ...stacks.layer_cells import is_slice
 from ...typing import FilterLiteral
 from ..objects.cells import ARRAYS
 from ..objects.filters import to_predicate
@@ -104,5 +103,5 @@ def set_metadata(node: Any, /, *, only: FilterLiteral = Variable, **metadata: An
     """Set metadata, in place, on the matching variables of a graph."""
     predicate = to_predicate(only)
     chosen = [variable for path, variable in iter_variables(node) if predicate(path, variable)]
-    for variable in sorted(chosen, key=lambda variable: not is_slice(variable._cell)):  # those of views raise
+    for variable in sorted(chosen, key=lambda variable: variable._cell.fixed is None):  # those that are raise
         variable.set_metadata(**metadata)

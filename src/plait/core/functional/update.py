@@ -18,12 +18,12 @@ from ..objects.foreign_reads import note_read
 from ..objects.journal import Journal
 from ..objects.lost_writes import note_write
 from ..objects.nodes import _KINDS, Kind, change_of, check_index, kind_of, not_a_node, unwrapped
-from ..objects.pytree import Pytree, check_kept_status, check_no_view
+from ..objects.pytree import Pytree, check_kept_status, check_not_fixed
 from ..objects.state import State
 from ..objects.state_functions import joined
 from ..objects.trace_guard import check_trace
 from ..objects.variables import Variable, cell_of
-from ..objects.visit import check_layers, children_of
+from ..objects.visit import check_walk, children_of
 
 
 def update(node: Any, state: Any, /, *states: Any) -> None:
@@ -156,7 +156,7 @@ def _write(node: Any, mapping: Mapping[Any, Any], journal: Journal) -> None:
                 journal.note_node(owner)
                 set_key(owner, key, _new_child(value, current is _ABSENT))
     if holds_layers:
-        check_layers(node)
+        check_walk(node)
 
 
 def _is_part(value: Any) -> bool:
@@ -177,7 +177,7 @@ def _check_can_set(owner: Any, key: Any, value: Any, path: Path) -> None:
     """Raise, with the path, if the owner would reject the child."""
     if isinstance(owner, Pytree):
         check_trace(owner._info.trace, owner, "update")
-        check_no_view(owner)
+        check_not_fixed(owner)
     if isinstance(owner, list) or (isinstance(owner, List) and type(key) is int):
         check_index(owner, key, len(owner), describe_path(path))
     elif isinstance(owner, Pytree):

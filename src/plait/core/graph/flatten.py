@@ -14,8 +14,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from ...ground.paths import format_path
-from ...stacks.layer_cells import views_exist
-from ...stacks.layers_once import Found, LayersOnce
+from .. import seams
 from ..objects.attributes import contains_itself
 from ..objects.cells import metadata_key
 from ..objects.clock import Stamp, mark_seen
@@ -31,7 +30,6 @@ from ..objects.nodes import (
     pytree_impl,
 )
 from ..objects.state import State, tracking_of
-from ..objects.variables import Variable
 from .graphdef import (
     GraphDef,
     Link,
@@ -85,15 +83,6 @@ class RefMap(MutableMapping[Any, Any]):
         return f"RefMap({len(self)} objects)"
 
 
-class IndexMap(dict[int, Any]):
-    """Index → object, the inverse of a ``RefMap``."""
-
-    @classmethod
-    def from_refmap(cls, refs: RefMap) -> IndexMap:
-        """The inverse of ``refs``."""
-        return cls({index: key for key, index in refs.items()})
-
-
 class Walk:
     """The result of one or several walks with a shared index, in order.
 
@@ -108,6 +97,8 @@ class Walk:
         stamps: those of every graph node and variable; ``None`` if some node does not record its changes.
         containers: mutable plain containers, each with a copy of its contents.
         closures: static functions with a closure, each with its position.
+        roots: how many roots were walked.
+        noted: what ``seams.after_walk`` keeps from root to root.
     """
 
     def __init__(self, refs: RefMap | None = None, names: Callable[[], Sequence[str]] | None = None) -> None:
@@ -118,9 +109,9 @@ class Walk:
         self.containers: list[tuple[Any, Any]] = []
         self.closures: list[tuple[FunctionType, Link]] = []
         self._latest_state: Stamp | None = None
-        self._names = names
-        self._once: LayersOnce | None = None
-        self._checked = self._roots = 0
+        self.names = names
+        self.roots = 0
+        self.noted: Any = None
 
     def add(self, root: Any, link: Link = None) -> GraphDef:
         """Walk one root. Returns its graphdef, and appends to leaves, links and the other attributes.
@@ -134,25 +125,10 @@ class Walk:
         else:
             seen = self.refs.get(root) if kind is Kind.GRAPH else None
             graphdef = self._add_node(root, kind, link) if seen is None else node_ref(type(root), seen)
-        if views_exist():
-            self._check_layers()
-        self._roots += 1
+        if seams.after_walk is not None:
+            seams.after_walk(root, self)
+        self.roots += 1
         return graphdef
-
-    def _check_layers(self) -> None:
-        """Raise if a layer of a stack is among the leaves twice."""
-        once = self._once
-        if once is None:
-            once = self._once = LayersOnce(self._names)
-            own = set(map(id, self.leaves))
-            for item in self.refs:
-                if isinstance(item, Variable) and id(item) not in own:
-                    once.add(Found(item, self._roots, None))
-        for place in range(self._checked, len(self.leaves)):
-            leaf = self.leaves[place]
-            if isinstance(leaf, Variable):
-                once.add(Found(leaf, self._roots, functools.partial(path_of, self.links[place])))
-        self._checked = len(self.leaves)
 
     def _add_leaf(self, leaf: Any, kind: Kind, link: Link) -> GraphDef:
         """Add a variable, reference or array; one that was visited before becomes a back-reference."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,9 +37,15 @@ run_through: Callable[[Iterable[Any]], None] = collections.deque[Any](maxlen=0).
 
 
 class Cell(Stamp):
-    """The contents of a variable; the only part of it that calls of transforms store."""
+    """The contents of a variable; the only part of it that calls of transforms store.
+
+    Attributes:
+        fixed: of a subclass whose structure must not change: what makes the error, from what was found and a place.
+    """
 
     __slots__ = ("metadata", "raw", "trace")
+
+    fixed: ClassVar[Any] = None
 
     # Created by the million, so Python runs no constructor: the code that creates a cell sets all its slots, with
     # version.

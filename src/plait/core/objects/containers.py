@@ -17,7 +17,7 @@ from .hidden_statics import hide_static, show_static
 from .module import Module
 from .named import from_named
 from .nodes import DataElem, check_index, updated_in_place
-from .pytree import Pytree, check_no_view, own_info
+from .pytree import Pytree, check_not_fixed, own_info
 from .trace_guard import check_trace
 
 A = TypeVar("A")
@@ -77,7 +77,7 @@ class List(Module, MutableSequence[A], _slots=True):
             edit: ``(items, new)`` changes a list.
         """
         check_trace(self._info.trace, self, "change a")
-        check_no_view(self)
+        check_not_fixed(self)
         marks = self._info.marks or {}
         if statuses is not None and (marks or any(statuses)):
             known = [marks.get(place) for place in range(len(self._elements))]

@@ -19,11 +19,9 @@ from typing import Any
 from ...errors import GraphError, LostSharingWarning
 from ...ground.notices import warn
 from ...ground.paths import describe_path
-from ...stacks.layer_cells import is_slice, views_exist
 from .lost_writes import PLAIT, package_of
 from .nodes import Kind, kind_of
-from .variables import Variable
-from .visit import Place, check_layers, children_if_any, visit
+from .visit import Place, check_walk, children_if_any, visit
 
 # JAX's own functions that flatten and use only the leaves, or only the structure.
 _KEEP_NO_TREE = {"tree_leaves", "leaves", "tree_structure", "structure", "tree_reduce", "tree_all", "block_until_ready"}
@@ -95,8 +93,7 @@ def _from_root(root: Any, children: Sequence[Any]) -> Iterator[Any]:
     finally:
         _latest.flattening = None
     every = [*itertools.chain.from_iterable(seen)]
-    if views_exist() and any(isinstance(item, Variable) and is_slice(item._cell) for item in every):
-        check_layers(root)
+    check_walk(root)
     if len({*map(id, every)}) < len(every):
         _warn_of_shared(root, every)
 

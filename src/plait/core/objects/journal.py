@@ -20,7 +20,6 @@ from typing import Any
 from ..._compat import trace_state
 from ...errors import ShapeError
 from ...ground.words import with_article
-from ...stacks.layer_cells import restructured
 from .cells import Cell, has_ref, is_gone
 from .clock import mark_changed
 from .named import Sentinel
@@ -84,7 +83,7 @@ class Journal:
         self._met.add(id(node))
         if isinstance(node, Pytree):
             info = node._info
-            if info.trace is not trace_state.value or info.is_view:
+            if info.trace is not trace_state.value or info.fixed is not None:
                 self._guarded.append((node, node._graph_flatten()[0]))
             elements = [*node._elements] if hasattr(type(node), "_elements") else None  # pyright: ignore[reportAttributeAccessIssue]
             self._notes.append((_put_back_attributes, node, {**node.__dict__}, {**(info.marks or {})}, elements))
@@ -118,7 +117,7 @@ class Journal:
             else:
                 self.put_back()  # so that the path is found
                 what = f"{action[:-2]} {with_article(type(node).__name__)}"
-                raise restructured(f"a change that would {what}", path_of(node))
+                raise node._info.fixed(f"a change that would {what}", path_of(node))
 
     def refuse(self, owner: Any, action: str) -> None:
         """Put everything back and raise the error of ``raise_foreign_trace``, unless the owner is exempt."""

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable
 from typing import Any
 
-# ``stacks/every_layer.py`` registers what surrounds a change of modes: node → context.
-around_changes: list[Callable[[Any], contextlib.AbstractContextManager[None]]] = []
+from .. import seams
 
 
 def mode_names(node: Any) -> set[str] | None:
@@ -28,7 +26,10 @@ def mode_names(node: Any) -> set[str] | None:
 
 def change_modes(node: Any, settings: dict[str, Any]) -> None:
     """Call the ``set_view`` of a node, which may be a block of many layers."""
-    with contextlib.ExitStack() as around:
-        for enter in around_changes:
-            around.enter_context(enter(node))
+    with around_change(node):
         node.set_view(**settings)
+
+
+def around_change(node: Any) -> contextlib.AbstractContextManager[None]:
+    """The context in which a node changes its modes, or creates variables; the node may be a block of many layers."""
+    return contextlib.nullcontext() if seams.around_change is None else seams.around_change(node)

@@ -75,7 +75,7 @@ def set_attributes(node: Any, chosen: Predicate, attributes: dict[str, Any], *, 
     """
     missing = set(attributes)
     places = list(iter_graph_nodes(node))
-    for path, module in sorted(places, key=lambda place: not _is_view(place[1])):  # views raise before others change
+    for path, module in sorted(places, key=lambda place: not _is_fixed(place[1])):  # they raise before others change
         if chosen(path, module):
             modes = mode_names(module) or set()
             # Not hasattr: an Rngs answers to every name.
@@ -97,8 +97,8 @@ def set_attributes(node: Any, chosen: Predicate, attributes: dict[str, Any], *, 
         )
 
 
-def _is_view(node: Any) -> bool:
-    return isinstance(node, Pytree) and node._info.is_view
+def _is_fixed(node: Any) -> bool:
+    return isinstance(node, Pytree) and node._info.fixed is not None
 
 
 class Object(Pytree, pytree=False):

@@ -14,7 +14,7 @@ class NodeInfo(Stamp):
 
     marks: dict[Any, str] | None  # by attribute name; in a List also by index
     trace: Any
-    is_view: ClassVar[bool] = False  # of a layer of a stack
+    fixed: ClassVar[Any] = None  # as of a cell
 
     def __init__(self, trace: Any, marks: dict[Any, str] | None = None) -> None:
         self.version = 0

@@ -29,10 +29,8 @@ from ...errors import (
 )
 from ...ground.notices import warn
 from ...ground.paths import sort_key
-from ...ground.repr import render_object
+from ...ground.repr import repr_fields
 from ...ground.words import describe_type, name_of_class
-from ...stacks.layer_cells import restructured
-from ...text.module_repr import module_repr, variables_comment
 from .attributes import (
     _NOTHING,
     DATA,
@@ -63,7 +61,7 @@ from .plain_holders import PLAIN, note_holder
 from .statics import HashableMapping, same_static
 from .trace_guard import check_trace, path_of, raise_foreign_trace
 from .variables import Variable
-from .visit import check_layers
+from .visit import check_walk
 
 _MISSING: Any = object()
 
@@ -161,8 +159,8 @@ class Pytree:
                 expected=f"any name but {sorted(RESERVED)}",
                 do=f"choose another name, for example {name.lstrip('_')!r}",
             )
-        if info.version and info.is_view and (status is not None or not _same_plain(before, value)):
-            check_no_view(self)
+        if info.version and info.fixed is not None and (status is not None or not _same_plain(before, value)):
+            check_not_fixed(self)
         if isinstance(before, Variable) and isinstance(value, ARRAYS):
             _warn_of_replaced(self, name, before)
         if status is not None:
@@ -176,7 +174,7 @@ class Pytree:
     def __delattr__(self, name: str) -> None:
         info = self._info
         check_trace(info.trace, self, f"delete the attribute {name!r} of a")
-        check_no_view(self)
+        check_not_fixed(self)
         object.__delattr__(self, name)
         if info.marks:
             info.marks.pop(name, None)
@@ -270,7 +268,7 @@ class Pytree:
     def _tree_flatten_with_keys(self) -> Any:
         children, aux = self._tree_parts()
         check_no_cycle(self)
-        check_layers(self)
+        check_walk(self)
         return [*zip(self._tree_keys(aux), children, strict=True)], aux
 
     def _tree_flatten(self) -> Any:
@@ -292,7 +290,7 @@ class Pytree:
     # Copies and text --------------------------------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
-        check_layers(self)
+        check_walk(self)
         return {"attributes": dict(self.__dict__), "marks": self._info.marks}
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -319,16 +317,13 @@ class Pytree:
         node.__setstate__(copy.deepcopy(to_named(self.__getstate__()), memo))
         return node
 
-    __repr__ = module_repr
+    def __repr__(self) -> str:
+        return repr_fields(type(self).__name__, self._repr_fields())
 
     def _repr_fields(self) -> Iterator[tuple[str, Any]]:
         for name, value in self.__dict__.items():
             if not name.startswith("_"):
                 yield name, value
-
-    def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
-        comment = variables_comment(self)
-        return render_object(type(self), self._repr_fields(), path, subtree_renderer, comment=comment)
 
 
 def _in_order(marks: dict[Any, str]) -> tuple[tuple[Any, str], ...]:
@@ -404,14 +399,15 @@ def empty_objects(classes: Sequence[type]) -> list[Any]:
     return nodes
 
 
-def check_no_view(node: Any) -> None:
-    """Raise before the structure of a view is changed, which has that of all layers of its stack.
+def check_not_fixed(node: Any) -> None:
+    """Raise before the structure of a node is changed that must not change.
 
     Raises:
-        GraphError: the node belongs to a view.
+        GraphError: the node belongs to a view of a stack, whose layers all have one structure.
     """
-    if node._info.is_view:
-        raise restructured("a changed attribute, or a value that sow stores as one,")
+    fixed = node._info.fixed
+    if fixed is not None:
+        raise fixed("a changed attribute, or a value that sow stores as one,", None)
 
 
 def _same_plain(before: Any, value: Any) -> bool:

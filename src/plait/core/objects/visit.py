@@ -13,8 +13,7 @@ from typing import Any
 
 from ...errors import GraphError
 from ...ground.paths import Path
-from ...stacks.layer_cells import views_exist
-from ...stacks.layers_once import Found, LayersOnce
+from .. import seams
 from .nodes import DataElem, Kind, StaticElem, get_node_impl, kind_of
 
 
@@ -91,26 +90,26 @@ def visit(
             that looks at any graph, such as that of errors.
     """
     if children is children_of:
-        check_layers(root)
-    return _places(root, is_shared, children)
+        check_walk(root)
+    return places(root, is_shared, children)
 
 
-def check_layers(root: Any) -> None:
-    """Raise if a layer of a stack is in a graph twice.
+def check_walk(root: Any) -> None:
+    """Raise if a graph must not be walked.
 
     Raises:
-        SharingError: names both paths.
+        SharingError: a layer of a stack is in it twice; names both paths.
     """
-    if views_exist():
-        once = LayersOnce()
-        for place in _places(root, has_identity, children_of):
-            if place.kind is Kind.VARIABLE and place.first is None:
-                once.add(Found(place.value, 0, lambda place=place: place.path))
+    if seams.after_walk is not None:
+        seams.after_walk(root, None)
 
 
-def _places(
-    root: Any, is_shared: Callable[[Any, Kind], bool], children: Callable[[Any], Iterable[tuple[Any, Any]]]
+def places(
+    root: Any,
+    is_shared: Callable[[Any, Kind], bool] = has_identity,
+    children: Callable[[Any], Iterable[tuple[Any, Any]]] = children_of,
 ) -> Iterator[Place]:
+    """``visit`` without the check."""
     met: dict[int, Place] = {}
     plain: dict[int, Place] = {}
     stack = [Place(None, None, root)]

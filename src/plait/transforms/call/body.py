@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ...core import seams
 from ...core.graph.axes import drop_axis, has_axis_metadata, put_axis
 from ...core.graph.flatten import path_of
 from ...core.graph.locate import Announcing
@@ -33,9 +35,8 @@ from ...core.objects.sowing import shared_by_all, sows
 from ...core.objects.variables import Variable
 from ...core.objects.visit import iter_graph_nodes
 from ...errors import ArgumentError, AxisNameMismatchError
-from ...observing.module_names import is_naming, iteration, modules_named
 from .aliasing import Treatment, check_aliasing
-from .captures import containers_watched, named_captures
+from .captures import containers_watched
 from .enter import Entered
 from .gather import Parts, Structure, gather
 from .kept import forget
@@ -108,10 +109,7 @@ class Body:
         """
         entered = self.enter(inputs)
         dropped = self._drop_axes(entered)
-        if self.loop is None:
-            out = self.call(entered, run)
-        else:
-            out = iteration(self.name, self.f(), lambda: self.call(entered, run))
+        out = self.call(entered, run)
         if self.check_output is not None:
             self.check_output(out)
         left = self._leave(entered, out, dropped)
@@ -142,22 +140,19 @@ class Body:
 
     def call(self, entered: Entered, run: Callable[[Entered], Any] | None = None) -> Any:
         """Call the user's function, or ``run``, with the private objects."""
-        args, kwargs = entered.tree
-        with self._names(entered) if is_naming() else contextlib.nullcontext(), self._sharing(entered):
-            if run is not None:
-                return run(entered)
-            f, named = self.f(), {key: reveal(value) for key, value in kwargs.items()}
-            record = recording(lambda: forget(self.f(), self))
-            with Announcing(entered.roots, inside=True), record as found, containers_watched():
-                out = f(*map(reveal, args), **named)
-                if found and self.captured is not None:
-                    self.captured(f, self.name, found)
-            return out
+        call = functools.partial(self._run if run is None else run, entered)
+        with self._sharing(entered):
+            return call() if seams.around_body is None else seams.around_body(self, entered, call)
 
-    def _names(self, entered: Entered) -> contextlib.AbstractContextManager[None]:
-        """Names the modules of the arguments, and of a program those that its function captures."""
-        captured = (lambda: named_captures(self.f())) if self.name == "jit" else dict
-        return modules_named(entered.roots, self.names, captured)
+    def _run(self, entered: Entered) -> Any:
+        args, kwargs = entered.tree
+        f, named = self.f(), {key: reveal(value) for key, value in kwargs.items()}
+        record = recording(lambda: forget(self.f(), self))
+        with Announcing(entered.roots, inside=True), record as found, containers_watched():
+            out = f(*map(reveal, args), **named)
+            if found and self.captured is not None:
+                self.captured(f, self.name, found)
+        return out
 
     def _sharing(self, entered: Entered) -> contextlib.AbstractContextManager[None]:
         """Tells modules that all examples of a map share."""

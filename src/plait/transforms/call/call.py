@@ -29,12 +29,11 @@ from typing import Any, TypeVar
 
 import jax
 
+from ...core import seams
 from ...core.graph.locate import Announcing, remember_cause
 from ...core.objects.named import Sentinel
 from ...core.objects.statics import HashableMapping
 from ...errors import ArgumentTypeError
-from ...observing.method_observers import is_observing
-from ...observing.module_names import is_naming, iterations_counted, scope_of_arguments
 from .aliasing import Treatment, check_aliasing
 from .arguments import positional
 from .body import Body, describe_address
@@ -143,7 +142,7 @@ class Call:
     def kept(self, key: Hashable, make: Callable[[Body], T]) -> T:
         """The function that a transform creates for the body, kept for equal bodies, so that JAX traces and compiles
         once; not while outputs are captured."""
-        if not isinstance(self.f, FUNCTIONS) or is_observing():
+        if not isinstance(self.f, FUNCTIONS) or seams.observers:
             return make(self.body)
         rule = self.f.rule_number if isinstance(self.f, RuledFunction) else 0
         return keep(self.f, self.body, (self.body.key, key, rule), make)
@@ -167,13 +166,12 @@ class Call:
         stepwise = stepwise or function
         with self.in_scope(others), Announcing(self.gathered.roots, inside=False):
             if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
-                with iterations_counted():
-                    return stepwise(*inputs)
+                return stepwise(*inputs)
             try:
                 return function(*inputs)
             except FloatingPointError:
                 try:
-                    with jax.disable_jit(), iterations_counted():
+                    with jax.disable_jit():
                         stepwise(*inputs)
                 except FloatingPointError as error:
                     remember_cause(error)
@@ -182,17 +180,18 @@ class Call:
 
     @contextlib.contextmanager
     def in_scope(self, others: Sequence[Call] = ()) -> Iterator[None]:
-        """Inside the block operations have the names of the modules among the arguments.
+        """Inside the block JAX's transform runs, within what surrounds calls.
 
         Raises:
             ArgumentError, ArgumentTypeError: JAX refused a value that is not an array.
             DonatedArrayError: the buffer of a variable was donated to an earlier call.
             TraceContextError: a value belongs to a trace that has ended.
         """
-        names = [call.body.names for call in (self, *others)] if is_naming() else []
-        scope = scope_of_arguments(self.gathered.roots, self.gathered.plain, names)
+        scope: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if seams.around_call is not None:
+            scope = seams.around_call(self.gathered, [call.body.names for call in (self, *others)])
         try:
-            with scope if names else contextlib.nullcontext():
+            with scope:
                 yield
         except (TypeError, ValueError, RuntimeError) as error:
             explain(self.name, self.f, self.gathered, error)

@@ -19,7 +19,6 @@ from ...core.objects.statics import HashableMapping
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError
 from ...ground.paths import format_path
-from ...stacks.layer_cells import origin_of
 from .enter import Entered
 from .gather import Structure
 from .prefixes import choose, is_graph_leaf
@@ -88,7 +87,7 @@ class Left:
     def _check_no_inputs(self, name: str, labels: Callable[[], Sequence[str]]) -> None:
         cells = {id(variable._cell): i for i, variable in enumerate(self.variables) if variable is not None}
         for leaf in self.walk.leaves:
-            position = cells.get(id(origin_of(leaf._cell)[0])) if isinstance(leaf, Variable) else None
+            position = cells.get(id(leaf._cell.stored)) if isinstance(leaf, Variable) else None
             if position is not None:
                 always = name in ("vjp", "jvp", "linearize", "custom_jvp", "make_jaxpr", "jit_partial")
                 raise ArgumentError(

@@ -32,7 +32,6 @@ from ...core.objects.filters import Predicate
 from ...core.objects.settings import settings_of_thread
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError
-from ...observing.module_names import names_in_program
 from ..call.call import Call
 from ..call.enter import rebuild
 from ..call.gather import Gathered, Structure
@@ -216,8 +215,7 @@ class Compiled:
         found: list[Outcome] = []
 
         def probe(inputs: Any) -> None:
-            with names_in_program():
-                found.append(call.body(inputs)[1])
+            found.append(call.body(inputs)[1])
 
         jax.eval_shape(probe, call.inputs)
         (outcome,) = found
@@ -265,10 +263,9 @@ class Compiled:
             )
             for listener in (*process_listeners, *trace_listening.listeners):
                 listener(f, signature, history)
-            with names_in_program():
-                outputs, outcome = whole(whole.grouped(values, leaves))
-                if shardings is not None:
-                    outputs = laid_out(whole, outputs, outcome)
+            outputs, outcome = whole(whole.grouped(values, leaves))
+            if shardings is not None:
+                outputs = laid_out(whole, outputs, outcome)
             history.append(signature)
             return self._returned(outputs, outcome, values, outcome.returned_arguments(structure))
 

@@ -28,10 +28,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
+from ...core import seams
 from ...core.graph.walks import CachedWalk
 from ...core.objects.filters import to_predicate
-from ...errors import ArgumentError, DispatchError
-from ...observing.module_names import is_naming, scope_of_arguments
+from ...errors import ArgumentError, DispatchError, InternalError
 from ...typing import FilterLiteral
 from ..call.arguments import positional as positional_arguments, static_argument, with_statics
 from ..call.call import Call
@@ -135,9 +135,9 @@ def jit(  # pyright: ignore[reportInconsistentOverload] - the overloads keep the
     statics = _argument_positions(fun, static_argnums, static_argnames)
     programs = None
     if cache is not None:
-        from ...warm.programs import Programs  # imported only if needed
-
-        programs = Programs(cache, cache_limit)
+        if seams.around_program is None:
+            raise InternalError("nothing stores programs in this process", do="import plait, not parts of it")
+        programs = seams.around_program(cache, cache_limit)
     return JittedFunction(fun, statics, options, donation, shardings, crossing, programs).entrance()
 
 
@@ -223,7 +223,9 @@ class JittedFunction:
         return self.f, self.statics, self.options, self.donation, self.shardings, crossing
 
     def _scope(self, gathered: Gathered) -> contextlib.AbstractContextManager[None]:
-        return scope_of_arguments(gathered.roots, gathered.plain, [lambda: gathered.structure.labels(self.f)[0]])
+        if seams.around_call is None:
+            return contextlib.nullcontext()
+        return seams.around_call(gathered, [lambda: gathered.structure.labels(self.f)[0]])
 
     def general(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The general path of a call."""
@@ -234,7 +236,7 @@ class JittedFunction:
         try:
             compiled = self.find(args, kwargs, gathered)
             positional, named = compiled.arguments(gathered, args, kwargs)
-            with self._scope(gathered) if is_naming() else contextlib.nullcontext():
+            with self._scope(gathered):
                 returned = compiled.jitted(*positional, **named)
         except (TypeError, ValueError, RuntimeError) as error:
             explain("jit", self.f, gathered, error)

@@ -12,7 +12,7 @@ import pytest
 
 import plait
 from plait import Param
-from plait.core.functional.update_context import UpdateContext, _stacks
+from plait.compat.update_context import UpdateContext, _stacks
 from plait.errors import GraphError, TraceContextError
 from tests.oracles import describe
 from tests.strategies import Node

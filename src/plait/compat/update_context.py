@@ -17,24 +17,33 @@ from typing import Any, TypeVar
 
 from jax.tree_util import register_static
 
-from ..._compat import current_trace
-from ...errors import GraphError, InternalError
-from ...ground.words import describe_type
-from ...typing import FilterLiteral
-from ..graph.captives import check_no_captives, trace_of
-from ..graph.flatten import IndexMap, RefMap
-from ..graph.graphdef import GraphDef, NodeDef, NodeRef, VariableDef, with_index_mapping
-from ..graph.identities import moved_indices, own_objects
-from ..graph.unflatten import Builder
-from ..objects.journal import Journal
-from ..objects.state import group_leaves
-from .merge import leaves_of
-from .split import flattened, nested_groups
+from .._compat import current_trace
+from ..core.functional.merge import leaves_of
+from ..core.functional.split import flattened, nested_groups
+from ..core.graph.captives import check_no_captives, trace_of
+from ..core.graph.flatten import RefMap
+from ..core.graph.graphdef import GraphDef, NodeDef, NodeRef, VariableDef, with_index_mapping
+from ..core.graph.identities import moved_indices, own_objects
+from ..core.graph.unflatten import Builder
+from ..core.objects.journal import Journal
+from ..core.objects.state import group_leaves
+from ..errors import GraphError, InternalError
+from ..ground.words import describe_type
+from ..typing import FilterLiteral
 
 F = TypeVar("F", bound=Callable[..., Any])
 K = TypeVar("K")
 V = TypeVar("V")
 W = TypeVar("W")
+
+
+class IndexMap(dict[int, Any]):
+    """Index → object, the inverse of a ``RefMap``."""
+
+    @classmethod
+    def from_refmap(cls, refs: RefMap) -> IndexMap:
+        """The inverse of ``refs``."""
+        return cls({index: key for key, index in refs.items()})
 
 
 class _Stacks(threading.local):

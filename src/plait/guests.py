@@ -1,0 +1,42 @@
+"""The guests of the heart, each loaded when a program first does what it is for.
+
+Stacks are a layer, and take their seams when ``nn`` loads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .core import seams
+from .core.objects.pytree import Pytree
+
+
+def _stored_programs(folder: Any, limit: int | None) -> Any:
+    from .warm.programs import Programs
+
+    return Programs(folder, limit)
+
+
+def _named(body: Any, entered: Any, call: Callable[[], Any]) -> Any:
+    if body.name != "jit":
+        return call()
+    from .observing.module_names import around_body  # which takes the seams itself
+
+    return around_body(body, entered, call)
+
+
+def _repr(self: Any) -> str:
+    from .text.module_repr import module_repr
+
+    return module_repr(self)
+
+
+def _treescope_repr(self: Any, path: str | None, subtree_renderer: Any) -> Any:
+    from .text.module_repr import treescope_repr
+
+    return treescope_repr(self, path, subtree_renderer)
+
+
+seams.around_program, seams.around_body = _stored_programs, _named
+Pytree.__repr__, Pytree.__treescope_repr__ = _repr, _treescope_repr  # type: ignore[attr-defined]
