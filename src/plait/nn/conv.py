@@ -297,7 +297,8 @@ def promoted_with_mask(x: Any, layer: Conv | ConvTranspose) -> tuple[Array, Arra
     kernel = layer.kernel.value
     if layer.mask is not None:
         check_same_shape(layer.mask, kernel.shape, layer=layer, name="mask", like="kernel")
-        kernel = kernel * jnp.asarray(layer.mask, kernel.dtype)
+        kernel, mask = promote_dtype((kernel, jnp.asarray(layer.mask)), inexact=False)
+        kernel = kernel * mask
     bias = None if layer.bias is None else layer.bias.value
     return layer.promote_dtype((x, kernel, bias), dtype=layer.dtype)
 
