@@ -51,7 +51,11 @@ CASES = [
     Case(
         "lora",
         "--steps 60 --tune 30 --width 64 --length 48",
-        lambda found: found["after"] < found["before"] - 0.5 and found["share"] < 0.06,
+        lambda found: (
+            found["after"] < found["before"] - 0.5
+            and found["share"] < 0.06
+            and abs(found["merged"] - found["after"]) < 1e-3
+        ),
         speed="long",
     ),
     Case("ppo", "--updates 20", lambda found: found["last"] > 2.5 * found["first"]),

@@ -454,3 +454,34 @@ def test_a_mask_that_does_not_fit_is_named():
 def test_values_without_keys_are_refused():
     layer = Attention(2, 4, rngs=plait.Rngs(0))
     refuses(ArgumentError, r"inputs_k=None and an array for inputs_v", layer, some_input(3, 4), None, some_input(3, 4))
+
+
+def test_heads_of_keys_and_values_have_an_axis_name_of_their_own():
+    """L27: two of them cannot be sharded over four devices."""
+    names = {"kernel": ("embed", "heads", "head_dim"), "kv": ("embed", "kv_heads", "head_dim")}
+    mesh = jax.make_mesh((4,), ("model",))
+    rules = [*(dict(plait.partitioning.rules_for(mesh)) | {"kv_heads": None}).items()]
+    with (
+        jax.set_mesh(mesh),
+        plait.logical_axis_rules(rules),
+    ):
+        layer = plait.MultiHeadAttention(
+            4,
+            8,
+            num_kv_heads=2,
+            decode=False,
+            kernel_metadata={"out_sharding": names["kernel"]},
+            kv_kernel_metadata={"out_sharding": names["kv"]},
+            bias_metadata={"out_sharding": ("heads", "head_dim")},
+            kv_bias_metadata={"out_sharding": ("kv_heads", "head_dim")},
+            out_kernel_metadata={"out_sharding": ("heads", "head_dim", "embed")},
+            out_bias_metadata={"out_sharding": ("embed",)},
+            rngs=plait.Rngs(0),
+        )
+    assert [part.kernel.out_sharding[1] for part in (layer.query, layer.key, layer.value)] == [
+        "heads",
+        "kv_heads",
+        "kv_heads",
+    ]
+    assert layer.query.kernel.sharding.spec[1] == "model"
+    assert layer.key.kernel.sharding.is_fully_replicated

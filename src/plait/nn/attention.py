@@ -99,8 +99,11 @@ class MultiHeadAttention(Module):
         rngs: draws one key from the ``params`` stream for each parameter, and one from ``dropout`` for its own stream.
         keep_rngs: whether the layer keeps its own stream for dropout; otherwise pass one in each call.
         kernel_metadata: metadata of the kernels.
+        kv_kernel_metadata: metadata of the kernels of ``key`` and ``value``, whose heads may be fewer, such as
+            ``{"out_sharding": ("embed", "kv_heads", "head_dim")}``; if empty, that of the kernels.
         out_kernel_metadata: metadata of the kernel of ``out``; if empty, that of the kernels.
         bias_metadata: metadata of the biases.
+        kv_bias_metadata: metadata of the biases of ``key`` and ``value``; if empty, that of the biases.
         out_bias_metadata: metadata of the bias of ``out``; if empty, that of the biases.
         query_ln_scale_metadata: metadata of the scale of ``query_ln``.
         key_ln_scale_metadata: metadata of the scale of ``key_ln``.
@@ -156,8 +159,10 @@ class MultiHeadAttention(Module):
         rngs: Rngs,
         keep_rngs: bool = True,
         kernel_metadata: Mapping[str, Any] = HashableMapping(),
+        kv_kernel_metadata: Mapping[str, Any] = HashableMapping(),
         out_kernel_metadata: Mapping[str, Any] = HashableMapping(),
         bias_metadata: Mapping[str, Any] = HashableMapping(),
+        kv_bias_metadata: Mapping[str, Any] = HashableMapping(),
         out_bias_metadata: Mapping[str, Any] = HashableMapping(),
         query_ln_scale_metadata: Mapping[str, Any] = HashableMapping(),
         key_ln_scale_metadata: Mapping[str, Any] = HashableMapping(),
@@ -204,8 +209,13 @@ class MultiHeadAttention(Module):
             "bias_metadata": bias_metadata,
         }
         self.query = LinearGeneral(in_features, (num_heads, self.head_dim), **projection)
-        self.key = LinearGeneral(self.in_kv_features, (self.num_kv_heads, self.head_dim), **projection)
-        self.value = LinearGeneral(self.in_kv_features, (self.num_kv_heads, self.head_dim), **projection)
+        of_kv = {
+            **projection,
+            "kernel_metadata": kv_kernel_metadata or kernel_metadata,
+            "bias_metadata": kv_bias_metadata or bias_metadata,
+        }
+        self.key = LinearGeneral(self.in_kv_features, (self.num_kv_heads, self.head_dim), **of_kv)
+        self.value = LinearGeneral(self.in_kv_features, (self.num_kv_heads, self.head_dim), **of_kv)
 
         def norm(metadata: Mapping[str, Any]) -> LayerNorm | None:
             if not normalize_qk:

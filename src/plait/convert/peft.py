@@ -1,0 +1,277 @@
+"""LoRA adapters in PEFT's files: ``adapter_model.safetensors`` and ``adapter_config.json``.
+
+    layer                    A in the file                      B in the file
+    Linear, LinearGeneral    lora_A.weight (r, in)              lora_B.weight (out, r)
+    Conv                     lora_A.weight (r, in, *window)     lora_B.weight (out, r, 1, …)
+    Embed                    lora_embedding_A (r, num)          lora_embedding_B (features, r)
+
+Names are those of PyTorch's modules after ``base_model.model.``; ``alpha``, rank and dropout are in the configuration,
+with ``rank_pattern`` and ``alpha_pattern`` for layers that differ. Axes of a ``LinearGeneral`` are flattened.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path as FilePath
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..checkpoint.safetensors import load_safetensors, save_safetensors
+from ..core.objects.rngs import Rngs
+from ..core.objects.visit import iter_graph_nodes
+from ..errors import ArgumentError, CheckpointError
+from ..ground.paths import Path, describe_path
+from ..ground.words import describe_type, first_few
+from ..nn.adapters import add_lora
+from ..nn.conv import Conv
+from ..nn.embedding import Embed
+from ..nn.linear import Linear, LinearGeneral
+from ..nn.lora import LoRA
+from ..nn.low_rank import axes_of, factor_shapes, form_of
+from ..surgery.stack_conversion import as_list, has_stacks
+from ..surgery.surgery import select
+from .name_map import NameMap, Names
+
+WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
+_PREFIX = "base_model.model."
+_KINDS = ("peft_type", "bias", "use_dora", "modules_to_save", "fan_in_fan_out")
+_KEY = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_(embedding_)?([AB])(?:\.weight)?")
+
+
+def save_peft(
+    path: str | os.PathLike[str], model: Any, /, *, adapter: str = "default", names: Names = None
+) -> FilePath:
+    """Write one adapter of a model as PEFT does.
+
+    Args:
+        path: a folder; it is created. An adapter in it is replaced.
+        model: the model, with layers from ``plait.add_lora``.
+        adapter: the name of the adapter.
+        names: a map from the model's names to those of the PyTorch model, as in ``to_torch``.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ArgumentError: the model has no such adapter, or PEFT has no form for one of its layers.
+
+    Example:
+        >>> model = plait.Dict(fc=plait.Linear(3, 4, rngs=plait.Rngs(0)))
+        >>> _ = plait.add_lora(plait.select(model, "fc"), 2, alpha=4, rngs=plait.Rngs(1))
+        >>> folder = plait.convert.save_peft("adapter", model)
+        >>> sorted(plait.checkpoint.load_safetensors(folder / "adapter_model.safetensors"))
+        ['base_model.model.fc.lora_A.weight', 'base_model.model.fc.lora_B.weight']
+    """
+    whole = as_list(model) if has_stacks(model) else model
+    nodes = [(path, node) for path, node in iter_graph_nodes(whole) if isinstance(node, LoRA)]
+    layers = [(_without_adapters(path), node) for path, node in nodes if node.adapter == adapter and node.innermost()]
+    if not layers:
+        raise ArgumentError(
+            "the model has no adapter of this name",
+            at=describe_type(model),
+            found=f"the adapters {sorted({node.adapter for _, node in nodes})}",
+            expected=f"{adapter!r}",
+            do="pass the name that was given to plait.add_lora: adapter=...",
+        )
+    rename, arrays, ranks, alphas = NameMap(names), {}, {}, {}
+    for where, lora in layers:
+        name = rename(".".join(map(str, where)))
+        if name is None:
+            continue
+        arrays.update(_to_peft(where, name, lora))
+        ranks[name] = lora.lora_rank
+        alphas[name] = lora.scale * (math.sqrt(lora.lora_rank) if _is_stabilized(layers) else lora.lora_rank)
+    rank, alpha = (max(set(each.values()), key=[*each.values()].count) for each in (ranks, alphas))
+    config = {
+        "peft_type": "LORA",
+        "base_model_name_or_path": None,
+        "task_type": None,
+        "inference_mode": True,
+        "r": rank,
+        "lora_alpha": alpha,
+        "lora_dropout": max(lora.dropout_rate for _, lora in layers),
+        "use_rslora": _is_stabilized(layers),
+        "target_modules": sorted(ranks),
+        "rank_pattern": {name: each for name, each in ranks.items() if each != rank},
+        "alpha_pattern": {name: each for name, each in alphas.items() if each != alpha},
+        "bias": "none",
+        "fan_in_fan_out": False,
+    }
+    folder = FilePath(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_safetensors(folder / WEIGHTS, arrays, metadata={"format": "pt"}, overwrite=True)
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    return folder
+
+
+def load_peft(
+    path: str | os.PathLike[str],
+    model: Any,
+    /,
+    *,
+    adapter: str = "default",
+    names: Names = None,
+    rngs: Rngs | None = None,
+) -> None:
+    """Add an adapter that PEFT wrote to a model, in place, and make it the active one.
+
+    Args:
+        path: a folder with ``adapter_model.safetensors`` and ``adapter_config.json``.
+        model: the model, with or without other adapters.
+        adapter: its name in the model.
+        names: a map from the file's names, without ``base_model.model.``, to those of the model, as in
+            ``convert_checkpoint``.
+        rngs: the source of the stream of its dropout; ``None`` means ``plait.Rngs(0)``.
+
+    Raises:
+        CheckpointError: the folder has no such files, or they hold another kind of adapter.
+        ArgumentError: the model has no layer of a name, or one of another shape; nothing is changed.
+
+    Example:
+        >>> model = plait.Dict(fc=plait.Linear(3, 4, rngs=plait.Rngs(0)))
+        >>> _ = plait.add_lora(plait.select(model, "fc"), 2, alpha=4, rngs=plait.Rngs(1))
+        >>> folder = plait.convert.save_peft("adapter", model)
+        >>> again = plait.Dict(fc=plait.Linear(3, 4, rngs=plait.Rngs(0)))
+        >>> plait.convert.load_peft(folder, again)
+        >>> again.fc.scale, again.fc.lora_a.shape
+        (2.0, (3, 2))
+    """
+    config, factors = _read(FilePath(path))
+    rename = NameMap(names)
+    found: dict[Path, tuple[str, dict[str, np.ndarray]]] = {}
+    whole = as_list(model) if has_stacks(model) else model
+    known = {_without_adapters(path): node for path, node in iter_graph_nodes(whole) if form_of(node) is not None}
+    by_name = {".".join(map(str, where)): where for where in known}
+    for name, pair in factors.items():
+        ours = rename(name)
+        if ours is None:
+            continue
+        if ours not in by_name:
+            raise ArgumentError(
+                "the model has no layer for a part of the adapter",
+                at=name,
+                found=f"no layer {ours!r}; the model's layers are {first_few(sorted(by_name), 4)}",
+                expected="the name of a layer of the model",
+                do="pass a map of names: names={'model.layers.*.self_attn.q_proj': 'blocks.*.attention.query', ...}",
+            )
+        where = by_name[ours]
+        layer, rank = known[where], pair["A"].shape[0]
+        shapes = factor_shapes(layer, rank)
+        values = {each: _from_peft(layer, each, pair[each]) for each in "AB"}
+        for each, shape in zip("AB", shapes, strict=True):
+            if values[each].size != math.prod(shape):
+                raise ArgumentError(
+                    "a factor of the adapter does not have the shape of the layer",
+                    at=f"{name}.lora_{each}",
+                    found=f"shape {pair[each].shape}",
+                    expected=f"the factor {shape} of {describe_path(where)}, {describe_type(layer)}",
+                    do="pass a model with the sizes of the one that was fine-tuned",
+                )
+        reshaped = {each: values[each].reshape(shape) for each, shape in zip("AB", shapes, strict=True)}
+        found[where] = (name, reshaped)
+    groups: dict[tuple[int, Any], list[Path]] = {}
+    for where, (name, pair) in found.items():
+        rank = pair["A"].shape[-1]
+        alpha = _by_pattern(config.get("alpha_pattern"), name, config.get("lora_alpha", rank))
+        groups.setdefault((rank, alpha), []).append(where)
+    options = {"rank_stabilized": bool(config.get("use_rslora")), "dropout_rate": config.get("lora_dropout") or 0.0}
+    for (rank, alpha), places in groups.items():
+        chosen = select(model, lambda path, value, places=places: path in places)
+        add_lora(chosen, rank, alpha=alpha, adapter=adapter, rngs=rngs or Rngs(0), **options)
+    for where, (_, pair) in found.items():
+        lora = _adapter_at(model, where, adapter)
+        for each, factor in (("A", lora.lora_a), ("B", lora.lora_b)):
+            factor.set_value(jnp.asarray(pair[each]).astype(factor.get_value().dtype))
+
+
+def _without_adapters(path: Path) -> Path:
+    return tuple(key for key in path if key != "base_module")
+
+
+def _is_stabilized(layers: Any) -> bool:
+    return all(lora.rank_stabilized and lora.alpha is not None for _, lora in layers)
+
+
+def _adapter_at(model: Any, where: Path, adapter: str) -> Any:
+    """The LoRA of an adapter around the layer at a path of the list."""
+    for key in where:
+        while isinstance(model, LoRA):
+            model = model.base_module
+        model = model[key] if not isinstance(key, str) or not hasattr(model, key) else getattr(model, key)
+    while model.adapter != adapter:
+        model = model.base_module
+    return model
+
+
+def _to_peft(where: Path, name: str, lora: LoRA) -> dict[str, np.ndarray]:
+    layer, a, b = lora.innermost(), np.asarray(lora.lora_a.get_value()), np.asarray(lora.lora_b.get_value())
+    rank = a.shape[-1]
+    if isinstance(layer, Embed):
+        return {f"{_PREFIX}{name}.lora_embedding_A": a.T.copy(), f"{_PREFIX}{name}.lora_embedding_B": b.T.copy()}
+    if isinstance(layer, Conv):
+        window = len(layer.kernel_size)
+        a = a.transpose(window + 1, window, *range(window))
+        b = b.T.reshape(b.shape[1], rank, *(1,) * window)
+    elif isinstance(layer, (Linear, LinearGeneral)) and "b" not in axes_of(layer):
+        a, b = a.reshape(-1, rank).T, b.reshape(rank, -1).T
+    else:
+        raise ArgumentError(
+            "PEFT has no form for the adapter of this layer",
+            at=describe_path(where),
+            found=describe_type(layer),
+            expected="a Linear, a LinearGeneral without batch axes, a Conv or an Embed",
+            do="save it with plait.checkpoint.save(path, plait.variables(model, plait.LoRAParam))",
+        )
+    return {f"{_PREFIX}{name}.lora_A.weight": a.copy(), f"{_PREFIX}{name}.lora_B.weight": b.copy()}
+
+
+def _from_peft(layer: Any, factor: str, value: np.ndarray) -> np.ndarray:
+    if isinstance(layer, Conv) and factor == "A" and value.ndim > 2:
+        return value.transpose(*range(2, value.ndim), 1, 0)
+    return value.reshape(*value.shape[:2]).T if factor == "B" and value.ndim > 2 else value.T
+
+
+def _by_pattern(patterns: Mapping[str, Any] | None, name: str, default: Any) -> Any:
+    """The entry whose name is that of the module or its end, as in PEFT."""
+    for pattern, value in (patterns or {}).items():
+        if re.fullmatch(rf"(?:.*\.)?(?:{pattern})", name):
+            return value
+    return default
+
+
+def _read(folder: FilePath) -> tuple[dict[str, Any], dict[str, dict[str, np.ndarray]]]:
+    try:
+        config = json.loads((folder / CONFIG).read_bytes())
+        kind = {
+            name: config.get(name) for name in ("peft_type", "bias", "use_dora", "modules_to_save", "fan_in_fan_out")
+        }
+    except (OSError, ValueError, AttributeError) as error:
+        raise _no_adapter(folder, f"no readable {CONFIG} ({type(error).__name__})") from error
+    if kind["peft_type"] != "LORA" or kind["bias"] not in (None, "none") or any([*kind.values()][2:]):
+        raise _no_adapter(folder, f"{ {name: value for name, value in kind.items() if value} }")
+    factors: dict[str, dict[str, np.ndarray]] = {}
+    for key, array in load_safetensors(folder / WEIGHTS).items():
+        parts = _KEY.fullmatch(key)
+        if parts is None:
+            raise _no_adapter(folder, f"an array {key!r}")
+        factors.setdefault(parts[1], {})[parts[3]] = array.read()
+    for name, pair in factors.items():
+        if pair.keys() != {"A", "B"}:
+            raise _no_adapter(folder, f"only lora_{next(iter(pair))} of {name!r}")
+    return config, factors
+
+
+def _no_adapter(folder: FilePath, found: str) -> CheckpointError:
+    return CheckpointError(
+        "the folder has no LoRA adapter that plait can read",
+        at=str(folder),
+        found=found,
+        expected=f"{WEIGHTS}, and {CONFIG} with peft_type LORA, without biases, DoRA, modules_to_save, fan_in_fan_out",
+        do="save the adapter with PEFT's save_pretrained, or merge it there and use plait.convert.convert_checkpoint",
+    )
