@@ -21,12 +21,12 @@ from ..._compat import current_trace
 from ...errors import GraphError, InternalError
 from ...typing import FilterLiteral
 from ...words import describe_type
-from ..graph.captives import check_no_captives, trace_of
+from ..graph.captives import check_no_captives
 from ..graph.flatten import IndexMap, RefMap
 from ..graph.graphdef import GraphDef, NodeDef, NodeRef, VariableDef, with_index_mapping
 from ..graph.identities import moved_indices, own_objects
 from ..graph.unflatten import Builder
-from ..objects.journal import Journal
+from ..objects.journal import Journal, trace_of
 from ..objects.state import group_leaves
 from .merge import leaves_of
 from .split import flattened, nested_groups

@@ -225,11 +225,10 @@ def _check_part(array: Any, part: Any) -> None:
 
 def _holds(dtype: Any, number: Any) -> bool:
     """Whether an array of this dtype has a place for a Python number: of its kind, and within its range."""
-    if isinstance(number, int) and jnp.issubdtype(dtype, jnp.integer):
+    if jnp.issubdtype(dtype, jnp.integer) and not isinstance(number, (float, complex)):
         return jnp.iinfo(dtype).min <= number <= jnp.iinfo(dtype).max
-    kinds = {bool: (jnp.bool_, jnp.number), int: (jnp.number,), float: (jnp.inexact,), complex: (jnp.complexfloating,)}
-    found = next(kinds[kind] for kind in SCALARS if isinstance(number, kind))
-    return any(jnp.issubdtype(dtype, kind) for kind in found)
+    kinds = zip(SCALARS, (np.generic, np.number, np.inexact, np.complexfloating), strict=True)
+    return jnp.issubdtype(dtype, next(kind for python, kind in kinds if isinstance(number, python)))
 
 
 def _with_part(array: Any, index: int, part: Any) -> Any:

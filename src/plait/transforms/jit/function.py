@@ -344,6 +344,8 @@ class JittedFunction:
         kept = getattr(first, "_walks", None)
         if walk is None or kept is None or kept.get(tuple(map(id, gathered.roots[1:]))) is not walk:
             return  # an object that cannot store it, or does not record its changes
+        if any(getattr(cell, "stored", cell) is not cell for cell in walk.cells):
+            return  # a view of a stack, which may refuse a value
         token = self.tokens.get(layout) or self.tokens.setdefault(layout, _Token())
         number = token.number
         run = walk.runs.get(number)
