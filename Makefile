@@ -20,15 +20,16 @@ export UV_SYSTEM_CERTS ?= 1
 OLDER_TENSORFLOW := 2.14.1 2.19.1
 NEWER  ?= python3.13
 NEWEST := .venv-newest
+LOWEST := .venv-lowest
 DOWNSTREAM := .venv-downstream
 JAX_NIGHTLY := .venv-jax-nightly
 AREA   ?= core
 N      ?= 60
 SEED   ?= 0
 ON_NEWEST := formats/test_saved_model.py formats/test_stablehlo.py orbax/test_conversion.py tensorflow test_saving.py
-ON_JAX_NIGHTLY := core transforms nn partitioning training compat checkpoint inspect conformance laws
+ON_JAX_NIGHTLY := core transforms text stacks observing surgery warm nn partitioning training compat checkpoint inspect conformance laws
 
-.PHONY: help demo test slow again long browser chromium torch older newest newest-slow downstream jax-nightly laws differential faults optimized nightly lint types lock bench fuzz mutate reference docs notes check clean
+.PHONY: help demo test slow again long browser chromium torch older newest newest-slow lowest downstream jax-nightly laws differential faults optimized nightly lint types lock bench fuzz mutate reference docs notes check clean
 .NOTPARALLEL:
 
 help:
@@ -42,6 +43,7 @@ help:
 	@echo 'make older      SavedModels for older releases of TensorFlow, run by them'
 	@echo 'make newest     the tests of make test with the newest JAX, on a newer Python: make newest NEWER=python3.13'
 	@echo 'make newest-slow  the tests of make slow with it, and the exports as XLA compiles for users'
+	@echo 'make lowest     the tests of make test with the lowest versions that pyproject.toml allows, on Python 3.11'
 	@echo 'make downstream  published packages with plait in the place of flax.nnx; beside Flax, number by number'
 	@echo 'make jax-nightly  the tests that need JAX alone, with the newest build of it: make jax-nightly NEWER=python3.13'
 	@echo 'make lint       ruff: rules and formatting'
@@ -51,7 +53,7 @@ help:
 	@echo 'make differential  drawn programs on Flax and on plait, compared: make differential N=20000 SEED=0'
 	@echo 'make faults     runs that are killed 100 times'
 	@echo 'make optimized  the tests of make test and make slow, as XLA compiles for users'
-	@echo 'make nightly    what make check leaves out: long, older, newest-slow, laws, differential, faults, optimized'
+	@echo 'make nightly    what make check leaves out: long, older, newest-slow, lowest, laws, differential, faults, optimized'
 	@echo 'make fuzz       the laws, with many more examples'
 	@echo 'make mutate     plants faults and counts those that the tests notice: make mutate AREA=core N=60 SEED=0'
 	@echo 'make bench      the benchmarks'
@@ -102,6 +104,9 @@ newest-slow:
 	$(MAKE) slow VENV=$(NEWEST) PYTHON=$(NEWER)
 	PLAIT_TESTS_OPTIMIZE=1 $(NEWEST)/bin/python -m pytest -q $(addprefix tests/export/,$(ON_NEWEST))
 
+lowest:
+	$(MAKE) test VENV=$(LOWEST) LOCK=requirements-lowest.lock DEMO_LOCK=requirements-lowest.lock
+
 downstream: $(VENV)/dev.stamp $(DOWNSTREAM)/stamp
 	PLAIT_DOWNSTREAM="$(abspath $(DOWNSTREAM))/bin/python" $(BIN)/python -m pytest -q -n 2 tests/downstream
 
@@ -135,7 +140,7 @@ optimized: $(VENV)/dev.stamp
 faults: $(VENV)/dev.stamp
 	PLAIT_FAULTS=100 HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q -n 2 --timeout=0 tests/faults
 
-nightly: long older newest-slow laws differential faults optimized
+nightly: long older newest-slow lowest laws differential faults optimized
 
 mutate: $(VENV)/dev.stamp
 	$(BIN)/python -m mutants $(AREA) -n $(N) --seed $(SEED)
@@ -167,9 +172,10 @@ lock: | $(BIN)/python
 	$(call compile,requirements-demo.lock,3.11,$(DEMO_EXTRAS),--constraint requirements.lock)
 	$(call compile,requirements-newest.lock,3.12,dev)
 	$(call compile,requirements-demo-newest.lock,3.12,$(DEMO_EXTRAS),--constraint requirements-newest.lock)
+	$(call compile,requirements-lowest.lock,3.11,dev,--resolution lowest-direct)
 
 clean:
-	rm -rf $(VENV) $(NEWEST) $(DOWNSTREAM) $(JAX_NIGHTLY) build dist runs site .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(NEWEST) $(LOWEST) $(DOWNSTREAM) $(JAX_NIGHTLY) build dist runs site .pytest_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	@command -v $(PYTHON) >/dev/null || { echo 'plait needs Python 3.11 or newer, and there is no $(PYTHON); name one: make PYTHON=/path/to/python3'; exit 1; }

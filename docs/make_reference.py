@@ -35,6 +35,8 @@ FOLDERS = {
     "training": "Training",
     "compat": "Kept for Flax",
 }
+# Folders whose names are described on the page of another: what they hold is about the same objects.
+SHOWN_WITH = {"observing": "core", "stacks": "nn", "surgery": "core", "text": "core"}
 APART = "Names that programs written for Flax look for. A program written for plait does without them.\n\n"
 
 
@@ -96,7 +98,7 @@ def is_shown_by(name: str, value: Any) -> bool:
 
 def area_of(name: str) -> str:
     top = name.partition(".")[0]
-    return "compat" if top in FOR_FLAX else home(top)
+    return "compat" if top in FOR_FLAX else SHOWN_WITH.get(home(top), home(top))
 
 
 def home(name: str) -> str:

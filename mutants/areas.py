@@ -26,23 +26,27 @@ class Area:
 
 
 _LAWS = ("tests/laws", "tests/conformance")
-_RULES = ("tests/laws/test_axis_name_laws.py", "tests/transforms/stored/test_environment.py")
+_RULES = ("tests/laws/test_axis_name_laws.py", "tests/warm/test_environment.py")
 # What uses a part of the core that serves little else: rendering, stacks, records of calls.
 _USERS = (
     "tests/inspect/test_treescope.py",
-    "tests/nn/test_stack.py",
-    "tests/nn/test_stack_shardings.py",
+    "tests/stacks/test_stack.py",
+    "tests/stacks/test_stack_shardings.py",
     "tests/comparison/test_shared_modules.py",
 )
 _LAZY = "tests/architecture/test_lazy_packages.py"
 
 AREAS: dict[str, Area] = {
     "core": Area("src/plait/core", ("tests/core", *_LAWS, *_USERS)),
-    "transforms": Area("src/plait/transforms", ("tests/transforms", "tests/nn/test_stack.py", *_LAWS)),
+    "transforms": Area("src/plait/transforms", ("tests/transforms", "tests/stacks/test_stack.py", *_LAWS)),
+    "stacks": Area("src/plait/stacks", ("tests/stacks", "tests/conformance")),
+    "observing": Area("src/plait/observing", ("tests/observing",)),
+    "surgery": Area("src/plait/surgery", ("tests/surgery",)),
+    "warm": Area("src/plait/warm", ("tests/warm",)),
     "partitioning": Area("src/plait/partitioning", ("tests/partitioning", *_RULES)),
     "nn": Area("src/plait/nn", ("tests/nn", "tests/conformance")),
     "training": Area("src/plait/training", ("tests/training",)),
-    "checkpoint": Area("src/plait/checkpoint", ("tests/checkpoint", "tests/test_scratch.py", _LAZY)),
+    "checkpoint": Area("src/plait/checkpoint", ("tests/checkpoint", "tests/ground/test_scratch.py", _LAZY)),
     "bridge": Area("src/plait/bridge", ("tests/bridge", _LAZY)),
     "compat": Area("src/plait/compat", ("tests/compat",)),
     "inspect": Area("src/plait/inspect", ("tests/inspect", _LAZY)),

@@ -197,6 +197,23 @@ def test_the_newest_set_is_newer(name):
     assert minor == 10 if name.endswith("-oldest") else minor >= 12
 
 
+@pytest.mark.parametrize("each", needed(["dev"]), ids=lambda each: each.name)
+def test_the_lowest_set_has_the_lower_bounds_of_pyproject(each):
+    """``make lowest`` runs the tests with it, so each bound is a version with which plait works."""
+    text = (ROOT / "requirements-lowest.lock").read_text(encoding="utf-8")
+    locked = re.findall(rf"^{each.name}==([^ ;]+)", text, re.MULTILINE)
+    (bound,) = (each.version for each in each.specifier if each.operator == ">=")
+    assert any(f"{version}.0.0".startswith(f"{bound}.") for version in locked), f"state {locked} in pyproject.toml"
+
+
+def test_ci_runs_both_sets_of_versions():
+    text = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert re.search(r"^make test\b", text, re.MULTILINE)
+    assert re.search(r"^ *make newest NEWER=", text, re.MULTILINE)
+    parts = WORKFLOWS["nightly"]["jobs"]["rest"]["strategy"]["matrix"]["part"]
+    assert {"newest-slow", "lowest"} <= set(parts)
+
+
 def python_of_version(folder, version):
     """A stand-in for Python of another version, as the Makefile asks for it."""
     path = folder / f"python{version}"

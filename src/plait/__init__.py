@@ -23,9 +23,9 @@ from .core.objects.attributes import is_data as is_data
 from .core.objects.attributes import register_data_type as register_data_type
 from .core.objects.attributes import static as static
 from .core.graph.axes import PARTITION_NAME as PARTITION_NAME
-from .core.tools.capture import capture as capture
-from .core.tools.config import from_config as from_config
-from .core.tools.config import to_config as to_config
+from .observing.capture import capture as capture
+from .surgery.config import from_config as from_config
+from .surgery.config import to_config as to_config
 from .core.objects.containers import Dict as Dict
 from .core.objects.containers import List as List
 from .core.graph.diff import GraphDiff as GraphDiff
@@ -63,8 +63,8 @@ from .core.objects.module import Object as Object
 from .core.objects.pytree import Pytree as Pytree
 from .core.objects.pytree import check_pytree as check_pytree
 from .core.objects.module import dataclass as dataclass
-from .core.tools.nonfinite import debug_nans as debug_nans
-from .core.tools.nonfinite import find_nonfinite as find_nonfinite
+from .observing.nonfinite import debug_nans as debug_nans
+from .observing.nonfinite import find_nonfinite as find_nonfinite
 from .core.functional.proxy_caller import call as call
 from .core.functional import proxy_caller as proxy_caller
 from .core.objects.rngs import RngCount as RngCount
@@ -90,9 +90,9 @@ from .core.objects.state_functions import split_state as split_state
 from .compat import statelib as statelib
 from .core.objects.state import to_flat_state as to_flat_state
 from .core.objects.pure_dicts import to_pure_dict as to_pure_dict
-from .core.tools.surgery import Selection as Selection
-from .core.tools.surgery import select as select
-from .core.tools.surgery import trainable as trainable
+from .surgery.surgery import Selection as Selection
+from .surgery.surgery import select as select
+from .surgery.surgery import trainable as trainable
 from .core.functional.traversal import find_duplicates as find_duplicates
 from .compat.functions import iter_children as iter_children
 from .compat.functions import iter_graph as iter_graph
@@ -223,7 +223,7 @@ from .compat.transforms import lax_map as lax_map
 from .compat.transforms import fori_loop as fori_loop
 from .compat.transforms import scan as scan
 from .compat.transforms import while_loop as while_loop
-from .transforms.output_gradients import capture_gradients as capture_gradients
+from .observing.output_gradients import capture_gradients as capture_gradients
 from .transforms.call.prefixes import Carry as Carry
 from .transforms.call.prefixes import StateAxes as StateAxes
 from .transforms.call.prefixes import StateSharding as StateSharding

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
-from jax._src import core as _core
+from jax._src import config as _config, core as _core
 from jax._src.array import ArrayImpl as ArrayImpl
 from jax._src.clusters import ClusterEnv as _ClusterEnv
 from jax._src.lib import _jax as _jaxlib
@@ -212,6 +212,11 @@ def jax_settings() -> dict[str, Any]:
     found = {name: getattr(jax.config, name, None) for name in jax.config.values}
     mesh = jax.sharding.get_abstract_mesh()
     return {**found, "the current mesh": None if mesh is None or mesh.empty else str(mesh)}
+
+
+def trace_settings() -> Any:
+    """The settings of this thread by which JAX keeps what it traced, as one hashable value."""
+    return _config.trace_context()
 
 
 # Programs that outlive the process ------------------------------------------------------------------------------------

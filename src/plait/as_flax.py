@@ -20,8 +20,8 @@ from importlib.util import find_spec
 
 from .compat.flax_paths import FlaxFinder, FlaxModule
 from .compat.private_names import add_private_methods
-from .core.tools.unrolled_loops import SETTING
 from .errors import AlreadyImportedError, MissingDependencyError
+from .observing.unrolled_loops import SETTING
 
 USAGE = "usage: python -m plait.as_flax [--report] PROGRAM [ARGUMENTS ...]  or  [--report] -m MODULE [ARGUMENTS ...]"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from .cli_export import made
 from .errors import ArgumentError
-from .words import describe_type
+from .ground.words import describe_type
 
 _EXAMPLE = "plait compile train:calls, where calls() returns [(step, (model, optimizer, batch))]"
 

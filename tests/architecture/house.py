@@ -7,17 +7,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.architecture.layers import FILES
+from tests.architecture.layers import LOOSE, MAY_IMPORT
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "plait"
-
-
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """A file of src/plait in the architecture: its area, and its name in the area's list."""
-
-    area: str
-    name: str  # "" for the folder's __init__.py
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,17 +32,14 @@ def module_parts(file: Path, source: Path = SOURCE) -> tuple[str, ...]:
     return parts[:-1] if parts[-1] == "__init__" else parts
 
 
-def place_of(parts: tuple[str, ...], source: Path = SOURCE) -> Place:
-    """Where a module stands. A folder inside an area is an area too, or counts as one entry of the list."""
+def area_of(parts: tuple[str, ...], source: Path = SOURCE) -> str:
+    """The area of a module: its folder, or the folder around that one; "plait" for the package itself."""
     if not parts:
-        return Place("plait", "")
+        return "plait"
     if len(parts) == 1 and not (source / parts[0]).is_dir():
-        group = next((area for area in ("row 0", "program") if parts[0] in FILES[area]), "unknown")
-        return Place(group, parts[0])
+        return next((area for area, files in LOOSE.items() if parts[0] in files), "unknown")
     inner = "/".join(parts[:2])
-    if inner in FILES and (len(parts) > 2 or (source / inner).is_dir()):
-        return Place(inner, parts[2] if len(parts) > 2 else "")
-    return Place(parts[0], parts[1] if len(parts) > 1 else "")
+    return inner if inner in MAY_IMPORT and (len(parts) > 2 or (source / inner).is_dir()) else parts[0]
 
 
 @functools.cache

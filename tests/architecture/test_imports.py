@@ -1,9 +1,10 @@
-"""Import direction: each file of src/plait stands in the table of layers.py and imports what is below it.
+"""Import direction: each folder of src/plait stands in the table of layers.py and imports what is below it.
 
 One test for each property goes through all files and lists everything that is wrong, by file and line.
 """
 
 import ast
+import graphlib
 import re
 from pathlib import Path
 
@@ -11,15 +12,14 @@ import pytest
 
 from tests.architecture.house import (
     SOURCE,
-    Place,
+    area_of,
     imports_of,
     is_standard_library,
     module_parts,
-    place_of,
     resolve_relative,
     source_files,
 )
-from tests.architecture.layers import FILES, MAY_IMPORT, OWNERS, QUIRKS
+from tests.architecture.layers import GUESTS, HEART, LOOSE, MAY_IMPORT, OWNERS, QUIRKS, STILL_IMPORTED
 
 ALL_FILES = source_files()
 VERSION_QUESTION = re.compile(
@@ -33,52 +33,51 @@ def name_of(file: Path) -> str:
     return file.relative_to(SOURCE).as_posix()
 
 
+def targets_of(file: Path, source: Path = SOURCE) -> list[tuple[int, tuple[str, ...]]]:
+    """Line and module, for each module of plait that a file imports."""
+    return [
+        (found.line, target)
+        for found in imports_of(file)
+        if found.level
+        for target in resolve_relative(found, file, source)
+    ]
+
+
 def problems_of(file: Path, source: Path = SOURCE) -> list[str]:
     """Imports that go up or sideways, one sentence each."""
-    here = place_of(module_parts(file, source), source)
-    if here.area == "plait":
+    here, parts = area_of(module_parts(file, source), source), module_parts(file, source)
+    if here == "plait":
         return []
     problems = []
-    for found in imports_of(file):
-        for target in resolve_relative(found, file, source) if found.level else []:
-            reason = why_not(here, place_of(target, source))
-            if reason:
-                where = f"{file.relative_to(source)}:{found.line}"
-                problems.append(f"{where} imports {'.'.join(target) or 'plait'}: {reason}")
+    for line, target in targets_of(file, source):
+        reason = why_not(here, area_of(target, source))
+        if reason is None and target == parts[:-1]:
+            reason = "a file does not import its own folder's __init__; import the file that defines the name"
+        if reason:
+            problems.append(f"{file.relative_to(source)}:{line} imports {'.'.join(target) or 'plait'}: {reason}")
     return problems
 
 
-def why_not(here: Place, there: Place) -> str | None:
-    if there.area == "plait":
+def why_not(here: str, there: str) -> str | None:
+    if there == "plait":
         return "nothing inside plait imports plait itself; import the file that defines the name"
-    if there.area != here.area:
-        if there.area in MAY_IMPORT.get(here.area, frozenset()):
-            return None
-        below = ", ".join(sorted(MAY_IMPORT.get(here.area, ())))
-        return f"{here.area} may import {below or 'nothing of plait'}"
-    if here.name in ("", there.name):  # a folder's __init__ lists its own files; a subfolder is one entry
+    if there == here or there in MAY_IMPORT.get(here, frozenset()):
         return None
-    if there.name == "":
-        return "a file does not import its own folder's __init__; import the file that defines the name"
-    order = FILES[here.area]
-    if there.name in order and here.name in order and order.index(there.name) < order.index(here.name):
-        return None
-    return f"{there.name} does not stand before {here.name} in FILES[{here.area!r}] of layers.py"
+    return f"{here} may import {', '.join(sorted(MAY_IMPORT.get(here, ()))) or 'nothing of plait'}"
 
 
-def homeless(file: Path) -> list[str]:
-    """What to add to the table, if the file does not stand there."""
-    parts = module_parts(file)
-    place = place_of(parts)
-    known = place.area == "plait" or place.name in ("", *FILES.get(place.area, ()))
-    if known and place.area in ("plait", *FILES):
-        return []
-    what = f"add {place.name!r} to FILES[{place.area!r}]"
-    if parts and place.area not in FILES:
-        what = f"add {parts[-1]!r} to the area that it belongs to, or the area to FILES and MAY_IMPORT,"
-    return [
-        f"src/plait/{name_of(file)} has no place yet: {what} in tests/architecture/layers.py, after what it imports"
-    ]
+def circle(files: list[Path], source: Path = SOURCE) -> list[str]:
+    """The files of a circle of imports, if there is one. An __init__ lists what is below it, and is no part of one."""
+    below = {
+        module_parts(file, source): {target for _, target in targets_of(file, source)}
+        for file in files
+        if file.name != "__init__.py"
+    }
+    try:
+        graphlib.TopologicalSorter(below).prepare()
+    except graphlib.CycleError as error:
+        return [".".join(parts) for parts in error.args[1]]
+    return []
 
 
 def absolute(file: Path) -> list[str]:
@@ -91,7 +90,7 @@ def absolute(file: Path) -> list[str]:
 
 def strangers(file: Path) -> list[str]:
     """Imports of libraries that belong to other areas."""
-    area, problems = place_of(module_parts(file)).area, []
+    area, problems = area_of(module_parts(file)), []
     for found in imports_of(file):
         package = found.module.partition(".")[0]
         if found.level or is_standard_library(package) or package == "plait":
@@ -115,23 +114,38 @@ def quirks(text: str) -> list[tuple[int, str]]:
     return [(line, text) for line, text in written if VERSION_QUESTION.search(text)]
 
 
-def test_every_file_stands_in_the_table():
-    assert [problem for file in ALL_FILES for problem in homeless(file)] == []
+def test_every_folder_stands_in_the_table():
+    areas = {area_of(module_parts(file)) for file in ALL_FILES} - {"plait"}
+    assert areas == set(MAY_IMPORT), "add the folder (or the file, to LOOSE) to tests/architecture/layers.py"
 
 
-def test_every_row_of_the_table_has_a_file():
+def test_the_table_has_rows():
+    """Folders import one another in one direction too."""
+    graphlib.TopologicalSorter({area: below - {area} for area, below in MAY_IMPORT.items()}).prepare()
+    assert not any(MAY_IMPORT[area] & (GUESTS | set(MAY_IMPORT) - HEART - {"core", "ground"}) for area in HEART)
+
+
+def test_every_loose_file_exists():
     """A table that names files which are not there describes another house."""
-    missing = [
-        f"{area}: {name}"
-        for area, names in FILES.items()
-        for name in names
-        if not any((folder_of(area) / entry).exists() for entry in (f"{name}.py", name))
-    ]
-    assert missing == []
+    assert [file for files in LOOSE.values() for file in files if not (SOURCE / f"{file}.py").exists()] == []
 
 
-def folder_of(area: str) -> Path:
-    return SOURCE if area in ("row 0", "program") else SOURCE / area
+def test_no_import_leads_back():
+    assert circle(ALL_FILES) == []
+
+
+@pytest.mark.parametrize(
+    ("texts", "found"),
+    [
+        ({"a": "from .b import x", "b": "from .c import x", "c": ""}, []),
+        ({"a": "from .b import x", "b": "def f():\n    from .a import x"}, ["a", "b"]),
+        ({"a": "from . import b", "b": "from .a import x"}, ["a", "b"]),
+    ],
+)
+def test_a_circle_is_seen(tmp_path, texts, found):
+    for name, text in texts.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    assert sorted(set(circle(sorted(tmp_path.glob("*.py")), tmp_path))) == found
 
 
 # What only the call does: it enters and leaves, walks what a function left, checks and writes back.
@@ -214,8 +228,26 @@ def test_files_are_replaced_in_one_place():
     assert found == {"whole_writes.py"}
 
 
+def of_guests(problem: str) -> bool:
+    """Whether a problem is one of those that are still to be solved."""
+    place, _, target = problem.partition(" imports ")
+    file, guest = place.partition(":")[0], target.partition(":")[0].replace(".", "/")
+    return guest in STILL_IMPORTED.get(file, ())
+
+
 def test_imports_go_down():
-    assert [problem for file in ALL_FILES for problem in problems_of(file)] == []
+    assert [problem for file in ALL_FILES for problem in problems_of(file) if not of_guests(problem)] == []
+
+
+def test_what_is_still_imported_becomes_less():
+    found = {f"{file}: {guest}" for file, guests in STILL_IMPORTED.items() for guest in guests}
+    seen = {
+        f"{name_of(file)}: {'/'.join(target)}"
+        for file in ALL_FILES
+        for _, target in targets_of(file)
+        if area_of(module_parts(file)) in HEART and area_of(target) in GUESTS
+    }
+    assert seen == found
 
 
 def test_inside_the_library_imports_are_relative():
@@ -252,21 +284,20 @@ def test_a_question_for_a_version_is_seen(text):
 @pytest.mark.parametrize(
     ("file", "text", "reason"),
     [
-        ("core/graph/axes.py", "from ...nn.linear import Linear", "core/graph may import core/objects, row 0"),
-        ("core/objects/clock.py", "from .named import tick", "named does not stand before clock"),
-        ("core/objects/clock.py", "from . import named", "named does not stand before clock"),
+        ("core/graph/axes.py", "from ...nn.linear import Linear", "core/graph may import core/objects, ground"),
+        ("core/objects/clock.py", "from ...stacks import stack", "core/objects may import ground"),
         ("core/objects/clock.py", "from . import tick", "does not import its own folder's __init__"),
         ("core/objects/clock.py", "def f():\n    from ... import Module", "nothing inside plait imports plait itself"),
-        ("paths.py", "from .core import axes", "row 0 may import nothing of plait"),
+        ("ground/paths.py", "from ..core import axes", "ground may import nothing of plait"),
         ("transforms/jit/function.py", "from ...partitioning.specs import specs", "transforms/jit may import"),
-        ("core/objects/named.py", "from .clock import names\nfrom ...paths import show", None),
+        ("core/objects/named.py", "from .clock import names\nfrom ...ground.paths import show", None),
         ("core/__init__.py", "from .clock import tick", None),
         ("export/proof/runners/page.py", "from .server import serve\nfrom ..describe import found", None),
     ],
 )
 def test_the_check_itself(tmp_path, file, text, reason):
     core = ("__init__.py", "core/__init__.py", "core/graph/axes.py", "core/objects/clock.py", "core/objects/named.py")
-    middle = ("paths.py", "nn/linear.py", "partitioning/specs.py")
+    middle = ("ground/paths.py", "stacks/stack.py", "nn/linear.py", "partitioning/specs.py")
     upper = ("export/proof/runners/server.py", "export/proof/describe.py")
     for other in (*core, *middle, *upper, file):
         path = tmp_path / other

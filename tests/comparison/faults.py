@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import plait
-from plait.paths import format_path
+from plait.ground.paths import format_path
 from tests.comparison.architectures import ACTIVATIONS, architectures, at, made, set_value
 
 

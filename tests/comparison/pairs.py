@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import plait
-from plait.paths import format_path, parse_path
+from plait.ground.paths import format_path, parse_path
 from tests.comparison.architectures import NAMES, architectures, inputs_of, made, set_value
 from tests.comparison.faults import Fault, faults_of
 

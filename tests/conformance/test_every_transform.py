@@ -16,6 +16,7 @@ from jax.sharding import AxisType
 
 import plait
 from plait._public import PUBLIC
+from plait.compat import modes
 from plait.core.functional.update_context import UpdateContext
 from plait.errors import (
     ArgumentError,
@@ -626,3 +627,54 @@ def test_a_variable_is_never_asked_whether_it_equals_another_object(transform):
     transform.run(step)(model, jnp.float32(3))
     plait.jit(lambda model: (transform.run(step)(model, jnp.float32(3)), None)[1])(model)
     assert model.inner.n[...] == (2 if transform.writes else 0)
+
+
+# Settings of the thread, each as a number that a function may read, and for the length of a block.
+SETTINGS = {
+    "logical_axis_rules": (
+        lambda: len(plait.spmd.get_logical_axis_rules()),
+        lambda: plait.logical_axis_rules([("embed", None)]),
+    ),
+    "var_defaults": (lambda: plait.var_defaults()["ref"], lambda: plait.var_defaults(ref=True)),
+    "use_eager_sharding": (plait.using_eager_sharding, lambda: plait.use_eager_sharding(False)),
+    "set_graph_mode": (modes.graph_mode, lambda: plait.set_graph_mode(False)),
+    "set_graph_updates": (modes.graph_updates_mode, lambda: plait.set_graph_updates(False)),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize(
+    "transform", [each for each in TRANSFORMS if each.name not in ABSTRACT], ids=lambda transform: transform.name
+)
+def test_a_setting_is_that_of_the_call(transform, name):
+    """U27: whatever is kept is kept for one value of each setting."""
+    if transform.name == "cached_partial" and name.startswith("set_graph"):
+        return  # it refuses these modes
+    read, change = SETTINGS[name]
+    model, found = make_model(), []
+    run = transform.run(lambda model, x: model.inner.w[...] * x * (2.0 + float(read())))
+    for changes in (False, True, False):
+        fresh = transform.run(lambda model, x: model.inner.w[...] * x * (2.0 + float(read())))
+        with change() if changes else contextlib.nullcontext():
+            found.append((sums(run(model, jnp.float32(3))), sums(fresh(model, jnp.float32(3)))))
+    assert found[0][0] == found[0][1] == found[2][0]
+    assert found[1][0] == found[1][1]
+    if found[0][0] and transform.name not in RETURN_NONE - {"grad", "value_and_grad"}:
+        assert found[0] != found[1]
+
+
+def write_by_setting(model, x):
+    written = model.inner.w if plait.var_defaults()["ref"] else model.inner.n
+    written[...] += 1
+    return model.inner.w[...] * x
+
+
+@pytest.mark.parametrize("transform", [each for each in WRITING if each.writes_params], ids=lambda each: each.name)
+def test_what_a_call_writes_depends_on_its_own_settings(transform):
+    """U27: JAX traces it once for each of them; each call knows what its trace did."""
+    run = transform.run(write_by_setting)
+    for ref in (False, True, False, True):
+        model = make_model()
+        with plait.var_defaults(ref=ref):
+            run(model, jnp.float32(3))
+        assert (float(model.inner.n[...]), float(model.inner.w[...])) == ((0, 3) if ref else (1, 2))

@@ -14,12 +14,12 @@ import pytest
 
 import plait
 from plait import cli
-from plait.core.tools.views import view
 from plait.demo import byte_gpt, gpt
 from plait.demo.byte_gpt import HISTORY, ByteGPT, Size, bits_per_byte, losses_of, written
 from plait.demo.compression import ngram_bits, xz_bits
 from plait.demo.corpus import load_corpus, windows
 from plait.errors import ArgumentError, CheckpointError
+from plait.surgery.views import view
 
 TINY = Size(16, 2, 2, 64, 8, 4, 6, 1e-2)
 forward, losses = plait.jit(lambda model, text: model(text)), plait.jit(losses_of)

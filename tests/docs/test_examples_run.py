@@ -43,7 +43,7 @@ LONG = (
 )
 LONG_EXAMPLES = (
     "nn.attention.MultiHeadAttention",
-    "nn.stack.Stack",
+    "stacks.stack.Stack",
     "nn.rotary.apply_rotary_embedding",
     "nn.dot_product.dot_product_attention",
     "nn.recurrent.RNN",
@@ -52,7 +52,7 @@ LONG_EXAMPLES = (
     "comparison.comparison.compare",
     "nn.attention.MultiHeadAttention.init_cache",
     "nn.reparametrisation.SpectralNorm",
-    "nn.stack.Stack.to_list",
+    "stacks.stack.Stack.to_list",
     "transforms.jacobians.hessian",
     "transforms.batching.pmap",
     "training.loss_scaling.DynamicLossScale",

@@ -1,4 +1,4 @@
-"""The table of the words that one needs to know to change a transform: few, and each in its file."""
+"""The table of the words that one needs to know to change a transform: few, and each in its folder."""
 
 import ast
 import re
@@ -11,7 +11,7 @@ MOST = 45
 TABLE = (
     (SOURCE.parents[1] / "docs" / "design.md").read_text().split("## The words behind a transform")[1].split("\n## ")[0]
 )
-ROWS = re.findall(r"^\| `(\w+)` \| .* \| `([\w/]+\.py)` \|$", TABLE, re.MULTILINE)
+ROWS = re.findall(r"^\| `(\w+)` \| .* \| `([\w/]+/)` \|$", TABLE, re.MULTILINE)
 
 
 def test_they_are_few():
@@ -20,10 +20,11 @@ def test_they_are_few():
     assert len(dict(ROWS)) == len(ROWS)
 
 
-@pytest.mark.parametrize(("word", "file"), ROWS, ids=[word for word, _ in ROWS])
-def test_each_is_defined_in_its_file(word, file):
+@pytest.mark.parametrize(("word", "folder"), ROWS, ids=[word for word, _ in ROWS])
+def test_each_is_defined_in_its_folder(word, folder):
     defined = set()
-    for node in ast.parse((SOURCE / file).read_text()).body:
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        defined |= {getattr(node, "name", None), *(getattr(target, "id", None) for target in targets)}
+    for file in (SOURCE / folder).glob("*.py"):
+        for node in ast.parse(file.read_text()).body:
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            defined |= {getattr(node, "name", None), *(getattr(target, "id", None) for target in targets)}
     assert word in defined

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as hnp
 
-from plait.core.tools.dtypes import is_number_dtype
 from plait.explorer import statistics as module
 from plait.explorer.statistics import difference, histogram, statistics
+from plait.ground.dtypes import is_number_dtype
 
 DTYPES = ["bool", "int8", "uint64", "float16", "float32", "float64", "complex64", jnp.bfloat16, jnp.float8_e4m3fn]
 ARRAYS = hnp.arrays(

@@ -197,6 +197,7 @@ def test_the_functions_own_clear_cache_is_named():
 
 
 SETTINGS = {
+    "a setting of plait": (lambda: plait.logical_axis_rules([("a", None)]), r"logical axis rules: \(\(\),\) -> .*'a'"),
     "a setting": (lambda: jax.default_matmul_precision("float32"), "jax_default_matmul_precision: None -> 'float32'"),
     "another": (lambda: jax.numpy_dtype_promotion("standard"), "jax_numpy_dtype_promotion: 'strict' -> 'standard'"),
     "a mesh": (
@@ -220,7 +221,9 @@ def test_a_cleared_cache_is_told_from_a_setting():
         f(jnp.ones(3))
         jax.clear_caches()
         f(jnp.ones(3))
-    assert re.search(r"nothing in the arguments or in JAX's settings.*jax\.clear_caches\(\)", messages[1])
+    assert re.search(
+        r"nothing in the arguments or in the settings of JAX and plait.*jax\.clear_caches\(\)", messages[1]
+    )
 
 
 def in_a_thread(run):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..lazy_names import lazy_names
+from ..ground.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from ..convert import (

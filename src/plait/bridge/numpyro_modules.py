@@ -24,13 +24,13 @@ from ..core.objects.rngs import RngState, RngStream
 from ..core.objects.state import State, from_flat_state, to_flat_state
 from ..core.objects.variable_kinds import Param
 from ..core.objects.visit import iter_graph_nodes
-from ..core.tools.path_patterns import PathPattern
-from ..dependencies import require
 from ..errors import ArgumentError, ArgumentTypeError
-from ..paths import Path, describe_path
+from ..ground.dependencies import require
+from ..ground.path_patterns import PathPattern
+from ..ground.paths import Path, describe_path
+from ..ground.words import describe_type
 from ..transforms.reseeding import reseed
 from ..typing import FilterLiteral
-from ..words import describe_type
 
 
 def numpyro_module(name: str, module: Module, *, wrt: FilterLiteral = Param) -> Any:

@@ -15,9 +15,9 @@ from jax.tree_util import register_static
 
 from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
+from ..ground.words import describe_type
 from ..partitioning.axis_rules import RulesFallback, check_names
 from ..partitioning.boxes import with_logical_constraint
-from ..words import describe_type
 from .module.compact_module import Module
 from .module.running import current_module
 from .wrappers.linen import current_linen_module, need_linen

@@ -26,10 +26,10 @@ from typing import Any
 import jax
 
 from ..errors import CheckpointError, LostUpdateWarning
-from ..notices import warn
-from ..scratch import hold, is_held_here, remove_abandoned
-from ..whole_writes import remove_whole
-from ..words import first_few
+from ..ground.notices import warn
+from ..ground.scratch import hold, is_held_here, remove_abandoned
+from ..ground.whole_writes import remove_whole
+from ..ground.words import first_few
 from .keep import Keep
 from .layout import Manifest, Saved, check_path, check_whole, damaged_in, saved_in
 from .orbax import Saving, read_into

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError
-from ..whole_writes import CannotBeginError, written_whole
-from ..words import first_few
+from ..ground.whole_writes import CannotBeginError, written_whole
+from ..ground.words import first_few
 
 FORMAT = "plait checkpoint"
 VERSION = 1

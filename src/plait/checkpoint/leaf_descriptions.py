@@ -27,8 +27,8 @@ from ..core.objects.state import State, to_flat_state
 from ..core.objects.state_functions import map_state
 from ..core.objects.variables import Variable
 from ..errors import ArgumentTypeError, CheckpointError
+from ..ground.paths import Path, describe_path, format_path
 from ..partitioning.mesh import check_spec
-from ..paths import Path, describe_path, format_path
 
 Description = Mapping[str, Any]
 

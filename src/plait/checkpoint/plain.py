@@ -14,8 +14,8 @@ import numpy as np
 from ..core.objects.filters import to_predicate
 from ..core.objects.state import from_flat_state
 from ..errors import CheckpointError, GraphError
-from ..notices import warn_nothing_selected
-from ..paths import describe_path, parse_path
+from ..ground.notices import warn_nothing_selected
+from ..ground.paths import describe_path, parse_path
 from ..typing import FilterLiteral
 from .layout import ARRAYS, Manifest, manifest_of, read_manifest_text
 from .leaf_descriptions import abstract_key_data, is_in_arrays

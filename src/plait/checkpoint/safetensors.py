@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import ArgumentTypeError, CheckpointError
-from ..whole_writes import written_whole
+from ..ground.whole_writes import written_whole
 from .reading import bytes_of
 from .stored import StoredArray
 

@@ -19,7 +19,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ..errors import GraphError
-from ..paths import format_path, iter_layer_paths, parse_path
+from ..ground.paths import format_path, iter_layer_paths, parse_path
 from .leaf_descriptions import Description
 
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from .._compat import Tracer
 from ..core.objects.variables import Variable
-from ..core.tools.dtypes import is_number_dtype
-from ..paths import Path, format_path
+from ..ground.dtypes import is_number_dtype
+from ..ground.paths import Path, format_path
 
 Parameters = Mapping[str, np.ndarray]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from ..convert.name_map import Names
 from ..errors import ArgumentError, ArgumentTypeError
-from ..paths import format_path
-from ..words import describe_type, first_few
+from ..ground.paths import format_path
+from ..ground.words import describe_type, first_few
 from .calls import Call, Run
 from .causes import Cause, find_cause
 from .departures import Found, Judge

@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..core.tools.method_observers import MethodCall, observed_methods
-from ..paths import Path
+from ..ground.paths import Path
+from ..observing.method_observers import MethodCall, observed_methods
 from .calls import Call, Parameters, Recorder, Run, numpy_of, owner_of
 
 

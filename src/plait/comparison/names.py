@@ -16,8 +16,8 @@ import numpy as np
 
 from ..convert.name_map import NameMap, Names
 from ..errors import ArgumentError
-from ..paths import Path
-from ..words import first_few
+from ..ground.paths import Path
+from ..ground.words import first_few
 from .calls import Call, Run
 
 _WORDS = {

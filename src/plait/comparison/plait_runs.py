@@ -1,7 +1,7 @@
 """Runs a plait model and records its calls, including those inside transforms.
 
 The inputs and outputs of a call are sown, so they come out of ``jit``, ``scan`` and ``vmap``; see
-``core/tools/capture.py``. The steps of a ``scan`` come out stacked, and are split again: each is a separate call. The
+``observing/capture.py``. The steps of a ``scan`` come out stacked, and are split again: each is a separate call. The
 layers of a ``Stack`` come out one by one, at paths of their own, but were traced together: they are put in order here.
 """
 
@@ -23,9 +23,9 @@ from ..core.objects.sowing import RECORD, sows, what_shuts_in
 from ..core.objects.variable_kinds import Intermediate
 from ..core.objects.variables import Variable
 from ..core.objects.visit import iter_graph_nodes
-from ..core.tools.capture import recording
-from ..core.tools.method_observers import MethodCall
-from ..paths import Path, iter_layer_paths
+from ..ground.paths import Path, iter_layer_paths
+from ..observing.capture import recording
+from ..observing.method_observers import MethodCall
 from .calls import Call, Recorder, Run, arguments, is_array_of_numbers, is_static, leaves_of, numpy_of, owner_of
 
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..paths import Path
+from ..ground.paths import Path
 from .calls import Begun, Call, Parameters, Recorder, Run, numpy_of, owner_of
 
 

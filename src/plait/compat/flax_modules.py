@@ -51,7 +51,7 @@ RENAMED: dict[str, dict[str, str]] = {
     "filterlib": {
         "Any": ":Any",
         "Filter": "typing:FilterLiteral",
-        "PathParts": "paths:Path",
+        "PathParts": "ground.paths:Path",
         "filters_to_predicates": "filterlib:resolve_filters",
     },
     "graph": {"vars_as": ":with_vars"},

@@ -7,9 +7,9 @@ from typing import Any
 
 from ..core.functional import merge, split as splitting, traversal
 from ..core.objects.module import Module
-from ..core.tools import views
-from ..deprecations import deprecated
+from ..ground.notices import deprecated
 from ..partitioning import shardings
+from ..surgery import views
 from .door import checked, checked_result
 
 clone = checked(merge.clone)

@@ -10,31 +10,29 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..core.objects.module import Pytree
-from ..core.objects.settings import Restoring, settings_in_force
+from ..core.objects.settings import Restoring, Settings, declared
 from ..core.objects.visit import Place, visit
 from ..errors import GraphError
-from ..paths import describe_path
+from ..ground.paths import describe_path
+from ..ground.words import describe_type
 from ..transforms.call import policy
 from ..transforms.call.names import joined
-from ..words import describe_type
 
 
 def _flag(name: str) -> bool:
     return os.environ.get(name, "1").lower() not in ("0", "false", "no", "off")
 
 
-class _Modes(threading.local):
-    graph = _flag("PLAIT_GRAPH_MODE")
-    graph_updates = _flag("PLAIT_GRAPH_UPDATES")
+class _Modes(Settings):
+    graph: bool = _flag("PLAIT_GRAPH_MODE")
+    graph_updates: bool = _flag("PLAIT_GRAPH_UPDATES")
 
 
-_modes = _Modes()
-settings_in_force["modes"] = lambda: (_modes.graph, _modes.graph_updates)
+_modes = declared("modes", _Modes())
 
 
 class _Touched:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..core.objects.pure_dicts import replace_by_pure_dict, to_pure_dict
 from ..core.objects.state import State
-from ..deprecations import deprecated
+from ..ground.notices import deprecated
 
 
 def _to_pure_dict(self: State, extract_fn: Any = None) -> Any:

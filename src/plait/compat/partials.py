@@ -14,11 +14,11 @@ import jax
 
 from ..core.objects.visit import iter_variables
 from ..errors import ArgumentError, ArgumentTypeError
+from ..ground.words import describe_type
 from ..transforms.call.functions import check_function
 from ..transforms.call.names import argument_name, parameter_names
 from ..transforms.call.prefixes import is_graph_leaf
 from ..transforms.jit.function import jit
-from ..words import describe_type
 from .modes import Crossing, graph_mode, graph_updates_mode
 
 

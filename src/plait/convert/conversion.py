@@ -21,10 +21,10 @@ from ..core.functional.update import update as update_graph
 from ..core.objects.rngs import RngCount, RngKey, Rngs, RngState
 from ..core.objects.state import State, from_flat_state, to_flat_state
 from ..core.objects.visit import iter_graph_nodes
-from ..core.tools.stack_records import at_stacked_paths
 from ..errors import ConversionError
-from ..nn.stack_conversion import as_list, has_stacks
-from ..paths import Path, describe_path
+from ..ground.paths import Path, describe_path
+from ..stacks.stack_records import at_stacked_paths
+from ..surgery.stack_conversion import as_list, has_stacks
 from ..typing import DTypeLike
 from . import (
     linen_layouts as linen_layouts,

@@ -16,8 +16,8 @@ from ..core.objects.variable_kinds import Cache, Intermediate, Perturbation
 from ..core.objects.variable_names import variable_name_from_type
 from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
-from ..paths import Path, describe_path, sorted_keys
-from ..words import describe_type
+from ..ground.paths import Path, describe_path, sorted_keys
+from ..ground.words import describe_type
 from .layouts import Layout, Piece, alternatives, path_of_name
 
 # Variables that are not weights: no other library stores them.

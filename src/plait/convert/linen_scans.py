@@ -17,7 +17,7 @@ from ..checkpoint.stored import StoredArray
 from ..core.objects.containers import List
 from ..core.objects.module import Module
 from ..core.objects.visit import children_of, visit
-from ..paths import layers_of
+from ..ground.paths import layers_of
 
 # The path of a list as parts of a name → its modules.
 Lists = Mapping[tuple[str, ...], Sequence[Any]]

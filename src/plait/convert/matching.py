@@ -11,8 +11,8 @@ import numpy as np
 
 from ..checkpoint.stored import StoredArray
 from ..core.objects.variables import Variable
-from ..paths import Path, describe_path
-from ..words import describe_type
+from ..ground.paths import Path, describe_path
+from ..ground.words import describe_type
 from .counterparts import Counterpart, is_array
 from .layouts import DoesNotFit
 from .report import Converted, Mismatched, Missing

@@ -18,9 +18,9 @@ from ..checkpoint.orbax_trees import is_orbax, load_orbax_tree
 from ..checkpoint.safetensors import is_safetensors, load_safetensors
 from ..checkpoint.stored import StoredArray
 from ..core.objects.variable_names import variable_type_from_name
-from ..core.tools.dtypes import is_number_dtype
 from ..errors import ArgumentError, ArgumentTypeError, CheckpointError
-from ..words import describe_type
+from ..ground.dtypes import is_number_dtype
+from ..ground.words import describe_type
 from .linen_bytes import read_linen_bytes
 
 _PICKLED = (".pt", ".pth", ".bin", ".ckpt")

@@ -9,9 +9,9 @@ import numpy as np
 
 from ..core.objects.variables import Variable
 from ..errors import ArgumentError
-from ..nn.stack_conversion import as_list, has_stacks
-from ..paths import Path, describe_path
-from ..words import describe_type
+from ..ground.paths import Path, describe_path
+from ..ground.words import describe_type
+from ..surgery.stack_conversion import as_list, has_stacks
 from . import torch_layouts as torch_layouts  # registers its layouts
 from .counterparts import check_model, counterparts, is_array
 from .name_map import NameMap, Names

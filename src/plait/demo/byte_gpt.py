@@ -14,13 +14,13 @@ import optax
 from ..core.objects.containers import List
 from ..core.objects.module import Module
 from ..core.objects.rngs import Rngs
-from ..core.tools.views import view
 from ..nn.activations import silu
 from ..nn.attention import MultiHeadAttention
 from ..nn.embedding import Embed
 from ..nn.linear import Linear
 from ..nn.norm import RMSNorm
 from ..nn.rotary import apply_rotary_embedding
+from ..surgery.views import view
 from ..training.ema import EMA
 from ..training.optimizer import Optimizer
 from ..transforms.autodiff import value_and_grad

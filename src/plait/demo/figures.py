@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..dependencies import require
+from ..ground.dependencies import require
 
 CURVES = "curves.png"
 CONFUSION = "confusion.png"

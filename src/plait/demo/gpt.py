@@ -27,12 +27,12 @@ from ..core.functional.split import state
 from ..core.objects.rngs import Rngs
 from ..core.objects.variable_kinds import Param
 from ..errors import MissingDependencyError, UnrolledLoopWarning
+from ..ground.whole_writes import write_whole
 from ..training.batches import Batches
 from ..training.ema import EMA
 from ..training.loggers import JsonLines
 from ..training.loop import Fitted, fit
 from ..training.optimizer import Optimizer
-from ..whole_writes import write_whole
 from .byte_gpt import HISTORY, SIZES, ByteGPT, bits_per_byte, train_step, written
 from .compression import ngram_bits, xz_bits
 from .corpus import Corpus, load_corpus, windows

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..dependencies import require
+from ..ground.dependencies import require
 
 CLASSES = 10
 SIZE = 8  # pixels along each side

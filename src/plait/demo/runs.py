@@ -20,7 +20,7 @@ from typing import Any
 from ..checkpoint.layout import latest, read_manifest_text
 from ..checkpoint.orbax import restore, save
 from ..errors import ArgumentError, CheckpointError
-from ..whole_writes import write_whole
+from ..ground.whole_writes import write_whole
 
 METRICS = "metrics.jsonl"
 CHECKPOINTS = "checkpoints"

@@ -14,13 +14,13 @@ from ..core.objects.module import Module
 from ..core.objects.pytree import Pytree
 from ..core.objects.sowing import RECORD, what_shuts_in
 from ..core.objects.variables import Variable
-from ..core.tools.capture import recording
-from ..core.tools.method_observers import MethodCall
 from ..errors import ArgumentTypeError
+from ..ground.paths import Path
+from ..ground.words import describe_type
 from ..inspect.sharding import item_size
-from ..paths import Path
+from ..observing.capture import recording
+from ..observing.method_observers import MethodCall
 from ..transforms.jit.shapes import eval_shape
-from ..words import describe_type
 from .outline import Call
 
 

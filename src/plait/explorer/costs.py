@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..ground.paths import Path, parse_path
 from ..inspect.cost import cost
-from ..paths import Path, parse_path
 from .calls import settings_of
 from .outline import Call
 

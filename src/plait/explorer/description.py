@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from ..core.tools.dtypes import is_number_dtype
-from ..paths import Path
+from ..ground.dtypes import is_number_dtype
+from ..ground.paths import Path
 from .outline import LEAF, LINK, Call, Entry, Layout, Outline, step_of
 from .statistics import Statistics, difference, histogram, statistics
 

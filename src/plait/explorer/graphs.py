@@ -16,9 +16,9 @@ from .._compat import Tracer, is_mutable_array
 from ..core.objects.nodes import Kind
 from ..core.objects.variables import Variable
 from ..core.objects.visit import Place, children_if_any, visit
+from ..ground.paths import Path, format_path
 from ..inspect.sharding import item_size, spec_and_mesh
 from ..partitioning.mesh import axes_of, get_global_mesh
-from ..paths import Path, format_path
 from .outline import LEAF, LINK, NODE, Call, Entry, Layout, Outline
 
 _LONGEST = 200  # characters of an attribute's text

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..paths import Path, format_path
+from ..ground.paths import Path, format_path
 
 NODE, LEAF, LINK = "node", "leaf", "link"
 

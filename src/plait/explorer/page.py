@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError
-from ..whole_writes import CannotBeginError, write_whole
+from ..ground.whole_writes import CannotBeginError, write_whole
 from .calls import calls_of
 from .costs import costs_of
 from .description import description

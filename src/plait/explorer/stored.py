@@ -26,7 +26,7 @@ from ..export.formats import stablehlo_loader
 from ..export.formats.descriptions import Tensor
 from ..export.formats.manifest import refused_as_plait_does
 from ..export.formats.table import Format, exports_at
-from ..paths import Path
+from ..ground.paths import Path
 from .outline import LEAF, Call, Entry, Outline, outline_of_leaves
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")  # as Python writes it: 00 is a different name from 0

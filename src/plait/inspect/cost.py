@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .._compat import buffers_of, program_costs, program_text
-from ..core.tools.module_names import module_places, name_of_key
-from ..core.tools.unrolled_loops import only_looked_at
 from ..errors import ArgumentError
-from ..paths import Path, format_path
+from ..ground.paths import Path, format_path
+from ..ground.words import first_few
+from ..observing.module_names import module_places, name_of_key
+from ..observing.unrolled_loops import only_looked_at
 from ..transforms.call.captures import named_captures
 from ..transforms.call.functions import check_function
 from ..transforms.call.gather import gather
 from ..transforms.jit.function import jit
-from ..words import first_few
 from .buffers import temporary_bytes
 from .hlo import CostsByModule, Figures, Modules, Names, Program
 from .tables import Row, folded, in_bytes, in_words, remark_on_loops, rendered

@@ -7,7 +7,7 @@ import contextlib
 from types import ModuleType
 from typing import Any
 
-from ..core.objects.module_repr import long_form
+from ..text.module_repr import long_form
 
 
 def display(*objects: Any) -> None:

@@ -4,7 +4,7 @@ XLA's cost analysis gives figures for a whole program. Those of one instruction 
 only that instruction; equal instructions are analysed once. The cost of a loop, a branch, a call or a fusion is
 distributed over the instructions in it, and the rest is its own, so the figures of all modules add up to XLA's.
 
-Modules are found in the names of instructions (``core/tools/module_names.py``), which have the path of a module
+Modules are found in the names of instructions (``observing/module_names.py``), which have the path of a module
 relative to the one around it. An instruction without a name belongs to the module of its first user.
 """
 

@@ -19,10 +19,10 @@ from ..core.graph.diff import diff
 from ..core.graph.graphdef import GraphDef, LeafDef, NodeDef, StaticAttribute, VariableDef
 from ..core.objects.nodes import Static
 from ..errors import ArgumentTypeError, RetraceError
-from ..paths import Path, format_path
+from ..ground.paths import Path, format_path
+from ..ground.words import describe_type, with_article
 from ..transforms.call.names import argument_name, parameter_names
 from ..transforms.jit.compiled import TraceSignature, process_listeners, trace_listening
-from ..words import describe_type, with_article
 
 
 class Explanations(contextlib.ContextDecorator):
@@ -120,7 +120,7 @@ def explain(function: Callable[..., Any], signature: TraceSignature, earlier: li
     if not nearest:
         same = next(old for old, lines in zip(reversed(earlier), candidates, strict=True) if not lines)
         cause = f"{_name(function)}.clear_cache()" if same.is_cleared else "jax.clear_caches()"
-        nearest = [f"nothing in the arguments or in JAX's settings: a cache was cleared, as by {cause}"]
+        nearest = [f"nothing in the arguments or in the settings of JAX and plait: a cache was cleared, as by {cause}"]
     return "\n  ".join([f"{_name(function)}: traced again", *nearest])
 
 

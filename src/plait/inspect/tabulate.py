@@ -19,16 +19,16 @@ from ..core.objects.module import Module
 from ..core.objects.nodes import Kind
 from ..core.objects.variables import Variable
 from ..core.objects.visit import Place, children_if_any, visit
-from ..core.tools.method_observers import MethodCall, observed_methods
-from ..core.tools.module_names import module_places, path_in_program
-from ..core.tools.unrolled_loops import only_looked_at
 from ..errors import ArgumentError
+from ..ground.paths import Path, format_path
+from ..ground.words import first_few
+from ..observing.method_observers import MethodCall, observed_methods
+from ..observing.module_names import module_places, path_in_program
+from ..observing.unrolled_loops import only_looked_at
 from ..partitioning.specs import variable_spec
-from ..paths import Path, format_path
 from ..transforms.autodiff import value_and_grad
 from ..transforms.call.prefixes import is_graph_leaf
 from ..transforms.jit.function import jit
-from ..words import first_few
 from .cost import CostReport, ModuleCost, report_of
 from .sharding import item_size
 from .tables import Row, folded, in_bytes, in_words, remark_on_loops, rendered

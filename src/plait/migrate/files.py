@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from ..errors import MissingDependencyError
-from ..whole_writes import written_whole
+from ..ground.whole_writes import written_whole
 
 _SUFFIXES = (".py", ".pyi")
 _NOTEBOOK = ".ipynb"

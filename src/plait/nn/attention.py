@@ -16,8 +16,8 @@ from ..core.objects.module import Module
 from ..core.objects.rngs import Rngs, RngStream
 from ..core.objects.statics import HashableMapping
 from ..core.objects.variable_kinds import Cache
-from ..core.tools.every_layer import for_every_layer
 from ..errors import ArgumentError, ShapeError
+from ..stacks.every_layer import for_every_layer
 from ..typing import Array, ArrayLike, DTypeLike, Initializer, PrecisionLike, Shape
 from .checks import check_last_axis, check_min_rank, resolve_switch, weight_length
 from .dot_product import (

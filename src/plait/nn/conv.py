@@ -18,8 +18,8 @@ from ..core.objects.rngs import Rngs
 from ..core.objects.statics import HashableMapping
 from ..core.objects.variable_kinds import Param
 from ..errors import ArgumentError
+from ..ground.words import describe_type
 from ..typing import Array, DTypeLike, Initializer, PrecisionLike
-from ..words import describe_type
 from .checks import check_last_axis, check_min_rank, check_rngs, check_same_shape, weight_length
 from .initializers import default_bias_init, default_kernel_init, initial
 from .linear import as_tuple, product_options, without_arrays

@@ -16,12 +16,12 @@ from ..core.objects.rngs import Rngs
 from ..core.objects.statics import HashableMapping
 from ..core.objects.variable_kinds import LoRAParam
 from ..core.objects.variables import Variable
-from ..core.tools.surgery import Selection
 from ..errors import ArgumentError
-from ..paths import describe_path
+from ..ground.paths import describe_path
+from ..ground.words import describe_type
+from ..surgery.surgery import Selection
 from ..transforms.jit.shapes import eval_shape
 from ..typing import Array, DTypeLike, Initializer
-from ..words import describe_type
 from .checks import check_last_axis, weight_length
 from .initializers import default_lora_init, initial, zeros
 from .linear import Linear

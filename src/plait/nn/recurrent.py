@@ -25,7 +25,7 @@ from ..core.objects.sowing import RECORD, sows
 from ..core.objects.state import to_flat_state
 from ..core.objects.visit import iter_graph_nodes
 from ..errors import ShapeError
-from ..paths import Path
+from ..ground.paths import Path
 from ..transforms.call.prefixes import Carry, StateAxes
 from ..transforms.loops import scan
 from ..transforms.rng_splits import split_rngs

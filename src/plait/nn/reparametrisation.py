@@ -28,7 +28,7 @@ from ..core.objects.state import to_flat_state
 from ..core.objects.variable_kinds import BatchStat, Param
 from ..core.objects.variables import Variable, cell_of
 from ..errors import ArgumentError, ShapeError
-from ..paths import Path, format_path
+from ..ground.paths import Path, format_path
 from ..typing import Array, DTypeLike, FilterLiteral, Initializer
 from .checks import resolve_switch
 from .initializers import default_scale_init, initial, normal

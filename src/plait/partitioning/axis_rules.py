@@ -7,24 +7,22 @@ names of boxes are assigned by priority (``logical_to_mesh_axes``), where no mes
 from __future__ import annotations
 
 import enum
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jax.sharding import PartitionSpec
 
-from ..core.objects.settings import Restoring, settings_in_force
+from ..core.objects.settings import Restoring, Settings, declared
 from ..errors import ArgumentError
 
 Rules = Sequence[tuple[str, Any]]
 
 
-class _Rules(threading.local):
+class _Rules(Settings):
     rules: Rules = ()
 
 
-_current = _Rules()
-settings_in_force["logical axis rules"] = lambda: _current.rules
+_current = declared("logical axis rules", _Rules())
 
 
 class RulesFallback(enum.Enum):

@@ -11,7 +11,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from .._compat import Tracer, current_trace, top_level_trace
 from ..errors import ArgumentError, UnevenLayoutWarning
-from ..notices import warn
+from ..ground.notices import warn
 from .axis_rules import get_logical_axis_rules
 
 

@@ -10,16 +10,16 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
-from ..context_values import held
 from ..core.functional.merge import merge
 from ..core.functional.split import split
 from ..core.graph.axes import sharding_hooks
 from ..core.graph.flatten import Walk, path_of
 from ..core.graph.locate import modules_in_use
 from ..core.objects.variables import Variable, eager_sharding_hooks
-from ..deprecations import deprecated
 from ..errors import ArgumentError
-from ..words import with_article
+from ..ground.context_values import held
+from ..ground.notices import deprecated
+from ..ground.words import with_article
 from .mesh import check_spec, fitted_spec, get_global_mesh, in_manual_mode, place
 from .specs import describe_leaf, variable_spec, without_format
 

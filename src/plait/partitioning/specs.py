@@ -9,8 +9,8 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ..core.objects.variables import Variable
-from ..paths import format_path
-from ..words import with_article
+from ..ground.paths import format_path
+from ..ground.words import with_article
 from .axis_rules import (
     Rules,
     check_names,

@@ -17,9 +17,9 @@ from ..core.objects.state import FlatState, from_flat_state, to_flat_state
 from ..core.objects.trace_guard import check_trace
 from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
-from ..paths import Path, describe_path
+from ..ground.paths import Path, describe_path
+from ..ground.words import describe_type
 from ..typing import FilterLiteral
-from ..words import describe_type
 
 M = TypeVar("M")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..core.functional.traversal import iter_graph
 from ..errors import OptimizerError
-from ..paths import describe_path
+from ..ground.paths import describe_path
 from .optimizer import Optimizer
 
 

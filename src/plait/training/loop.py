@@ -26,10 +26,10 @@ import numpy as np
 from ..checkpoint.checkpoints import Checkpoints
 from ..checkpoint.positions import has_position
 from ..core.objects.variable_kinds import Param
-from ..core.tools.dtypes import is_number_dtype
-from ..core.tools.nonfinite import find_nonfinite, has_nan
 from ..errors import ArgumentError, ArgumentTypeError, LoggerWarning, NonFiniteError
-from ..words import first_few
+from ..ground.dtypes import is_number_dtype
+from ..ground.words import first_few
+from ..observing.nonfinite import find_nonfinite, has_nan
 from .batches import Batches
 from .callbacks import Moment, restore_states, states_of
 from .counts import check_count

@@ -20,7 +20,7 @@ from ..core.objects.pytree import Pytree
 from ..core.objects.state import from_flat_state
 from ..core.objects.variables import Variable
 from ..errors import ArgumentError
-from ..paths import Path
+from ..ground.paths import Path
 from ..typing import Array
 from .optimizer import ModelAndOptimizer, Optimizer
 

@@ -28,10 +28,10 @@ from ..core.objects.trace_guard import check_trace
 from ..core.objects.variable_kinds import OptArray, OptState, OptVariable, Param
 from ..core.objects.variables import Variable, eager_sharding_hooks
 from ..errors import ArgumentTypeError, OptimizerAttributeError, OptimizerError
-from ..notices import warn_nothing_selected
-from ..paths import Path, describe_path
+from ..ground.notices import warn_nothing_selected
+from ..ground.paths import Path, describe_path
+from ..ground.words import describe_filter, describe_type, first_few
 from ..typing import FilterLiteral
-from ..words import describe_filter, describe_type, first_few
 
 __all__ = [
     "ModelAndOptimizer",

@@ -18,7 +18,7 @@ from ..core.functional.proxy_caller import apply
 from ..core.graph.graphdef import GraphDef
 from ..core.objects.state import State, to_flat_state
 from ..errors import OptimizerAttributeError, OptimizerError
-from ..paths import Path, describe_path
+from ..ground.paths import Path, describe_path
 from .optimizer import GradientTransformation, check_transformation
 
 M = TypeVar("M")

@@ -21,7 +21,7 @@ import numpy as np
 from ..core.objects.named import Sentinel
 from ..core.objects.variable_kinds import Param
 from ..errors import ArgumentTypeError
-from ..words import describe_type
+from ..ground.words import describe_type
 from .call.arguments import positional
 from .call.call import Call
 from .call.functions import check_function, curried

@@ -14,11 +14,11 @@ from typing import Any
 
 import jax
 
-from ..context_values import held
 from ..core.graph.axes import PARTITION_NAME, drop_axis, put_axis
 from ..core.graph.flatten import Walk, path_of
 from ..core.objects.variables import Variable
 from ..errors import PartitioningUnspecifiedError
+from ..ground.context_values import held
 from .call.arguments import positional
 from .call.call import prefixes_of
 from .call.functions import check_function, curried

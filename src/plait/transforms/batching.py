@@ -13,7 +13,7 @@ import numpy as np
 from .._compat import jax_version, pmap as jax_pmap
 from ..core.objects.variable_kinds import BatchStat
 from ..errors import ArgumentError, ArgumentTypeError, MissingDependencyError
-from ..words import describe_filter, describe_type
+from ..ground.words import describe_filter, describe_type
 from .axis_names import read_axis_name
 from .call.arguments import positional, with_statics
 from .call.body import Body

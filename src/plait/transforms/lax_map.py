@@ -14,7 +14,7 @@ from ..core.functional.traversal import iter_graph
 from ..core.objects.rngs import RngState
 from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
-from ..paths import format_path
+from ..ground.paths import format_path
 from .batching import check_axes, vmap
 from .call.call import Call, prefixed_call
 from .call.functions import check_function

@@ -12,8 +12,8 @@ from ..core.graph.locate import describe_place
 from ..core.objects.nodes import check_node
 from ..core.objects.rngs import RngStream, as_key
 from ..errors import ArgumentError, NothingSelectedWarning
-from ..notices import warn
-from ..paths import Path, describe_path, iter_layer_paths, layers_of
+from ..ground.notices import warn
+from ..ground.paths import Path, describe_path, iter_layer_paths, layers_of
 from .rng_splits import check_stream_trace, iter_streams, set_key
 
 

@@ -23,9 +23,9 @@ from ..core.objects.trace_guard import check_trace
 from ..core.objects.variables import Variable
 from ..core.objects.visit import iter_graph_nodes
 from ..errors import ArgumentError
-from ..paths import Path, describe_path
+from ..ground.paths import Path, describe_path
+from ..ground.words import describe_filter
 from ..typing import FilterLiteral
-from ..words import describe_filter
 from .call.policy import STRUCTURE, Crossing
 
 _MISSING: Any = object()

@@ -22,7 +22,7 @@ from ..core.objects.named import Sentinel
 from ..core.objects.nodes import Static
 from ..core.objects.state import State
 from ..errors import ArgumentError, ArgumentTypeError
-from ..words import describe_type
+from ..ground.words import describe_type
 from .call.body import guarded, reveal
 from .call.call import Call
 from .call.enter import Entered, rebuild

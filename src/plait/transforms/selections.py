@@ -20,9 +20,9 @@ from ..core.objects.state import FlatState, State
 from ..core.objects.variable_kinds import Param
 from ..core.objects.variables import Variable, make_variable
 from ..errors import ArgumentError, ArgumentTypeError
-from ..notices import warn_nothing_selected
+from ..ground.notices import warn_nothing_selected
+from ..ground.words import describe_type, name_of_class
 from ..typing import FilterLiteral
-from ..words import describe_type, name_of_class
 from .call.call import Call
 from .call.enter import rebuild
 from .call.names import parameter_names

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec
 
 from .._compat import varying_axes
 from ..errors import ArgumentError, ArgumentTypeError
-from ..words import describe_type
+from ..ground.words import describe_type
 from .call.call import Call, prefixed_call, prefixes_of
 from .call.functions import check_function, curried
 from .call.outcome import Outcome

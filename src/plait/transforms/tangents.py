@@ -16,7 +16,7 @@ import jax
 from jax.tree_util import Partial
 
 from ..errors import ArgumentError, ArgumentTypeError
-from ..words import describe_type
+from ..ground.words import describe_type
 from .autodiff import Differentiated, check_pair
 from .call.enter import rebuild
 from .call.functions import check_function, curried

@@ -11,7 +11,7 @@ from plait import bridge, meta
 from plait.bridge import variables as bv
 from plait.errors import ArgumentError, GraphError
 from tests.bridge.flaxes import Block, plain, same_trees
-from tests.nn.stacks import Net, blocks_of
+from tests.stacks.stacks import Net, blocks_of
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])
 PATHS = st.lists(NAMES, min_size=1, max_size=3).map(tuple)

@@ -20,7 +20,7 @@ model = make()
 """
 AS_LIST = "plait.as_list(model)"
 LOOP = """
-from plait.core.tools import unrolled_loops
+from plait.observing import unrolled_loops
 unrolled_loops._said.clear()
 
 class Net(plait.Module):

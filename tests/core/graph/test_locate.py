@@ -4,10 +4,11 @@ import gc
 import weakref
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 import plait
-from plait.core.graph.locate import describe_place, find_path, modules_of_traceback, path_within
+from plait.core.graph.locate import describe_place, find_path, modules_of_error, path_within
 from plait.errors import TraceContextError
 from tests.strategies import Box, Node
 
@@ -73,7 +74,7 @@ def test_the_methods_that_an_error_went_through_have_the_paths_of_their_objects(
 
     with pytest.raises(ZeroDivisionError, match="no") as caught:
         Outer()()
-    found = modules_of_traceback(caught.value.__traceback__)
+    found = modules_of_error(caught.value)
     assert [(type(each.module).__name__, each.method, each.path) for each in found] == [
         ("Outer", "__call__", ()),
         ("Inner", "__call__", ("layers", 0)),
@@ -129,3 +130,32 @@ def test_the_receiver_of_a_method_may_have_any_name():
             return s.blocks[1](x)
 
     assert Outer()(1) == "blocks[1] (an Inner)"
+
+
+def test_paths_go_on_inside_a_transform():
+    """An error says, on its way out, which objects each call had outside and inside."""
+
+    class Inner(plait.Module):
+        def __call__(self, x):
+            raise ZeroDivisionError("no")
+
+    class Outer(plait.Module):
+        def __init__(self):
+            self.layers = [Inner()]
+
+        def __call__(self, x):
+            return plait.remat(lambda layers, x: plait.grad(lambda x: layers[0](x))(x))(self.layers, x)
+
+    with pytest.raises(ZeroDivisionError, match="no") as caught:
+        plait.remat(lambda model, x: model(x))(Node(body=Outer()).body, jnp.float32(1))
+    assert [each.path for each in modules_of_error(caught.value)] == [(), ("layers", 0)]
+
+
+def test_what_an_error_carries_keeps_no_model_alive():
+    model = Node(w=plait.Param(jnp.float32(1)))
+    with pytest.raises(ZeroDivisionError) as caught:
+        plait.remat(lambda model: 1 // 0)(model)
+    error, alive = caught.value.with_traceback(None), weakref.ref(model)
+    model = caught = None
+    gc.collect()
+    assert (alive(), vars(error) != {}) == (None, True)

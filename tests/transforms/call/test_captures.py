@@ -4,6 +4,7 @@ import collections
 import contextvars
 import functools
 import re
+import sys
 import threading
 import types
 import warnings
@@ -366,3 +367,22 @@ def test_a_captured_model_counts_when_it_is_read(used):
     f = plait.jit(lambda x: x * model.w[...] if used else x * (1 if model is not None else 2))
     with pytest.warns(CapturedModelWarning) if used else warnings.catch_warnings():
         f(jnp.float32(1))
+
+
+@pytest.mark.parametrize("transform", [plait.grad, functools.partial(plait.vmap, in_axes=(None, 0))])
+def test_other_models_cost_an_eager_call_no_function_call(transform):
+    """G64: their containers are compared, and nothing is searched."""
+    f = transform(lambda model, x: (model.net.layers[0].weight * x).sum())
+    model, x, counts, others = model_with_containers(), jnp.ones(2) if transform is not plait.grad else 1.0, [], []
+    for _ in range(2):
+        for _ in range(3):
+            f(model, x)
+        frames = []
+        sys.setprofile(lambda frame, event, argument, frames=frames: frames.append(1) if event == "call" else None)
+        try:
+            f(model, x)
+        finally:
+            sys.setprofile(None)
+        counts.append(len(frames))
+        others += [model_with_containers() for _ in range(30)]
+    assert counts[0] == counts[1]

@@ -1,5 +1,8 @@
 """Donation: written variables give their buffers away, and only those."""
 
+import contextlib
+import threading
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -7,6 +10,7 @@ import pytest
 import plait
 from plait import BatchStat, Param
 from plait.errors import ArgumentError
+from plait.transforms.jit.compiled import Compiled
 
 
 class Net(plait.Module):
@@ -128,3 +132,39 @@ def test_a_call_that_changes_structure_donates_nothing():
     grow(model)
     assert not before.is_deleted()
     assert model.extra[0] == 2
+
+
+class FirstSeenByBoth:
+    """``Compiled.first``, for two threads of which each looks whether it is set before the other sets it."""
+
+    def __init__(self):
+        self.slot, self.both, self.looked = Compiled.__dict__["first"], threading.Barrier(2), threading.local()
+
+    def __get__(self, compiled, owner):
+        found = self.slot.__get__(compiled, owner)
+        if not getattr(self.looked, "once", False):
+            self.looked.once = True
+            with contextlib.suppress(threading.BrokenBarrierError):
+                self.both.wait(timeout=1)
+        return found
+
+    def __set__(self, compiled, value):
+        self.slot.__set__(compiled, value)
+
+
+def test_the_outcomes_of_two_threads_that_trace_at_once_are_told_apart(monkeypatch):
+    """U34: one wrote the first variable and the other the second; each is decoded as what it is."""
+
+    def f(model, x):
+        written = model.a if x.ndim == 0 else model.b
+        written[...] += x.sum()
+
+    jitted, models = plait.jit(f), [plait.Dict(a=Param(jnp.float32(0)), b=Param(jnp.float32(10))) for _ in range(2)]
+    monkeypatch.setattr(Compiled, "first", FirstSeenByBoth())
+    calls = zip(models, (jnp.float32(1), jnp.ones(1)), strict=True)
+    threads = [threading.Thread(target=jitted, args=call) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [(float(model.a[...]), float(model.b[...])) for model in models] == [(1, 10), (0, 11)]

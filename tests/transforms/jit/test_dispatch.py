@@ -93,6 +93,39 @@ def test_every_way_to_pass_arguments_is_fast(f, case, only_fast):
     assert jnp.array_equal(CALLS[case](jitted, m), expected)
 
 
+@pytest.mark.parametrize("f", FUNCTIONS, ids=["plain", "starred", "object", "partial", "lambda"])
+def test_ways_to_pass_arguments_are_fast_in_turns(f, only_fast):
+    """X10, U33: the entrance knows several."""
+    m, jitted = model(), plait.jit(f)
+    expected = {name: call(f, m) for name, call in CALLS.items()}
+    for call in CALLS.values():
+        call(jitted, m)
+    only_fast()
+    code = jitted.__code__
+    for _ in range(2):
+        assert all(jnp.array_equal(call(jitted, m), expected[name]) for name, call in CALLS.items())
+    assert jitted.__code__ is code
+
+
+def test_models_at_different_places_are_fast_in_turns(only_fast):
+    """U33: calls that differ only in which arguments are objects."""
+    m, jitted = model(), plait.jit(lambda x, y: x.w.value * y if isinstance(x, Node) else y.w.value + x)
+    jitted(m, 2.0), jitted(2.0, m)
+    only_fast()
+    for _ in range(2):
+        assert (jitted(m, 2.0).tolist(), jitted(2.0, m).tolist()) == ([2, 2], [3, 3])
+
+
+def test_only_so_many_ways_to_pass_arguments_are_known():
+    """U33: the latest; each of the others takes the general path, with the same result."""
+    m, jitted = model(), plait.jit(lambda m, *rest: m.w.value.sum() + sum(rest))
+    for _ in range(2):
+        for count in range(jit_module.MOST_LAYOUTS + 3):
+            assert jitted(m, *(1.0 for _ in range(count))) == 2 + count
+    assert len(jitted.jitted_fn.tokens) == jit_module.MOST_LAYOUTS
+    assert len([key for key in m._walks if isinstance(key, int)]) == jit_module.MOST_LAYOUTS
+
+
 def test_a_wrapped_function_is_called_with_what_its_wrapper_takes():
     """X10: the signature of the wrapper counts, not the one it shows."""
     jitted, m = plait.jit(wraps_a_function_with_more_arguments), model()
@@ -410,6 +443,36 @@ def test_a_shared_buffer_is_refused_on_the_fast_way_and_nothing_is_lost(f, nativ
     m.b.set_value(jnp.copy(raw))
     jitted(m)
     assert raw.is_deleted()
+
+
+def entered(call):
+    """How many Python functions a call enters."""
+    frames = []
+    sys.setprofile(lambda frame, event, argument: frames.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return len(frames) - 1  # without ``call`` itself
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["refused by the runtime", "compared beforehand"])
+def test_a_donating_call_enters_as_few_functions_for_many_variables_as_for_few(native, monkeypatch):
+    """X10: buffers are compared without gathering the arguments."""
+    monkeypatch.setattr(dispatch, "refuses_shared_donation", lambda: native)
+
+    def step(m, x):
+        for variable in jax.tree.leaves(m, is_leaf=lambda leaf: isinstance(leaf, plait.Variable)):
+            variable.value = variable.value + x
+
+    counts = []
+    for size in (3, 30):
+        m, jitted = Node(**{f"v{i}": plait.Param(jnp.float32(i)) for i in range(size)}), plait.jit(step, donate=True)
+        x = jnp.float32(1)
+        for _ in range(3):
+            jitted(m, x)
+        counts.append(entered(lambda m=m, jitted=jitted, x=x: jitted(m, x)))
+    assert counts[0] == counts[1] <= (2 if native else 5)
 
 
 def test_plain_arguments_by_name_are_donated():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...lazy_names import lazy_names
+from ...ground.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from ..wrappers.scope import Scope as Scope

@@ -14,7 +14,7 @@ from ...core.objects.state import from_flat_state, to_flat_state
 from ...core.objects.variable_names import variable_name_from_type
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError, GraphError
-from ...paths import Path, describe_path, has_layers, layers_of
+from ...ground.paths import Path, describe_path, has_layers, layers_of
 from .boxed_variables import to_linen_var, to_nnx_var
 from .collection_types import BARE_COLLECTIONS, is_bare, variable_type_name
 

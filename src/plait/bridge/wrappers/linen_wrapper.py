@@ -21,9 +21,9 @@ from ...core.objects.sowing import keeping_sown
 from ...core.objects.state import to_flat_state
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError, ArgumentTypeError
+from ...ground.paths import Path, describe_path
+from ...ground.words import with_article
 from ...partitioning.boxes import AxisMetadata, unbox
-from ...paths import Path, describe_path
-from ...words import with_article
 from ..variables.boxed_variables import raw_value, to_linen_var, to_nnx_var
 from ..variables.collection_types import BARE_COLLECTIONS, collection_of, is_bare
 from ..variables.collections import MISSING, find_bare, find_leaf, iter_leaves, path_in_linen, put_leaf

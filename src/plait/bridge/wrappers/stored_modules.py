@@ -22,7 +22,7 @@ from ...core.objects.rngs import Rngs, RngState, as_key
 from ...core.objects.state import from_flat_state, to_flat_state
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError
-from ...paths import Path, describe_path
+from ...ground.paths import Path, describe_path
 from ...transforms.jit.shapes import eval_shape
 from ..variables.collection_types import is_bare
 from ..variables.collections import MISSING

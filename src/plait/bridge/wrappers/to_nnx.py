@@ -14,10 +14,10 @@ from ...core.objects.settings import using_eager_sharding
 from ...core.objects.sowing import RECORD
 from ...core.objects.trace_guard import check_trace
 from ...core.objects.variables import Variable, eager_sharding_hooks
-from ...deprecations import deprecated
 from ...errors import ArgumentError, ArgumentTypeError
-from ...paths import Path, describe_path
-from ...words import describe_type
+from ...ground.notices import deprecated
+from ...ground.paths import Path, describe_path
+from ...ground.words import describe_type
 from ..variables.collections import iter_leaves, linen_vars_to_nnx_attrs, nnx_attrs_to_linen_vars
 from .lazy import Initialization, initialization_of, lazy_init
 from .linen import current_linen_module, is_missing_variable, need_linen

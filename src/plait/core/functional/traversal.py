@@ -10,11 +10,11 @@ from typing import Any
 
 from ..._compat import Tracer
 from ...errors import GraphError
-from ...paths import Path
+from ...ground.paths import Path
+from ...stacks.layer_cells import is_slice
 from ...typing import FilterLiteral
 from ..objects.cells import ARRAYS
 from ..objects.filters import to_predicate
-from ..objects.layer_cells import is_slice
 from ..objects.module import Module
 from ..objects.nodes import Kind, kind_of, not_a_node
 from ..objects.pytree import Pytree

@@ -7,8 +7,8 @@ from typing import Any
 
 from ..._compat import is_mutable_array, trace_state
 from ...errors import GraphError, RegistryError
-from ...paths import describe_path, sorted_keys
-from ...words import describe_type
+from ...ground.paths import describe_path, sorted_keys
+from ...ground.words import describe_type
 from ..graph.graphdef import Link, path_of
 from ..graph.state_leaves import mismatch
 from ..objects.cells import PLAIN_METADATA

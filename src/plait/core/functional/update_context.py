@@ -19,8 +19,8 @@ from jax.tree_util import register_static
 
 from ..._compat import current_trace
 from ...errors import GraphError, InternalError
+from ...ground.words import describe_type
 from ...typing import FilterLiteral
-from ...words import describe_type
 from ..graph.captives import check_no_captives
 from ..graph.flatten import IndexMap, RefMap
 from ..graph.graphdef import GraphDef, NodeDef, NodeRef, VariableDef, with_index_mapping

@@ -7,8 +7,8 @@ from typing import Any
 
 from ..._compat import current_trace, describe_trace
 from ...errors import ArgumentError
-from ...paths import format_path
-from ...words import describe_type
+from ...ground.paths import format_path
+from ...ground.words import describe_type
 from ..objects.journal import trace_of
 from ..objects.trace_guard import call_with_model
 from .locate import describe_place, path_within

@@ -12,12 +12,12 @@ import functools
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import Any
 
-from ...paths import format_path
+from ...ground.paths import format_path
+from ...stacks.layer_cells import views_exist
+from ...stacks.layers_once import Found, LayersOnce
 from ..objects.attributes import contains_itself
 from ..objects.cells import metadata_key
 from ..objects.clock import Stamp, mark_seen
-from ..objects.layer_cells import views_exist
-from ..objects.layers_once import Found, LayersOnce
 from ..objects.nodes import (
     _KINDS,
     GRAPH_REGISTRY,

@@ -18,9 +18,9 @@ from typing import Any, Generic, TypeVar
 
 from jax.tree_util import register_static
 
-from ...paths import Path
+from ...ground.paths import Path
+from ...ground.repr import Text, render_object, repr_fields, repr_leaf
 from ..objects.named import from_named, to_named
-from ..objects.repr import Text, render_object, repr_fields, repr_leaf
 from ..objects.statics import HashableMapping, content_key, static_key
 
 N = TypeVar("N")

@@ -8,24 +8,22 @@ pay for the search.
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Iterator, Sequence
 from traceback import walk_stack, walk_tb
 from types import TracebackType
 from typing import Any, NamedTuple
 
 from ..._compat import frame_locals
-from ...paths import Path, format_path
-from ...words import with_article
+from ...ground.paths import Path, format_path
+from ...ground.words import with_article
 from ..objects.pytree import Pytree
 from ..objects.trace_guard import find_paths
 from ..objects.variables import Variable
 from ..objects.visit import children_if_any, visit
 from .walks import walked_roots
-
-# ``transforms/call/call.py`` registers a function that finds the objects of a call in the variables of a frame:
-# ``(whether they are the private ones, objects)``.
-crossings: list[Callable[[dict[str, Any]], tuple[bool, Sequence[Any]] | None]] = []
 
 _PACKAGE = __name__.partition(".")[0] + "."
 
@@ -90,18 +88,50 @@ class Running(NamedTuple):
     path: Path | None
 
 
-def modules_of_traceback(traceback: TracebackType | None) -> list[Running]:
+class Announcing:
+    """A block in which a transform calls JAX or the user's function; an error that leaves it says with which objects.
+
+    Args:
+        roots: the objects among the arguments.
+        inside: whether these are the private ones, around traced values.
+    """
+
+    __slots__ = ("inside", "roots")
+
+    def __init__(self, roots: Sequence[Any], *, inside: bool) -> None:
+        self.roots, self.inside = roots, inside
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if error is None or traceback is None:
+            return
+        with contextlib.suppress(TypeError):  # an object of a registered class without weak references
+            refs = [weakref.ref(root) for root in self.roots]
+            # A frame lives as long as the traceback, and the private objects as long as the frame.
+            vars(error).setdefault("_plait_calls", {})[id(traceback.tb_frame)] = self.inside, refs
+
+
+def _objects_by_frame(error: BaseException) -> Iterator[tuple[Any, bool, list[Any]]]:
+    """The frames of the traceback, outermost first: each with whether its block was inside, and with its objects."""
+    calls = getattr(error, "_plait_calls", {})
+    for frame, _ in walk_tb(error.__traceback__):
+        inside, refs = calls.get(id(frame), (False, ()))
+        yield frame, inside, [ref() for ref in refs]
+
+
+def modules_of_error(error: BaseException) -> list[Running]:
     """The modules whose methods were running, outermost first. Paths continue inside calls of transforms."""
     found: list[Running] = []
     known: list[tuple[Path, Any]] = []
     outside: list[Path | None] = []
-    for frame, _ in walk_tb(traceback):
+    for frame, inside, roots in _objects_by_frame(error):
         code, variables = frame.f_code, frame_locals(frame)
-        for is_private, roots in filter(None, (crossing(variables) for crossing in crossings)):
-            if is_private:
-                known += [(path, root) for path, root in zip(outside, roots, strict=False) if path is not None]
-            else:
-                outside = [_path_from(known, root) for root in roots]
+        if inside:
+            known += [(path, root) for path, root in zip(outside, roots, strict=False) if path is not None]
+        elif roots:
+            outside = [_path_from(known, root) for root in roots]
         owner = next(iter(variables.values()), None) if code.co_argcount else None
         if isinstance(owner, Pytree) and hasattr(type(owner), code.co_name):
             known = known or [((), owner)]
@@ -122,13 +152,9 @@ def causes(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__ or cause.__context__
 
 
-def objects_of_traceback(traceback: TracebackType | None) -> list[tuple[Path, Any]]:
+def objects_of_error(error: BaseException) -> list[tuple[Path, Any]]:
     """The objects of the outermost call of a transform that was running, as roots: each with an empty path."""
-    for frame, _ in walk_tb(traceback):
-        variables = frame_locals(frame)
-        for _, roots in filter(None, (crossing(variables) for crossing in crossings)):
-            return [((), root) for root in roots]
-    return []
+    return [((), root) for root in next((roots for *_, roots in _objects_by_frame(error) if roots), ())]
 
 
 def _path_from(known: Sequence[tuple[Path, Any]], target: Any) -> Path | None:
@@ -137,9 +163,9 @@ def _path_from(known: Sequence[tuple[Path, Any]], target: Any) -> Path | None:
     return next(((*path, *rest) for path, rest in paths if rest is not None), None)
 
 
-def place_of(traceback: TracebackType | None) -> str | None:
+def place_of(error: BaseException) -> str | None:
     """Where an error occurred: ``layers[1] (a Linear), in __call__``; ``None`` if no method of a module ran."""
-    running = modules_of_traceback(traceback)
+    running = modules_of_error(error)
     if not running:
         return None
     module, method, path = running[-1]

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..._compat import is_mutable_array, trace_state
 from ...errors import GraphError, RegistryError
-from ...words import describe_type, with_article
+from ...ground.words import describe_type, with_article
 from ..objects.cells import dict_of, has_ref, metadata_key
 from ..objects.journal import Journal
 from ..objects.named import Sentinel

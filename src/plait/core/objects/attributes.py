@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import Annotated, Any, TypeVar
 
 from ...errors import ArgumentTypeError, AttributeStatusError, GraphError
-from ...paths import Path, format_path
-from ...words import describe_type
+from ...ground.paths import Path, format_path
+from ...ground.words import describe_type
 from .nodes import _KINDS, DATA_TYPES, Kind, kind_of, pytree_impl
 
 T = TypeVar("T")

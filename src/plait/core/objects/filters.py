@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from ...errors import FilterError, FilterTypeError
-from ...paths import Path, describe_path, has_layers, iter_layer_paths
+from ...ground.paths import Path, has_layers, result_for_layers
 from ...typing import FilterLiteral
 
 Predicate = Callable[[Path, Any], bool]
@@ -152,7 +152,7 @@ class PathContains:
     exact: bool = True
 
     def __call__(self, path: Path, value: Any) -> bool:
-        return asked(self._matches, path, value, self) if has_layers(path) else self._matches(path, value)
+        return result_for_layers(self._matches, path, value, self)
 
     def _matches(self, path: Path, value: Any) -> bool:
         if self.exact:
@@ -178,7 +178,7 @@ class PathIn:
         object.__setattr__(self, "paths", frozenset(tuple(path) for path in paths))
 
     def __call__(self, path: Path, value: Any) -> bool:
-        return self._matches(path, value) or (has_layers(path) and asked(self._matches, path, value, self))
+        return self._matches(path, value) or (has_layers(path) and result_for_layers(self._matches, path, value, self))
 
     def _matches(self, path: Path, value: Any) -> bool:
         return path in self.paths
@@ -197,7 +197,7 @@ class _Combination:
         object.__setattr__(self, "predicates", tuple(map(to_predicate, filters)))
 
     def __call__(self, path: Path, value: Any) -> bool:
-        return asked(self._matches, path, value, self) if has_layers(path) else self._matches(path, value)
+        return result_for_layers(self._matches, path, value, self)
 
     def _matches(self, path: Path, value: Any) -> bool:
         raise NotImplementedError
@@ -256,33 +256,10 @@ class OfLayers:
     predicate: Predicate
 
     def __call__(self, path: Path, value: Any) -> bool:
-        return asked(self.predicate, path, value, self.predicate) if has_layers(path) else self.predicate(path, value)
+        return result_for_layers(self.predicate, path, value, self.predicate)
 
     def __repr__(self) -> str:
         return repr(self.predicate)
-
-
-def asked(predicate: Predicate, path: Path, value: Any, filter: Any) -> bool:
-    """The result of a predicate for a variable of stacked layers, which must be the same for each layer.
-
-    Args:
-        filter: the filter to show in the error.
-
-    Raises:
-        FilterError: the results differ; the message names a layer that matches and one that does not.
-    """
-    answers: dict[bool, Path] = {}
-    for layer, _ in iter_layer_paths(path):
-        answers.setdefault(bool(predicate(layer, value)), layer)
-    if len(answers) == 1:
-        return next(iter(answers))
-    raise FilterError(
-        "a filter selects some layers of a stack, but their arrays are stored as one",
-        at=describe_path(path),
-        found=f"{filter!r:.80} matches {describe_path(answers[True])}, but not {describe_path(answers[False])}",
-        expected="the same result for all layers of the stack",
-        do="select within one layer, model.blocks[3]; or convert the stack to a list first: plait.as_list(model)",
-    )
 
 
 _BY_PATH = (Everything, Nothing, OfType, WithTag, PathContains, PathIn, _Combination, OfLayers)

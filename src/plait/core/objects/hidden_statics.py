@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...paths import format_path
+from ...ground.paths import format_path
 from .attributes import contains_itself
 from .nodes import Kind, Static, kind_of, pytree_impl
 

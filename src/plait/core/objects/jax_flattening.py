@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ...errors import GraphError, LostSharingWarning
-from ...notices import warn
-from ...paths import describe_path
-from .layer_cells import is_slice, views_exist
+from ...ground.notices import warn
+from ...ground.paths import describe_path
+from ...stacks.layer_cells import is_slice, views_exist
 from .lost_writes import PLAIT, package_of
 from .nodes import Kind, kind_of
 from .variables import Variable

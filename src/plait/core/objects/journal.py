@@ -15,27 +15,17 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..._compat import trace_state
 from ...errors import ShapeError
-from ...words import with_article
+from ...ground.words import with_article
+from ...stacks.layer_cells import restructured
 from .cells import Cell, has_ref, is_gone
 from .clock import mark_changed
-from .layer_cells import restructured
 from .named import Sentinel
-from .nodes import (
-    GRAPH_REGISTRY,
-    DataElem,
-    Kind,
-    Static,
-    StaticElem,
-    get_node_impl,
-    kind_of,
-    pytree_impl,
-    unwrapped,
-)
+from .nodes import GRAPH_REGISTRY, DataElem, Kind, Static, get_node_impl, kind_of, pytree_impl, unwrapped
 from .pytree import Pytree
 from .sowing import RECORD
 from .trace_guard import is_excused, path_of, raise_foreign_trace
@@ -87,13 +77,17 @@ class Journal:
     def note_cell(self, cell: Cell) -> None:
         """Note value and metadata of a variable."""
         cell = cell.stored
-        self._notes.append((_put_back_cell, cell, cell.raw, cell.metadata))
+        self.note(_put_back_cell, cell, cell.raw, cell.metadata)
         if has_ref(cell):
             self.note_reference(cell.raw)
 
     def note_reference(self, reference: Any) -> None:
         """Note the value in a JAX reference."""
-        self._notes.append((operator.setitem, reference, ..., reference[...]))
+        self.note(operator.setitem, reference, ..., reference[...])
+
+    def note(self, restore: Callable[..., Any], *noted: Any) -> None:
+        """Note how to put something back: by calling ``restore(*noted)``."""
+        self._notes.append((restore, *noted))
 
     def note_node(self, node: Any) -> None:
         """Note the children of a graph node or container."""
@@ -105,16 +99,16 @@ class Journal:
             if info.trace is not trace_state.value or info.is_view:
                 self._guarded.append((node, _identities(node)))
             elements = [*node._elements] if hasattr(type(node), "_elements") else None  # pyright: ignore[reportAttributeAccessIssue]
-            self._notes.append((_put_back_attributes, node, {**node.__dict__}, {**(info.marks or {})}, elements))
+            self.note(_put_back_attributes, node, {**node.__dict__}, {**(info.marks or {})}, elements)
             return
         put_back = _refill if type(node) in GRAPH_REGISTRY else _put_back_entries
         children = get_node_impl(node).flatten(node)[0]  # type: ignore[union-attr]
-        self._notes.append((put_back, node, [(key, unwrapped(child)) for key, child in children]))
+        self.note(put_back, node, [(key, unwrapped(child)) for key, child in children])
 
     def write_values(self, cells: Sequence[Cell], values: Sequence[Any]) -> None:
         """Store new values in the cells of variables."""
         before = [(cell.stored, cell.stored.raw) for cell in cells]
-        self._notes.append((_put_back_values, before, cells, values))
+        self.note(_put_back_values, before, cells, values)
         for cell, value in zip(cells, values, strict=True):
             cell.raw = value
 
@@ -164,13 +158,11 @@ def _put_back_values(before: Sequence[tuple[Cell, Any]], cells: Sequence[Cell], 
             cell.raw = raw
 
 
-def _put_back_attributes(
-    node: Pytree, attributes: dict[str, Any], marks: dict[Any, str], elements: list[Any] | None
-) -> None:
+def _put_back_attributes(node: Any, attributes: dict[str, Any], marks: dict[Any, str], elements: Any) -> None:
     node.__dict__.clear()
     node.__dict__.update(attributes)
     if elements is not None:
-        node._elements[:] = elements  # pyright: ignore[reportAttributeAccessIssue]
+        node._elements[:] = elements
     if node._info.marks or marks:
         node._info.marks = marks
     node._info.mark_rebuilt()
@@ -195,10 +187,9 @@ def _put_back_entries(node: Any, children: list[tuple[Any, Any]]) -> None:
 def _identity(child: Any) -> Any:
     """What a child of a node is, apart from what is below it. Plain containers are rebuilt, so their contents count."""
     value = unwrapped(child)
-    kind = kind_of(value)
-    if type(child) is StaticElem or (kind is Kind.STATIC and type(child) is not DataElem):
+    if kind_of(child) is Kind.STATIC and type(child) is not DataElem:
         return Static(value)
-    if kind is not Kind.PYTREE:
+    if kind_of(value) is not Kind.PYTREE:
         return id(value)
     children, metadata = pytree_impl(type(value)).flatten(value)
     return type(value), Static(metadata), [(key, _identity(each)) for key, each in children]

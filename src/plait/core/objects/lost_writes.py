@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from ...errors import LostUpdateWarning
-from ...words import with_article
+from ...ground.words import with_article
 from .cells import Cell
 from .clock import DETACHED
 

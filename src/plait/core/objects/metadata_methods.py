@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...deprecations import deprecated
 from ...errors import ArgumentTypeError, MetadataError, MetadataKeyError
-from ...words import describe_type, name_of_class, with_article
+from ...ground.notices import deprecated
+from ...ground.words import describe_type, name_of_class, with_article
 from .cells import PLAIN_METADATA, REQUIRED_METADATA, Cell
 from .clock import mark_changed
 from .trace_guard import check_trace

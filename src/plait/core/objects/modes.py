@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-# ``core/tools/every_layer.py`` registers what surrounds a change of modes: node → context.
+# ``stacks/every_layer.py`` registers what surrounds a change of modes: node → context.
 around_changes: list[Callable[[Any], contextlib.AbstractContextManager[None]]] = []
 
 

@@ -28,8 +28,8 @@ from jax.tree_util import (
 
 from ..._compat import is_mutable_array
 from ...errors import GraphError, GraphTypeError, PlaitError
-from ...paths import sort_key, sorted_keys
-from ...words import with_article
+from ...ground.paths import sort_key, sorted_keys
+from ...ground.words import with_article
 from .clock import Stamp
 from .statics import same_static, static_key
 from .variables import Variable

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 PLAIN = frozenset({list, dict, tuple})
@@ -32,8 +31,9 @@ def note_holder(node: Any) -> None:
         by_id[key] = weakref.ref(node, lambda _: by_id.pop(key, None))
 
 
-def plain_containers(here: Any) -> Iterator[tuple[Any, Any]]:
+def plain_containers(here: Any) -> list[tuple[Any, Any]]:
     """The plain lists and dicts in nodes of other traces than ``here``, each with its node."""
+    found: list[tuple[Any, Any]] = []
     for reference in [*_holders.by_id.values()]:
         node = reference()
         if node is None or node._info.trace is here:
@@ -45,4 +45,5 @@ def plain_containers(here: Any) -> Iterator[tuple[Any, Any]]:
                 met.add(id(value))
                 stack.extend(value.values() if type(value) is dict else value)
                 if type(value) is not tuple:
-                    yield value, node
+                    found.append((value, node))
+    return found

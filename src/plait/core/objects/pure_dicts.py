@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from ...errors import GraphError
-from ...paths import describe_path
+from ...ground.paths import describe_path
 from .cells import read
 from .state import State, from_flat_state, to_flat_state
 from .variables import Variable

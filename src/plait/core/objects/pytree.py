@@ -26,9 +26,12 @@ from ...errors import (
     NothingSelectedWarning,
     ReplacedVariableWarning,
 )
-from ...notices import warn
-from ...paths import sort_key
-from ...words import describe_type, name_of_class
+from ...ground.notices import warn
+from ...ground.paths import sort_key
+from ...ground.repr import render_object
+from ...ground.words import describe_type, name_of_class
+from ...stacks.layer_cells import restructured
+from ...text.module_repr import module_repr, variables_comment
 from .attributes import (
     _NOTHING,
     DATA,
@@ -44,8 +47,6 @@ from .cells import ARRAYS, run_through
 from .clock import mark_changed
 from .hidden_statics import hide_static, show_static
 from .jax_flattening import check_no_cycle, watched
-from .layer_cells import restructured
-from .module_repr import module_repr, variables_comment
 from .named import from_named, to_named
 from .node_info import NodeInfo, UnseenInfo
 from .nodes import (
@@ -57,7 +58,6 @@ from .nodes import (
     updated_in_place,
 )
 from .plain_holders import PLAIN, note_holder
-from .repr import render_object
 from .statics import HashableMapping, same_static
 from .trace_guard import check_trace, path_of, raise_foreign_trace
 from .variables import Variable

@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..._compat import Tracer, top_level_trace, trace_state
-from ...deprecations import deprecated
 from ...errors import ArgumentError, ArgumentTypeError, StreamAttributeError, StreamError, StreamKeyError
+from ...ground.notices import deprecated
 from ...typing import FilterLiteral
 from .filters import to_predicate
 from .pytree import Pytree

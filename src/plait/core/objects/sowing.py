@@ -14,10 +14,10 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..._compat import current_trace, trace_state, transform_of
-from ...deprecations import deprecated
 from ...errors import ArgumentError, ShapeError
-from ...words import describe_type, with_article
-from .settings import Restoring, settings_in_force
+from ...ground.notices import deprecated
+from ...ground.words import describe_type, with_article
+from .settings import Restoring, Settings, declared
 from .trace_guard import check_trace
 from .variable_kinds import Perturbation
 from .variable_names import variable_type_from_name
@@ -31,13 +31,15 @@ def _append(values: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
     return (*values, value)
 
 
-class _Keeping(threading.local):
-    wanted = False
-    shut_in: str | None = None
+class _Keeping(Settings):
+    wanted: bool = False
 
 
-_keeping = _Keeping()
-settings_in_force["sown values kept"] = lambda: _keeping.wanted
+class _Enclosing(threading.local):
+    transform: str | None = None
+
+
+_keeping, _enclosing = declared("sown values kept", _Keeping()), _Enclosing()
 
 
 def keeping_sown() -> Restoring:
@@ -47,7 +49,7 @@ def keeping_sown() -> Restoring:
 
 def shut_in(transform: str) -> Restoring:
     """Inside the block a branch, or a turn of a loop without outputs, is traced: what is sown there cannot get out."""
-    return Restoring(_keeping, shut_in=_keeping.shut_in or transform)
+    return Restoring(_enclosing, transform=_enclosing.transform or transform)
 
 
 def sows(module: Any) -> bool:
@@ -84,8 +86,8 @@ def set_record(module: Any, record: Any) -> None:
 
 def what_shuts_in(module: Any) -> str | None:
     """The transform that keeps what this module would sow now; ``None`` if it gets out."""
-    if _keeping.shut_in is not None:
-        return _keeping.shut_in
+    if _enclosing.transform is not None:
+        return _enclosing.transform
     shared = module.__dict__.get(RECORD, {}).get(_SHARED)
     if shared is not None:
         return shared

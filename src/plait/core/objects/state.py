@@ -19,14 +19,14 @@ import jax
 from jax.tree_util import DictKey, SequenceKey
 
 from ...errors import FilterError
-from ...paths import Path, describe_path, sort_key, sorted_keys
+from ...ground.paths import Path, describe_path, sort_key, sorted_keys
+from ...ground.repr import Text, render_mapping, repr_fields
+from ...ground.words import describe_filter, first_few
 from ...typing import FilterLiteral
-from ...words import describe_filter, first_few
 from .clock import Stamp, mark_changed
 from .filters import resolve_filters
 from .nesting import iter_leaves, nested
 from .nodes import register_pytree_node_type, set_item
-from .repr import Text, render_mapping, repr_fields
 from .same_leaf import same_leaf
 from .variables import Variable
 

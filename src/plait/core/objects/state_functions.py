@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...errors import ArgumentTypeError
-from ...paths import Path
+from ...ground.paths import Path
+from ...ground.words import describe_type
 from ...typing import FilterLiteral
-from ...words import describe_type
 from .state import FlatState, S, State, class_of, difference, from_flat_state, grouped, to_flat_state
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..._compat import current_trace as current_trace, describe_trace, trace_state, transform_of
 from ...errors import TraceContextError
-from ...words import with_article
+from ...ground.words import with_article
 
 # ``locate.py`` registers a function that finds the path of an object: from the modules and variables of the running
 # functions, and from the graphs that transforms have walked.

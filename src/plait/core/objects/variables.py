@@ -21,7 +21,8 @@ from jax.tree_util import GetAttrKey
 
 from ..._compat import ArrayImpl, current_trace, is_mutable_array, new_ref, top_level_trace, trace_state
 from ...errors import MetadataError, ShapeError, VariableAttributeError
-from ...words import describe_type, name_of_class, with_article
+from ...ground.repr import render_object, repr_fields, size_comment
+from ...ground.words import describe_type, name_of_class, with_article
 from .cells import (
     ARRAYS,
     PLAIN_METADATA,
@@ -42,7 +43,6 @@ from .lost_writes import LentCell, latest_flatten, note_write
 from .metadata_methods import _MISSING, MetadataMethods, joined_with_box, refuse_hijax, tidied
 from .named import from_named, to_named
 from .operators import VariableOperators, value_of
-from .repr import render_object, repr_fields, size_comment
 from .settings import defaults
 from .statics import HashableMapping
 from .trace_guard import check_trace, path_of, raise_foreign_trace

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ...errors import GraphError
-from ...paths import Path
-from .layer_cells import views_exist
-from .layers_once import Found, LayersOnce
+from ...ground.paths import Path
+from ...stacks.layer_cells import views_exist
+from ...stacks.layers_once import Found, LayersOnce
 from .nodes import DataElem, Kind, StaticElem, get_node_impl, kind_of
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import jax
 
-from ...dependencies import require
 from ...errors import ExportError, PlaitError
+from ...ground.dependencies import require
 from ..program.input_spec import InputSpec
 from ..program.program import SIGNATURE, Program, program_of
 from ..program.rewriting import FOR_LITERT, rewritten

@@ -8,8 +8,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from ... import whole_writes
 from ...errors import PlaitError
+from ...ground import whole_writes
 
 
 class ExportPathError(PlaitError, OSError):

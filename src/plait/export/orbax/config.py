@@ -14,8 +14,8 @@ import contextlib
 import contextvars
 import os
 
-from ...context_values import held
 from ...errors import ArgumentError
+from ...ground.context_values import held
 
 _TRUE, _FALSE = ("y", "yes", "t", "true", "on", "1"), ("n", "no", "f", "false", "off", "0")
 _NAME = "obx_export_tf_preprocess_only"

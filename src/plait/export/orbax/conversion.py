@@ -10,8 +10,8 @@ import jax
 import jax.export
 import numpy as np
 
-from ...dependencies import require
 from ...errors import ArgumentError
+from ...ground.dependencies import require
 from ..program.checks import check_known, check_type
 from ..program.lowering import PLATFORMS, lowered
 from ..program.sizes import read_sizes

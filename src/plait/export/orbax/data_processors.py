@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from ...dependencies import require
+from ...ground.dependencies import require
 from ..program.checks import check_type
 from .conversion import resolve_conversion
 from .typing import checked_keys

@@ -16,9 +16,9 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ...context_values import held
-from ...dependencies import require
 from ...errors import ArgumentError, ArgumentTypeError, ExportError
+from ...ground.context_values import held
+from ...ground.dependencies import require
 from ..program.checks import check_equal, check_known, check_type
 
 CONTEXT = "initialize_dtensor() once, then with maybe_enable_dtensor_export_on(mesh): ..."

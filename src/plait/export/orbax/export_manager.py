@@ -8,8 +8,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ...dependencies import require
 from ...errors import ArgumentError, ExportError, PlaitError
+from ...ground.dependencies import require
 from ..formats.whole_write import written_whole
 from ..program.checks import check_different, check_type
 from ..tensorflow.names import check_names

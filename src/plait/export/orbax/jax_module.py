@@ -14,8 +14,8 @@ import jax
 import jax.export
 import numpy as np
 
-from ...dependencies import require
 from ...errors import ArgumentError
+from ...ground.dependencies import require
 from ..program.checks import check_equal, check_some, check_type, leaves_like
 from ..tensorflow.names import variable_names
 from ..tensorflow.readers import Reader, reader_of

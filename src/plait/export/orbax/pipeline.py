@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ...errors import ArgumentError
-from ...words import describe_type
+from ...ground.words import describe_type
 from ..program.checks import check_different, check_known
 from .data_processors import DataProcessor
 from .signatures import TensorSpecWithDefault

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from ...dependencies import require
 from ...errors import ArgumentError
+from ...ground.dependencies import require
 from ..program.checks import check_known, check_type
 from .config import config as settings
 from .data_processors import DataProcessor, TfDataProcessor

@@ -15,8 +15,8 @@ from typing import Any
 
 import jax
 
-from ...dependencies import require
 from ...errors import ArgumentError
+from ...ground.dependencies import require
 from ..program.checks import check_known
 
 

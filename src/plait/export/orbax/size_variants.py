@@ -13,8 +13,8 @@ from typing import Any
 
 import jax
 
-from ...dependencies import require
 from ...errors import ArgumentError
+from ...ground.dependencies import require
 from ..program.sizes import FUNCTIONS, names_in, size_for
 from .conversion import specs_and_sizes
 

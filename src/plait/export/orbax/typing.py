@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...errors import ArgumentError
-from ...words import describe_type
+from ...ground.words import describe_type
 from ..program.checks import check_some
 
 ApplyFn = Callable[[Any, Any], Any]  # (parameters, input), where the input is a pytree

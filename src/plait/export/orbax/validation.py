@@ -9,9 +9,9 @@ from typing import Any
 
 import jax
 
-from ...dependencies import require
 from ...errors import ArgumentTypeError
-from ...words import describe_type
+from ...ground.dependencies import require
+from ...ground.words import describe_type
 from ..program.checks import check_known
 from .serving import ServingConfig
 from .signatures import remove_signature_defaults

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from ...errors import ArgumentError
-from ...words import describe_type
+from ...ground.words import describe_type
 from .validation_report import ValidationSingleJobResult
 
 

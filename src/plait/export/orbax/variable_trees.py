@@ -11,9 +11,9 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from ...dependencies import require
 from ...errors import ArgumentError, ArgumentTypeError
-from ...words import describe_type
+from ...ground.dependencies import require
+from ...ground.words import describe_type
 from ..program.checks import leaves_like
 from ..program.numbers import check_numbers
 from .dtensor_utils import CONTEXT, Mesh, get_current_mesh, jax_array_to_dtensor

@@ -10,8 +10,8 @@ from typing import Any
 
 import jax
 
-from ...dependencies import require
 from ...errors import ExportError
+from ...ground.dependencies import require
 from ..program.checks import check_known
 
 REQUESTS = Path("assets.extra", "tf_serving_warmup_requests")

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from ...core.tools.dtypes import is_number_dtype
 from ...errors import ArgumentError, ArgumentTypeError
-from ...words import describe_type
+from ...ground.dtypes import is_number_dtype
+from ...ground.words import describe_type
 from .checks import check_different
 from .sizes import read_sizes
 

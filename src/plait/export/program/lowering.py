@@ -65,7 +65,7 @@ def _explained(error: Exception) -> ExportError:
     what = str(error).strip().split("\n\n")[0]
     return ExportError(
         "the model cannot be exported with these inputs",
-        at=place_of(error.__traceback__),
+        at=place_of(error),
         found=f"{type(error).__name__}: {what[:600]}",
         expected="shapes and control flow that depend on the shapes of the inputs, not on their values",
         do="fix the sizes that the message names in InputSpec, or use jnp.where, plait.cond and masks",

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..._compat import Tracer
-from ...core.tools.dtypes import is_number_dtype as is_number_dtype
 from ...errors import ExportError, PlaitError
-from ...words import describe_type
+from ...ground.dtypes import is_number_dtype as is_number_dtype
+from ...ground.words import describe_type
 
 
 def instead_of_numbers(value: Any) -> str | None:

@@ -22,11 +22,11 @@ from ...core.objects.filters import to_predicate
 from ...core.objects.pure_dicts import plain_value, with_value
 from ...core.objects.pytree import Pytree
 from ...core.objects.state import FlatState, from_flat_state, to_flat_state
-from ...core.tools.layer_scopes import layer_scopes
 from ...errors import ArgumentError, ArgumentTypeError, ExportError
-from ...paths import Path, describe_path
+from ...ground.paths import Path, describe_path
+from ...ground.words import describe_type, first_few
+from ...observing.layer_scopes import layer_scopes
 from ...typing import FilterLiteral
-from ...words import describe_type, first_few
 from .arguments import arguments
 from .checks import check_different, check_type
 from .input_spec import InputSpec, resolve_input_specs

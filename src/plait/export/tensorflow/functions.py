@@ -16,8 +16,8 @@ import jax
 import jax.export
 import numpy as np
 
-from ...dependencies import require
 from ...errors import ArgumentTypeError
+from ...ground.dependencies import require
 from ..program.lowering import PLATFORMS, lowered
 from ..program.numbers import instead_of_numbers, is_number_dtype
 from .calling import call_exported, without_foreign_calls

@@ -11,9 +11,9 @@ import importlib
 import re
 from typing import Any, NamedTuple
 
-from ...context_values import held
-from ...dependencies import require
 from ...errors import ArgumentError, ExportError
+from ...ground.context_values import held
+from ...ground.dependencies import require
 from .portable import current_version, is_older
 
 

@@ -10,7 +10,7 @@ from ...core.objects.attributes import has_data
 from ...core.objects.nodes import Static
 from ...core.objects.statics import static_key
 from ...errors import ArgumentError
-from ...words import describe_type
+from ...ground.words import describe_type
 from .names import parameter_names
 from .prefixes import is_graph_leaf
 

@@ -25,14 +25,15 @@ import numpy as np
 
 from ...core.graph.axes import drop_axis, has_axis_metadata, put_axis
 from ...core.graph.flatten import path_of
+from ...core.graph.locate import Announcing
 from ...core.objects.foreign_reads import recording
 from ...core.objects.named import Sentinel
 from ...core.objects.nodes import Static
 from ...core.objects.sowing import shared_by_all, sows
 from ...core.objects.variables import Variable
 from ...core.objects.visit import iter_graph_nodes
-from ...core.tools.module_names import is_naming, iteration, modules_named
 from ...errors import ArgumentError, AxisNameMismatchError
+from ...observing.module_names import is_naming, iteration, modules_named
 from .aliasing import Treatment, check_aliasing
 from .captures import containers_watched, named_captures
 from .enter import Entered
@@ -144,7 +145,8 @@ class Body:
             if run is not None:
                 return run(entered)
             f, named = self.f(), {key: reveal(value) for key, value in kwargs.items()}
-            with recording(lambda: forget(self.f(), self)) as found, containers_watched():
+            record = recording(lambda: forget(self.f(), self))
+            with Announcing(entered.roots, inside=True), record as found, containers_watched():
                 out = f(*map(reveal, args), **named)
                 if found and self.captured is not None:
                     self.captured(f, self.name, found)

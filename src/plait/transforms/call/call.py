@@ -29,16 +29,15 @@ from typing import Any, TypeVar
 
 import jax
 
-from ...core.graph.locate import crossings, remember_cause
+from ...core.graph.locate import Announcing, remember_cause
 from ...core.objects.named import Sentinel
 from ...core.objects.statics import HashableMapping
-from ...core.tools.method_observers import is_observing
-from ...core.tools.module_names import is_naming, iterations_counted, scope_of_arguments
 from ...errors import ArgumentTypeError
+from ...observing.method_observers import is_observing
+from ...observing.module_names import is_naming, iterations_counted, scope_of_arguments
 from .aliasing import Treatment, check_aliasing
 from .arguments import positional
 from .body import Body, describe_address
-from .enter import Entered
 from .functions import FUNCTIONS, RuledFunction
 from .gather import Gathered, gather
 from .kept import keep
@@ -166,7 +165,7 @@ class Call:
             others: the calls of other functions that it traces with the same arguments.
         """
         stepwise = stepwise or function
-        with self.in_scope(others):
+        with self.in_scope(others), Announcing(self.gathered.roots, inside=False):
             if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
                 with iterations_counted():
                     return stepwise(*inputs)
@@ -265,18 +264,6 @@ def prefixed_call(
         )
     ins, outs = prefixes_of(name, options, crossing)
     return Call(name, f, args, ins=ins, outs=outs, crossing=crossing, **rules)
-
-
-def _objects_of_frame(variables: Mapping[str, Any]) -> tuple[bool, Sequence[Any]] | None:
-    """For ``locate.py``: the objects of a call from the variables of ``run``, or the private ones from those of a
-    body."""
-    this, entered = variables.get("self"), variables.get("entered")
-    if isinstance(this, Call):
-        return False, this.gathered.roots
-    return (True, entered.roots) if isinstance(entered, Entered) else None
-
-
-crossings.append(_objects_of_frame)
 
 
 class Strong:

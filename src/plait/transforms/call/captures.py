@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import operator
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
@@ -25,7 +26,7 @@ from ...core.objects.trace_guard import raise_foreign_trace
 from ...core.objects.variables import Variable
 from ...core.objects.visit import children_if_any, visit
 from ...errors import CapturedModelWarning
-from ...notices import warn
+from ...ground.notices import warn
 from .prefixes import is_graph_leaf
 
 # Functions that were warned about.
@@ -111,16 +112,27 @@ def containers_watched() -> Iterator[None]:
     Raises:
         TraceContextError: names the path of the container, and both traces.
     """
-    held = [(container, node, container.copy()) for container, node in plain_containers(trace_state.value)]
+    containers = plain_containers(trace_state.value)
+    held = [(container, node, container.copy()) for container, node in containers]
+    before, changed = _identities(containers), []
     try:
         yield
     finally:
-        changed = [each for each in held if not _holds(each[0], each[2])]
+        if _identities(containers) != before:
+            changed = [each for each in held if not _holds(each[0], each[2])]
         for container, _, saved in changed:
             container.clear()
             (container.update if isinstance(container, dict) else container.extend)(saved)
     for container, node, _ in changed[:1]:
         raise_foreign_trace(node._info.trace, container, "change the contents of a")
+
+
+def _identities(containers: Sequence[tuple[Any, Any]]) -> tuple[list[int], list[int], list[int]]:
+    """What containers hold, without a call of a Python function for each: lengths, items and keys, values of dicts."""
+    held = [container for container, _ in containers]
+    values = [container.values() for container in held if type(container) is dict]
+    chained = itertools.chain.from_iterable
+    return [*map(len, held)], [*map(id, chained(held))], [*map(id, chained(values))]
 
 
 def _holds(container: Any, saved: Any) -> bool:

@@ -16,7 +16,7 @@ from ...core.graph.graphdef import GraphDef, LeafDef, NodeRef, VariableDef, iter
 from ...core.graph.walks import CachedWalk, find_walk
 from ...core.objects.cells import dict_of
 from ...core.objects.variables import make_variable
-from ...paths import Path
+from ...ground.paths import Path
 from .names import ParameterNames, argument_name, joined, parameter_names
 from .prefixes import is_graph_leaf
 

@@ -1,9 +1,9 @@
 """Kept functions: what a transform made for a body, so that JAX traces and compiles an equal call once.
 
 JAX keeps the trace of a function by its identity, and bodies have no other equality. So an eager loop, a branch or
-``remat`` gets the same function for the same user's function, structure and options. As in JAX, a plain value that it
-reads from outside is that of the first trace. Objects are better off: a function whose trace read a variable from
-outside is forgotten at once, and traced again by the next call. (rule U27)
+``remat`` gets the same function for the same user's function, structure, options and settings. As in JAX, a plain value
+that it reads from outside is that of the first trace. Objects are better off: a function whose trace read a variable
+from outside is forgotten at once, and traced again by the next call. (rule U27)
 
 Entries are kept until the user's function dies; of each function the latest ``MOST``. They keep alive only structures,
 which reference no object, and functions of arrays that reference the user's function weakly.
@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
+from ..._compat import trace_settings
 from ...errors import StaticValueError
 
 T = TypeVar("T")
@@ -32,7 +33,7 @@ def keep(f: Any, body: Any, key: Hashable, make: Callable[[Any], T]) -> T:
         key: what it depends on, beside the function.
     """
     try:
-        entries = _kept.setdefault(f, {})
+        entries, key = _kept.setdefault(f, {}), (key, trace_settings())
         entry = entries.pop(key, None) or (body, make(body))
         entries[key] = entry
     except (StaticValueError, TypeError):  # a part of the key cannot be hashed

@@ -11,12 +11,12 @@ from ...core.graph.captives import check_no_captives
 from ...core.graph.flatten import Walk, path_of
 from ...core.graph.graphdef import GraphDef
 from ...core.graph.identities import moved_indices
-from ...core.objects.layer_cells import origin_of
 from ...core.objects.nodes import jax_key_to_key
 from ...core.objects.statics import HashableMapping
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError
-from ...paths import format_path
+from ...ground.paths import format_path
+from ...stacks.layer_cells import origin_of
 from .enter import Entered
 from .gather import Structure
 from .prefixes import choose, is_graph_leaf

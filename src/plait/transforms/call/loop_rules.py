@@ -22,8 +22,8 @@ from ...core.graph.graphdef import NodeRef, iter_parts
 from ...core.objects.cells import metadata_key
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError, ArgumentTypeError, LostUpdateWarning
-from ...notices import warn
-from ...words import describe_type, first_few, name_of_class
+from ...ground.notices import warn
+from ...ground.words import describe_type, first_few, name_of_class
 from .leave import Left
 from .names import joined
 from .prefixes import Carry, is_graph_leaf

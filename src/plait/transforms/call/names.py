@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ...core.objects.nodes import jax_key_to_key
-from ...paths import Path, format_path
+from ...ground.paths import Path, format_path
 
 
 class ParameterNames(NamedTuple):

@@ -20,12 +20,12 @@ from ...core.graph.unflatten import Builder, raw_leaves
 from ...core.objects.filters import PathIn, to_predicate
 from ...core.objects.nodes import GRAPH_REGISTRY, Static, get_node_impl, unwrapped
 from ...core.objects.pytree import Pytree
-from ...core.objects.repr import Text
 from ...core.objects.state import State, to_flat_state
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError, FilterError
-from ...paths import Path, describe_path
-from ...words import describe_filter, describe_type, name_of_class, with_article
+from ...ground.paths import Path, describe_path
+from ...ground.repr import Text
+from ...ground.words import describe_filter, describe_type, name_of_class, with_article
 from .names import joined
 
 

@@ -15,7 +15,7 @@ from ..._compat import Tracer
 from ...core.objects.cells import gone, is_gone
 from ...core.objects.nodes import jax_key_to_key
 from ...errors import ArgumentError, ArgumentTypeError, PlaitError, TraceContextError
-from ...words import describe_type, first_few
+from ...ground.words import describe_type, first_few
 from .body import Body, guarded
 from .gather import Gathered, Structure
 from .names import ParameterNames, argument_name, is_name, name_in_code, parameter_names

@@ -28,9 +28,10 @@ import jax
 
 from ..._compat import jax_settings
 from ...core.objects.filters import Predicate
+from ...core.objects.settings import settings_of_thread
 from ...core.objects.variables import Variable
-from ...core.tools.module_names import names_in_program
 from ...errors import ArgumentError
+from ...observing.module_names import names_in_program
 from ..call.call import Call
 from ..call.enter import rebuild
 from ..call.gather import Gathered, Structure
@@ -50,8 +51,12 @@ class TraceSignature:
     structure: Structure
     values: tuple[str, ...]
     plain: tuple[str, ...]
-    settings: dict[str, Any] = dataclasses.field(default_factory=jax_settings, compare=False)
+    settings: dict[str, Any] = dataclasses.field(default_factory=lambda: _settings(), compare=False)
     is_cleared: bool = dataclasses.field(default=False, compare=False)
+
+
+def _settings() -> dict[str, Any]:
+    return {**jax_settings(), **settings_of_thread()}
 
 
 class _TraceListening(threading.local):
@@ -158,8 +163,8 @@ class Compiled:
     """
 
     __slots__ = (
-        "body", "donated", "donation", "f", "first", "history", "is_quick", "jitted", "layout", "options", "returned",
-        "shardings", "traceable",
+        "body", "deciding", "donated", "donation", "f", "first", "history", "is_quick", "jitted", "layout", "options",
+        "returned", "shardings", "traceable",
     )  # fmt: skip
 
     def __init__(
@@ -176,6 +181,7 @@ class Compiled:
         self.f = call.f
         self.body = call.body
         self.first: Outcome | None = None
+        self.deciding = threading.Lock()
         self.is_quick = False
         self.returned: dict[int, int] = {}
         self.layout = layout
@@ -278,8 +284,7 @@ class Compiled:
     ) -> Any:
         """The result for JAX: a flat list, if the first trace only wrote values, and this trace did the same."""
         if arguments is None:
-            if self.first is None:
-                self.first = outcome
+            self.is_first(outcome, None)
             return Other(outcome, outputs)
         assert outcome.output is not None
         plain = [at(outputs, where) for where in outcome.plain]
@@ -299,11 +304,21 @@ class Compiled:
                 moved=outcome.moved,
             )
             output += plain
-        if self.first is None:
-            self.first, self.returned, self.is_quick = flat, arguments, True
-        if self.first == flat:
+        if self.is_first(flat, arguments):
             return [*values, output] if values else output
         return Other(flat, (values, output))
+
+    def is_first(self, outcome: Outcome, returned: dict[int, int] | None) -> bool:
+        """Whether the result of a trace is read by the first outcome, which this one is if there is none.
+
+        Args:
+            returned: the returned arguments; ``None`` if it does more than the fast path can do.
+        """
+        with self.deciding:  # other threads may trace, too
+            if self.first is None:
+                self.returned, self.is_quick = returned or {}, returned is not None
+                self.first = outcome
+        return returned is not None and self.first == outcome
 
     def outcome_of(self, returned: Any) -> tuple[Outcome, Any, Any]:
         """The parts of the result of a call: its outcome, the ports, and a plain output."""

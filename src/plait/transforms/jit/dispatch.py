@@ -6,12 +6,16 @@ walk: it checks that walk against the structure clock, reads the cells, calls th
 results to the cells of the written variables. For a function of a model with two variables and an array ``x``:
 
     def step(model, x):                                 # the entrance
-        try:
-            _plait_run = model._walks[7]                # the number of this function and this layout
-        except _plait_absent:                           # never called with this model
-            return _plait_general((model, x,), {})
-        _plait_out = _plait_run(model, x)
-        return _plait_out if _plait_out is not _plait_again else _plait_general((model, x,), {})
+        if True:                                        # such a part for each layout, with its condition
+            try:
+                _plait_run = model._walks[7]            # the number of this function and this layout
+            except _plait_absent:                       # never called with this model
+                pass
+            else:
+                _plait_out = _plait_run(model, x)
+                if _plait_out is not _plait_again:
+                    return _plait_out
+        return _plait_general((model, x,), {})
 
     def run(a0, a1):
         try:
@@ -35,7 +39,7 @@ results to the cells of the written variables. For a function of a model with tw
 Up to ``UNROLL`` cells, reading and writing are unrolled as above, which takes a quarter of the time of a loop; with
 more cells, a loop is as fast. A run cannot be interrupted between the first cell that it writes and the last.
 
-An entrance belongs to a function, and its ``__code__`` is replaced when the function is called with a different layout.
+An entrance belongs to a function, and its ``__code__`` is replaced when the function is called with a new layout.
 Runs are created by factories, which are compiled once for each form of call, and cached on the walk. A run references
 neither its walk, nor a root, nor the general path: each of these would be a reference cycle that keeps arrays alive
 after their model is dropped.
@@ -46,7 +50,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from keyword import iskeyword
 from types import CodeType, FunctionType
 from typing import Any
@@ -178,29 +182,38 @@ def running_entrance(frame: Any) -> Any:
     return next((each for each in users if type(each) is FunctionType and each.__globals__ is frame.f_globals), None)
 
 
-def entrance_code(parameters: Parameters, layout: Layout, number: int) -> CodeType:
-    """The code of an entrance for calls of one layout; other calls take the general path."""
+def entrance_code(parameters: Parameters, numbers: Mapping[Layout, int]) -> CodeType:
+    """The code of an entrance for calls of some layouts; other calls take the general path.
+
+    Args:
+        numbers: the key of the runs of each layout.
+    """
+    tried = "".join(_try_run(parameters, layout, number) for layout, number in numbers.items())
+    source = f"def entrance({parameters.head()}):\n{tried}    return _plait_general({parameters.given()})\n"
+    return _function("entrance", source, {"_plait_missing": MISSING}).__code__
+
+
+def _try_run(parameters: Parameters, layout: Layout, number: int) -> str:
+    """The part of an entrance for calls of one layout."""
     if parameters.positional is None:
         names = [f"_plait_args[{i}]" for i in range(layout.count)] + [f"_plait_kwargs[{n!r}]" for n in layout.names]
-        others = [f"len(_plait_args) != {layout.count}", f"len(_plait_kwargs) != {len(layout.names)}"]
-        others += [f"{name!r} not in _plait_kwargs" for name in layout.names]
+        fits = [f"len(_plait_args) == {layout.count}", f"len(_plait_kwargs) == {len(layout.names)}"]
+        fits += [f"{name!r} in _plait_kwargs" for name in layout.names]
     else:
         names = [*parameters.positional[: layout.count], *layout.names]
         optional = [name for name in (*parameters.positional, *parameters.keywords) if name in parameters.optional]
-        others = [f"{name} is {'' if name in names else 'not '}_plait_missing" for name in optional]
-    general = f"_plait_general({parameters.given()})"
-    source = f"""\
-def entrance({parameters.head()}):
-    if {" or ".join(others) or "False"}:
-        return {general}
-    try:
-        _plait_run = {names[layout.objects[0]]}._walks[{number}]
-    except _plait_absent:
-        return {general}
-    _plait_out = _plait_run({", ".join(names)})
-    return _plait_out if _plait_out is not _plait_again else {general}
+        fits = [f"{name} is {'not ' if name in names else ''}_plait_missing" for name in optional]
+    return f"""\
+    if {" and ".join(fits) or "True"}:
+        try:
+            _plait_run = {names[layout.objects[0]]}._walks[{number}]
+        except _plait_absent:
+            pass
+        else:
+            _plait_out = _plait_run({", ".join(names)})
+            if _plait_out is not _plait_again:
+                return _plait_out
 """
-    return _function("entrance", source, {"_plait_missing": MISSING}).__code__
 
 
 # The run --------------------------------------------------------------------------------------------------------------
@@ -276,7 +289,8 @@ def _run_factory(
         kinds: for each object after the first, the slot of its permanent stamp.
         count: number of cells.
         written: which cells are written.
-        explained: whether each call looks for buffers that would be donated twice, which the runtime may not reject.
+        explained: whether each call compares the identities of its arrays, since the runtime may not reject one that
+            is donated and passed twice.
         lists: whether there are lists of modules, which are compared in one operation.
         containers: whether there are other plain containers.
         checked: whether each call is compared with a fresh walk.
@@ -315,11 +329,15 @@ def _run_factory(
         setup += [f"written = [cells[i] for i in {written!r}]"]
         write[-2] = f"{'_' if builds else 'out'} = write_all(written, returned)"
 
+    if explained:
+        body_first = [f"held = [{', '.join(reads)}]", f"leaves = leaves_of((held, [{', '.join(plain)}]))"]
+        body_first += ["if len({*map(id, leaves)}) < len(leaves):", f"    explain_failure(compiled, {given})"]
+        reads = ["*held"]
     call = f"returned = call({', '.join([*reads, *passed])})"
     body = ["try:", f"    {call}", "except (ValueError, RuntimeError):"]
     body += [f"    explain_failure(compiled, {given})", "    raise"]
     if explained:
-        body.insert(0, f"explain_failure(compiled, {given})")
+        body = [*body_first, *body]
     if checked:
         body.insert(0, f"check(graphdefs, cells, [{', '.join(objects)}])")
     between, inside = "\n    ", "\n        "
@@ -359,6 +377,7 @@ def make(*, compiled, walk, identities, crossing, check):
         "explain_failure": explain_failure,
         "gather": gather,
         "is_plain": is_plain,
+        "leaves_of": jax.tree.leaves,
         "top_level": top_level_trace,
         "trace_state": trace_state,
         "write_all": write_all,

@@ -26,14 +26,15 @@ import inspect
 import itertools
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
 from ...core.graph.walks import CachedWalk, drop_runs
 from ...core.objects.filters import to_predicate
-from ...core.tools.module_names import is_naming, scope_of_arguments
 from ...errors import ArgumentError, DispatchError
+from ...observing.module_names import is_naming, scope_of_arguments
 from ...typing import FilterLiteral
 from ..call.arguments import positional as positional_arguments, static_argument, with_statics
 from ..call.call import Call
@@ -53,6 +54,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 CHECK_DISPATCH = os.environ.get("PLAIT_CHECK_DISPATCH", "0") not in ("", "0")
+
+MOST_LAYOUTS = 8
 
 # Keys of runs, counted from a number that differs between processes: a jitted function that cloudpickle sends to
 # another process keeps the number of its entrance, which must not be in use there.
@@ -160,7 +163,7 @@ def jit(  # pyright: ignore[reportInconsistentOverload] - the overloads keep the
     statics = _argument_positions(fun, static_argnums, static_argnames)
     programs = None
     if cache is not None:
-        from .stored import Programs  # imported only if needed
+        from ...warm.programs import Programs  # imported only if needed
 
         programs = Programs(cache, cache_limit)
     return JittedFunction(fun, statics, options, donation, shardings, crossing, programs).entrance()
@@ -210,7 +213,7 @@ class JittedFunction:
         programs: where programs are stored (``stored.py``); ``None`` for a function that does not store them.
         compiled: the compiled functions, by the structure of the objects and how they are passed.
         history: the signatures of all traces.
-        tokens, codes: for each layout of a call, the key of its runs, and the code of the entrance.
+        tokens: for each layout of a call, the key of its runs.
     """
 
     def __init__(
@@ -230,7 +233,7 @@ class JittedFunction:
         self.compiled: dict[Any, Compiled] = {}
         self.history: list[TraceSignature] = []
         self.tokens: dict[Layout, _Token] = {}
-        self.codes: dict[Layout, Any] = {}
+        self.changing = threading.Lock()
         self.itself: Callable[[], Any] | None = None
 
     def entrance(self) -> Any:
@@ -346,7 +349,7 @@ class JittedFunction:
             return  # an object that cannot store it, or does not record its changes
         if any(getattr(cell, "stored", cell) is not cell for cell in walk.cells):
             return  # a view of a stack, which may refuse a value
-        token = self.tokens.get(layout) or self.tokens.setdefault(layout, _Token())
+        token = self.token_of(layout)
         number = token.number
         run = walk.runs.get(number)
         if run is None:
@@ -355,10 +358,21 @@ class JittedFunction:
             run.guard = weakref.ref(token, _drop_from(weakref.ref(first), number))
             walk.runs[number] = run
         kept[number] = run
-        code = self.codes.get(layout) or self.codes.setdefault(layout, entrance_code(self.parameters, layout, number))
-        jitted = self.itself and self.itself()
-        if jitted is not None and jitted.__code__ is not code:
-            jitted.__code__ = code
+
+    def token_of(self, layout: Layout) -> _Token:
+        """The key of the runs for a layout. The entrance looks for those of the latest ``MOST_LAYOUTS``."""
+        token = self.tokens.get(layout)
+        if token is not None:
+            return token
+        with self.changing:
+            token = self.tokens.setdefault(layout, _Token())
+            if len(self.tokens) > MOST_LAYOUTS:
+                del self.tokens[next(iter(self.tokens))]
+            jitted = self.itself and self.itself()
+            if jitted is not None:
+                numbers = {known: each.number for known, each in self.tokens.items()}
+                jitted.__code__ = entrance_code(self.parameters, numbers)
+        return token
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.general(args, kwargs)
@@ -423,12 +437,12 @@ class JittedFunction:
         """Forget what was compiled."""
         for compiled in self.compiled.values():
             compiled.clear()
-        jitted = self.itself and self.itself()
-        if jitted is not None:
-            jitted.__code__ = self.first_code
         self.compiled.clear()
-        self.tokens.clear()  # this drops the runs of all models
-        self.codes.clear()
+        with self.changing:
+            jitted = self.itself and self.itself()
+            if jitted is not None:
+                jitted.__code__ = self.first_code
+            self.tokens.clear()  # this drops the runs of all models
         self.history[:] = [dataclasses.replace(each, is_cleared=True) for each in self.history]  # to explain a retrace
 
 

@@ -13,7 +13,7 @@ import jax
 
 from ..._compat import is_mutable_array
 from ...core.graph.axes import sharding_hooks
-from ...paths import describe_path
+from ...ground.paths import describe_path
 from ..call.arguments import with_statics
 from ..call.call import Call
 from ..call.enter import Entered

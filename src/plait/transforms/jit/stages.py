@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from ...errors import ArgumentError, ArgumentTypeError
-from ...words import first_few
+from ...ground.words import first_few
 from ..call.gather import Gathered, Structure, gather
 from ..call.refused import explain
 from .compiled import Compiled

@@ -1,0 +1,277 @@
+"""Names of modules in compiled programs: ``jit(step)/blocks/0/attention/query/dot_general``.
+
+While ``jit`` traces, the methods of the modules among its arguments, and of those that the function captures, run in
+JAX's named scopes. The name of a scope is the path relative to the calling module: ``attention/query``, or ``../norm``
+for a module that is not part of the caller. JAX joins the names of nested transforms, so a block that is traced once
+and called in many places has a different name in each. The names are metadata of the compiled program: they cost
+nothing per step and are not part of any cache key.
+
+Each function that a transform traces has a frame: its private modules, with their paths in the function's arguments.
+The transform itself runs, outside, in the scope of the module that was passed to it. If several were passed, paths
+inside start with the names of the arguments, and the transform runs in a scope that says where each is:
+``{b=../a,a=b}``, with ``|`` for ``/``, and ``?`` for a module that the caller's arguments do not contain.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import jax
+
+from ..core.objects.module import Module
+from ..core.objects.nodes import Kind
+from ..core.objects.settings import Restoring
+from ..core.objects.visit import Place, children_if_any, visit
+from ..ground.paths import Path, format_path
+from ..ground.words import with_article
+from .labelled_calls import labelled, wants_labels
+from .method_observers import MethodCall, observed_methods
+from .unrolled_loops import Holder, advise_stacks
+
+R = TypeVar("R")
+
+
+Given = Mapping[str | None, Path | None]
+"""Where the arguments of a function come from, by name; the only one has no name."""
+
+
+class _Frame:
+    """The modules of one traced function.
+
+    Attributes:
+        base: the path of its root in the whole program.
+        paths: the paths of its modules, by id; the modules live as long as the frame.
+        current: the path of the module whose method is running.
+        inputs: the first input of each list item that was called, by id of the item.
+        given: the paths of its arguments in the whole program.
+    """
+
+    __slots__ = ("base", "current", "given", "inputs", "paths")
+
+    def __init__(self, base: Path, paths: dict[int, Path], given: Given | None = None, current: Path = ()) -> None:
+        self.base, self.paths, self.current = base, paths, current
+        self.given: Given = {None: base} if given is None else given
+        self.inputs: dict[int, Any] = {}
+
+    def in_program(self, path: Path) -> Path | None:
+        """The path in the whole program; ``None`` for a module that the program's arguments do not contain."""
+        if None in self.given:
+            start, rest = self.given[None], path
+        else:
+            start, rest = (self.given.get(name_of_key(path[0])) if path else self.base), path[1:]
+        return None if start is None else (*start, *rest)
+
+    def note(self, module: Any, path: Path, given: Iterable[Any]) -> None:
+        """Record the input of a list item."""
+        if path and (type(path[-1]) is int or str(path[-1]).endswith("]")):
+            self.inputs.setdefault(id(module), next(iter(given), None))
+
+
+class _Naming(threading.local):
+    frame: _Frame | None = None
+    given: Given | None = None  # between the call of a transform and the function that it traces
+    counts: dict[int, int] | None = None  # iteration counts, while a loop runs step by step
+
+
+_naming = _Naming()
+
+
+def is_naming() -> bool:
+    """Whether this thread is tracing a program with named modules."""
+    return _naming.frame is not None
+
+
+def names_in_program() -> Restoring:
+    """Inside the block a program is traced, and modules passed to transforms get names."""
+    outer = _naming.frame  # a program inside another captures its modules
+    frame = _Frame((), {}) if outer is None else _Frame(outer.base, outer.paths, outer.given, outer.current)
+    return Restoring(_naming, frame=frame)
+
+
+@contextlib.contextmanager
+def modules_named(
+    roots: Sequence[Any], labels: Callable[[], Sequence[str]], captured: Callable[[], Mapping[str, Any]] = dict
+) -> Iterator[None]:
+    """Methods of the modules in ``roots``, the arguments of a traced function, run in scopes with their paths.
+
+    Args:
+        roots: the arguments that are objects.
+        labels: the argument names.
+        captured: returns the objects that the function captures, by name. It is called only if no module is known yet,
+            so not inside a program that already has their names.
+    """
+    before, given = _naming.frame, _naming.given
+    holders = _holders(roots, labels, dict if before is None or before.paths else captured)
+    if before is None or not holders or (before.paths and given is None):
+        yield  # without the scope of a transform, a path inside would mean something else outside
+        return
+    base = before.in_program(before.current) or before.base
+    paths = {id(place.value): holder.path(place) for holder in holders for place in holder.places}
+    modules = [place.value for holder in holders for place in holder.places]
+    frame = _Frame(base, paths, given)
+    with Restoring(_naming, frame=frame, given=None), observed_methods(modules, _in_scope, records=False):
+        yield
+    advise_stacks(holders, frame.inputs, base)
+
+
+def module_places(
+    roots: Sequence[Any], labels: Callable[[], Sequence[str]], captured: Callable[[], Mapping[str, Any]] = dict
+) -> list[tuple[Path, Module]]:
+    """The modules in some objects, once each, with the paths for their names.
+
+    If only one object contains modules, paths start inside it; if several do, paths in the objects that a function
+    captures, and in several arguments, start with the name of the object.
+
+    Args:
+        roots, labels, captured: as in ``modules_named``.
+    """
+    holders = _holders(roots, labels, captured)
+    return [(holder.path(place), place.value) for holder in holders for place in holder.places]
+
+
+def _holders(
+    roots: Sequence[Any], labels: Callable[[], Sequence[str]], captured: Callable[[], Mapping[str, Any]]
+) -> list[Holder]:
+    """The objects that contain modules, with the paths of these modules."""
+    met: set[int] = set()
+    given, others = _holding(roots, met), captured()
+    found = _holding(others.values(), met)
+    names: Sequence[str | None] = labels() if len(given) > 1 else [None] * len(roots)
+    other_names = [*others] if given or len(found) > 1 else [None] * len(others)
+    return [Holder(names[i], places) for i, places in given] + [Holder(other_names[i], places) for i, places in found]
+
+
+def _holding(roots: Iterable[Any], met: set[int]) -> list[tuple[int, list[Place]]]:
+    """The objects that contain modules: their numbers, and the places of modules that no object before contains."""
+    found = [list(_modules_in(root, met)) for root in roots]
+    return [(number, places) for number, places in enumerate(found) if places]
+
+
+def _modules_in(root: Any, met: set[int]) -> Iterator[Place]:
+    for place in visit(root, children=children_if_any):
+        if place.kind is Kind.GRAPH:
+            if id(place.value) in met:
+                place.enter = False
+            elif isinstance(place.value, Module):
+                yield place
+            met.add(id(place.value))
+
+
+def iterations_counted() -> Restoring:
+    """Inside the block a loop runs step by step, and ``iteration`` counts its iterations."""
+    return Restoring(_naming, counts={})
+
+
+def iteration(loop: str, f: Any, call: Callable[[], R]) -> R:
+    """Run one iteration of a loop of ``f``, with its number as a label if labels are used."""
+    counts = _naming.counts
+    if counts is None or not wants_labels():
+        return call()
+    number = counts[id(f)] = counts.get(id(f), -1) + 1  # the condition has a different count than the body
+    return labelled(f"{ITERATION} {number} of {loop}", call)
+
+
+ITERATION = "iteration"
+
+
+@contextlib.contextmanager
+def scope_of_arguments(
+    roots: Sequence[Any], plain: Sequence[Any], labels: Sequence[Callable[[], Sequence[str]]]
+) -> Iterator[None]:
+    """If one module is passed to a transform, with other leaves, the transform runs in the scope of that module; if
+    several are, in a scope that says where each comes from.
+
+    Args:
+        labels: the argument names of each function that the transform traces.
+    """
+    frame = _naming.frame
+    if frame is None or not frame.paths:
+        yield
+        return
+    holders = _holding(roots, set())
+    paths = [_path_of_root(frame, places[0]) for _, places in holders]
+    if len(holders) == 1 and paths[0] is not None:
+        frame.note(holders[0][1][0].value, paths[0], plain)
+        known, moved = {None: paths[0]}, _moved(frame, paths[0])
+    else:
+        known = _by_name([number for number, _ in holders], paths, labels)
+        scope = _scope_of(known, frame.current)
+        moved = jax.named_scope(scope) if scope else contextlib.nullcontext()
+    given = {name: None if path is None else frame.in_program(path) for name, path in known.items()}
+    with Restoring(_naming, given=given), moved:
+        yield
+
+
+def _path_of_root(frame: _Frame, place: Place) -> Path | None:
+    """The path of an argument in the frame, from the place of its first module; ``None`` for one from elsewhere."""
+    path, inside = frame.paths.get(id(place.value)), place.path
+    if path is None or path[len(path) - len(inside) :] != inside:
+        return None
+    return path[: len(path) - len(inside)]
+
+
+def _by_name(
+    numbers: Sequence[int], paths: Sequence[Path | None], labels: Sequence[Callable[[], Sequence[str]]]
+) -> dict[str | None, Path | None]:
+    """The path of each argument by its name; ``None`` if functions give one name to different arguments."""
+    if len(numbers) < 2:
+        return dict.fromkeys([None] * len(numbers))
+    found: dict[str | None, Path | None] = {}
+    for names in [label() for label in labels]:
+        for number, path in zip(numbers, paths, strict=True):
+            name = name_of_key(names[number])
+            found[name] = path if found.get(name, path) == path else None
+    return found
+
+
+def _scope_of(known: Given, here: Path) -> str:
+    """The scope that says where arguments come from; empty if they have the names of the caller's own attributes."""
+    if all(path and path[:-1] == here and name_of_key(path[-1]) == name for name, path in known.items()):
+        return ""
+    places = {
+        name or "": "?" if path is None else scope_between(here, path).replace("/", "|") for name, path in known.items()
+    }
+    return "{" + ",".join(f"{name}={place}" for name, place in places.items()) + "}"
+
+
+@contextlib.contextmanager
+def _moved(frame: _Frame, path: Path) -> Iterator[None]:
+    here = frame.current
+    scope = contextlib.nullcontext() if path == here else jax.named_scope(scope_between(here, path))
+    with Restoring(frame, current=path), scope:
+        yield
+
+
+def _in_scope(module: Any, name: str, call: MethodCall) -> Any:
+    frame = _naming.frame
+    path = None if frame is None else frame.paths.get(id(module))
+    if frame is None or path is None or (path == frame.current and path):
+        return call()
+    frame.note(module, path, call.args or call.kwargs.values())
+    with _moved(frame, path):
+        if wants_labels():
+            place, kind = format_path(frame.in_program(path) or path), with_article(type(module).__name__)
+            return labelled(f"{place} ({kind}), in {name}" if place else f"{kind}, in {name}", call)
+        return call()
+
+
+def path_in_program(module: Any) -> Path | None:
+    """The path of a module in the program that is being traced; ``None`` if it is not part of the arguments."""
+    frame = _naming.frame
+    path = None if frame is None else frame.paths.get(id(module))
+    return None if frame is None or path is None else frame.in_program(path)
+
+
+def scope_between(here: Path, there: Path) -> str:
+    """The relative path from one path to another: ``attention/query``, ``../norm``."""
+    shared = next((i for i, (a, b) in enumerate(zip(here, there, strict=False)) if a != b), min(len(here), len(there)))
+    return "/".join([*[".."] * (len(here) - shared), *map(name_of_key, there[shared:])])
+
+
+def name_of_key(key: Any) -> str:
+    """A key of a path as one part of a name."""
+    return re.sub(r"[^\w.\-\[\]]", "_", str(key))

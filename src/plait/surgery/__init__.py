@@ -1,0 +1,1 @@
+"""Changing existing models, and writing down how they are made."""

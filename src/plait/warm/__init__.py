@@ -1,0 +1,1 @@
+"""Programs that outlive their process, so that the next one starts warm."""

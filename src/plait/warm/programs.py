@@ -1,0 +1,437 @@
+"""Compiled functions whose programs outlive the process: ``jit(f, cache=folder)``.
+
+The key of a program consists of the function, the structure of the arguments, shape, dtype and sharding of each array,
+the options of ``jit``, versions, devices and settings (``stored/environment.py``). One key may have several programs,
+each with the globals that its trace read, which are compared one by one (``stored/reads.py``). If the globals of a
+program have not changed, its executable is loaded, together with the outcome of the call (``stored/forms.py``), without
+tracing or compiling. Otherwise the function is traced with a recording, compiled, and stored.
+
+The fast path is the same as without a folder: JAX's own dispatch, which calls this code only for arguments that differ
+from those of all earlier calls. (rules W1 to W9)
+
+``Stored.missed`` adds entries to the cache in memory; they are removed by ``clear_cache()`` or when the jitted function
+dies.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from .._compat import (
+    ArrayImpl,
+    KeyArray,
+    aval_of,
+    binary_of,
+    compiled_by_xla,
+    described_executable,
+    deserialized,
+    dispatcher,
+    executable_of,
+    run_executable,
+    top_level_trace,
+    trace_state,
+    traced_afresh,
+    treedef_from,
+    why_not_serializable,
+)
+from ..errors import ProgramCacheError, ProgramCacheWarning
+from ..ground.notices import warn
+from ..ground.words import first_few
+from ..observing.method_observers import is_observing
+from ..transforms.call.call import Call
+from ..transforms.call.outcome import Outcome
+from ..transforms.jit.compiled import Compiled, Other
+from ..transforms.jit.stablehlo import compiled_export, exported
+from .codes import digest
+from .descriptions import Describer, Unrecordable
+from .environment import environment
+from .folder import DEFAULT_LIMIT, Folder
+from .forms import Forms, NoForm
+from .packages import package_token, setting_of
+from .reads import Recording, stands
+from .sources import sources_of, sources_token
+
+_MALFORMED = (LookupError, TypeError, ValueError, AttributeError)  # raised when reading a file that plait did not write
+_ARRAYS = frozenset({ArrayImpl, KeyArray, np.ndarray, bool, int, float, complex, jax.ShapeDtypeStruct})
+
+
+class Programs:
+    """Where one jitted function stores its programs.
+
+    Attributes:
+        folder: the folder.
+        counts: how many programs were loaded, stored, and not stored.
+        reasons: the reasons that were reported for programs not stored.
+        is_fallback_said: whether the warning that executables cannot be stored here was given.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], limit: int | None) -> None:
+        self.folder = Folder(path, DEFAULT_LIMIT if limit is None else limit)
+        self.counts = {"loaded": 0, "stored": 0, "not stored": 0}
+        self.reasons: list[str] = []
+        self.is_fallback_said = False
+
+    def __reduce__(self) -> Any:
+        return Programs, (str(self.folder.path), self.folder.limit)
+
+    def say_fallback(self, error: Exception) -> None:
+        """Warn, once, that processes must compile the programs that they load.
+
+        Warns:
+            ProgramCacheWarning: states the reason, and how to avoid it.
+        """
+        if not self.is_fallback_said:
+            self.is_fallback_said = True
+            warn(
+                ProgramCacheWarning,
+                "executables of this device cannot be stored, so programs are stored as StableHLO",
+                at=str(self.folder.path),
+                found=str(error).partition("\n")[0],
+                expected="a device whose executables JAX can serialize",
+                do="use JAX's compilation cache: set JAX_COMPILATION_CACHE_DIR. Later processes do not trace; they "
+                "compile, or load from that cache",
+            )
+
+    def compiled(self, *given: Any) -> Stored:
+        """The compiled function for one structure of the arguments; the arguments are those of ``Compiled``."""
+        return Stored(self, *given)
+
+    def refuse(self, f: Any, reasons: Sequence[str]) -> None:
+        """Warn, once, why a program cannot be stored.
+
+        Warns:
+            ProgramCacheWarning: names what cannot be recorded.
+        """
+        self.counts["not stored"] += 1
+        new = [reason for reason in dict.fromkeys(reasons) if reason not in self.reasons]
+        if new:
+            self.reasons += new
+            warn(
+                ProgramCacheWarning,
+                f"the program of {getattr(f, '__name__', f)!r} cannot be stored, so each process compiles it again",
+                at=str(self.folder.path),
+                found=first_few(new, 4),
+                expected="functions and values that another process can compare with its own",
+                do="pass what changes as an argument; numbers, strings, arrays, functions and plain objects are fine",
+            )
+
+
+class Program(NamedTuple):
+    """A program that this process has loaded or compiled."""
+
+    executable: Any
+    out_tree: Any
+
+
+class Found(NamedTuple):
+    """A program found in the folder: the file, its header, the program, and the describer used for it."""
+
+    file: Path
+    header: dict[str, Any]
+    binary: bytes
+
+
+class Request:
+    """A request for the program of a call: its arguments, and their description.
+
+    Attributes:
+        leaves, tree: the arguments, flat.
+        memory_key: identifies the call in this process.
+        key: identifies the program in the folder; ``None`` if a part of it could not be described.
+        reason: the part that could not be described.
+    """
+
+    def __init__(self, stored: Stored, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        self.stored, self.args, self.kwargs = stored, args, kwargs
+        self.leaves, self.tree = jax.tree_util.tree_flatten((tuple(args), kwargs))
+        self.describer = Describer()
+        self.recording = Recording(self.describer)
+        self.key: str | None = None
+        self.reason = ""
+        self.inputs = [_signature(leaf, self.describer) for leaf in self.leaves]
+        try:
+            parts = {
+                **environment(stored.options.get("backend"), self.describer),
+                "arguments": digest("arguments", self.inputs),
+                "tree": self.describer.treedef(self.tree, "the arguments"),
+                **stored.description(self.describer),
+            }
+            text = digest("program", (f"{name}={value}" for name, value in sorted(parts.items())))
+            self.key = text.partition(":")[2]
+        except Unrecordable as error:
+            self.reason = str(error)
+        except Exception as error:  # a user's class may raise anything when it is inspected
+            self.reason = f"an argument or the function, whose description raised {type(error).__name__}: {error}"
+        self.memory_key = (self.key or self.reason, *self.inputs, self.tree)
+
+    @functools.cached_property
+    def found(self) -> Found | None:
+        """The stored program, if nothing that it depends on has changed."""
+        donated = self.stored.donated
+        for file, header, binary in self.stored.programs.folder.read(self.key) if self.key is not None else ():
+            if donated in (None, header.get("donated")) and _stands(header):
+                return Found(file, header, binary)
+        return None
+
+    def is_for(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+        """Whether it is a request for a call with the very same arguments."""
+        leaves, tree = jax.tree_util.tree_flatten((tuple(args), kwargs))
+        return tree == self.tree and [*map(id, leaves)] == [*map(id, self.leaves)]
+
+
+def _signature(leaf: Any, describer: Describer) -> str:
+    """Shape, dtype, weak type and sharding of an argument."""
+    aval = aval_of(leaf)
+    sharding = getattr(leaf, "sharding", None)
+    if sharding is None or not getattr(leaf, "committed", True):
+        where = "anywhere"
+    else:
+        where = describer.sharding(sharding, "an argument")
+        if isinstance(leaf, ArrayImpl) and not leaf.is_deleted():
+            where += str(leaf.format.layout)
+    return f"{aval.str_short(short_dtypes=False)}{' weak' if aval.weak_type else ''} {where}"
+
+
+class Stored(Compiled):
+    """A compiled function whose programs are stored.
+
+    Attributes:
+        programs: where.
+        known: the programs that this process has loaded or compiled.
+    """
+
+    __slots__ = ("_pending", "known", "programs")
+
+    def __init__(self, programs: Programs, *given: Any) -> None:
+        self.programs = programs
+        self.known: dict[Any, Program] = {}
+        self._pending: Request | None = None  # for a call that follows, made to find out what it donates
+        super().__init__(*given)
+
+        def whole(*args: Any, **kwargs: Any) -> Any:
+            return self.traceable(*args, **kwargs)
+
+        whole.__name__ = getattr(self.f, "__name__", type(self.f).__name__)
+        self.jitted = dispatcher(whole, self.missed)  # JAX's dispatch, which calls ``missed``
+
+    def find_donated(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int]:
+        """The positions of the values that are donated, from the folder, or from a trace."""
+        positional, named = self.arguments(call.gathered, args, kwargs)
+        if not self._is_usual(jax.tree_util.tree_leaves((positional, named))):
+            return super().find_donated(call, args, kwargs)
+        self._pending = request = Request(self, positional, named)
+        if request.found is not None:
+            return request.found.header["donated"]
+        with request.recording, traced_afresh():
+            return super().find_donated(call, args, kwargs)
+
+    def clear(self) -> None:
+        super().clear()
+        self.jitted._clear_cache()
+        self.known.clear()
+
+    def description(self, describer: Describer) -> dict[str, str]:
+        """The function, its options, and the structure of its arguments.
+
+        Raises:
+            Unrecordable: one of them cannot be compared with another process.
+        """
+        donation = self.donation and (self.donation.numbers, self.donation.names, self.donation.predicate)
+        body, outs = self.body, self.body.outs
+        shardings = None
+        if self.shardings is not None:
+            inputs = body.ports, body.value_ports, body.plain_ports, body.prefixes, self.shardings.given
+            shardings = *inputs, outs.leaves, outs.treedef
+        structure = [describer.treedef(self.body.structure.treedef, "the arguments")]
+        labels = iter(self.body.structure.labels(self.f)[0])
+        structure += [describer.graphdef(g, next(labels)) for g in self.body.structure.roots]
+        name = f"the function {getattr(self.f, '__qualname__', self.f)!r}"
+        return {
+            "places": digest("places", map(jax.tree_util.keystr, self.body.structure.places())),
+            "function": describer.token(self.f, name),
+            "options": describer.token(self.options, "the options of jit"),
+            "donation": describer.token(donation, "donate"),
+            "shardings": describer.token(shardings, "in_shardings and out_shardings"),
+            "layout": repr(self.layout),
+            "updates": repr(body.structural),
+            "structure": digest("structure", structure),
+        }
+
+    # A call -----------------------------------------------------------------------------------------------------------
+
+    def missed(self, *args: Any, **kwargs: Any) -> Any:
+        """A call that JAX's dispatch has no program for."""
+        if not self._is_usual(jax.tree_util.tree_leaves((args, kwargs))):
+            return self.traceable(*args, **kwargs), None, False
+        request, program = self.program(args, kwargs)
+        returned, fast = run_executable(program.executable, request.leaves, program.out_tree)
+        return returned, fast, False
+
+    def _is_usual(self, leaves: Sequence[Any]) -> bool:
+        """Whether a call runs its program unmodified: not inside another trace, and without observers."""
+        config: Any = jax.config
+        return (
+            all(type(leaf) in _ARRAYS or isinstance(leaf, np.generic) for leaf in leaves)
+            and trace_state.value is top_level_trace
+            and not is_observing()
+            and not (config.jax_debug_nans or config.jax_debug_infs or config.jax_disable_jit)
+        )
+
+    def program(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Request, Program]:
+        """The program for a call: known, loaded, or compiled and stored."""
+        request, self._pending = self._pending, None
+        if request is None or not request.is_for(args, kwargs):
+            request = Request(self, args, kwargs)
+        program = self.known.get(request.memory_key)
+        if program is None:
+            program = (request.found and self.load(request.found, request)) or self.compile(request)
+            self.known[request.memory_key] = program
+        return request, program
+
+    # Loading ----------------------------------------------------------------------------------------------------------
+
+    def load(self, found: Found, request: Request) -> Program | None:
+        """The program of a file; ``None`` if it does not match an earlier trace of this process."""
+        header = found.header
+        backend = self.options.get("backend")
+        forms = Forms([self.body.structure], backend)
+        try:
+            outcome = forms.read(header["outcome"])
+            ports = forms.read(header["ports"])
+            executable = dataclasses.replace(forms.read(header["executable"]), binary=found.binary)
+            if header["donated leaves"] is not None:
+                loaded = compiled_export(executable, request.leaves, header["donated leaves"])
+            else:
+                loaded = deserialized(executable, [aval_of(leaf) for leaf in request.leaves], backend)
+        except (NoForm, RuntimeError, *_MALFORMED) as error:
+            warn(
+                ProgramCacheWarning,
+                "a stored program could not be loaded, and is compiled again",
+                at=str(found.file),
+                found=f"{type(error).__name__}: {error}",
+                expected="a program for these devices, whose names are imported here",
+                do="remove the file if this happens again",
+            )
+            return None
+        if os.environ.get("PLAIT_CHECK_CACHE", "0") not in ("", "0"):
+            self.check(found, request)
+        self.programs.folder.used(found.file)
+        self.programs.counts["loaded"] += 1
+        return Program(loaded, self._tree(outcome, ports))
+
+    def _tree(self, outcome: Outcome, ports: Any) -> Any:
+        """The structure of the program's output, as a trace in this process would set it."""
+        arguments = {} if outcome.output is None else outcome.returned_arguments(self.body.structure)
+        if not self.is_first(outcome, arguments):
+            return treedef_from((Other, (outcome,)), [ports])
+        values, output = ports.children()
+        return treedef_from((list, None), [*values.children(), output]) if outcome.written else output
+
+    def check(self, found: Found, request: Request) -> None:
+        """Trace again, and compare (``PLAIT_CHECK_CACHE=1``).
+
+        Raises:
+            ProgramCacheError: the stored program is different.
+        """
+        with traced_afresh():
+            lowered = self.traceable.trace(*request.args, **request.kwargs).lower()
+        if _sum(lowered) != found.header["stablehlo"]:
+            raise ProgramCacheError(
+                f"the stored program of {found.header['function']!r} differs from the traced one",
+                at=str(found.file),
+                found="a different StableHLO program",
+                expected="the same program; plait recorded too little of what the program depends on",
+                do="remove the file, and report this with the function; until then, omit cache=",
+            )
+
+    # Compiling --------------------------------------------------------------------------------------------------------
+
+    def compile(self, request: Request) -> Program:
+        """Trace with a recording, compile, and store."""
+        with request.recording, traced_afresh():
+            traced = self.traceable.trace(*request.args, **request.kwargs)
+            request.recording.lowers = True
+            lowered = traced.lower()
+        with compiled_by_xla():
+            stage = lowered.compile()
+        reasons = self._reasons(request, stage)
+        if not reasons:
+            try:
+                self._store(request, stage, lowered)
+            except (NoForm, Unrecordable, RuntimeError, NotImplementedError, OSError) as error:
+                if isinstance(error, ProgramCacheError):
+                    raise
+                reasons = [str(error)]
+        if reasons:
+            self.programs.refuse(self.f, reasons)
+        return Program(executable_of(stage), stage.out_tree)
+
+    def _reasons(self, request: Request, stage: Any) -> list[str]:
+        """Why a program cannot be stored."""
+        if request.key is None:
+            return [request.reason]
+        request.recording.finish()
+        reason = why_not_serializable(stage)
+        return request.recording.reasons + ([] if reason is None else [reason])
+
+    def _store(self, request: Request, stage: Any, lowered: Any) -> None:
+        donated_leaves: list[int] | None = None
+        try:
+            binary = binary_of(stage)
+        except (RuntimeError, NotImplementedError, ValueError) as error:  # the client cannot serialize programs
+            binary, donated_leaves = exported(self.traceable, stage, request.leaves, request.tree)
+            self.programs.say_fallback(error)
+        out = stage.out_tree
+        outcome, ports, _ = self.outcome_of(jax.tree_util.tree_unflatten(out, range(out.num_leaves)))
+        forms = Forms([self.body.structure])
+        recording = request.recording
+        files = sources_of({*recording.packages, *recording.describer.packages})
+        recorded = {
+            "reads": sorted([*read, token] for read, token in recording.reads.items()),
+            "packages": {module: package_token(module) for module in sorted(recording.packages)},
+            "settings": sorted([*names, token] for names, token in recording.settings.items()),
+            "sources": [[top, names, sources_token(top, names)] for top, names in files.items()],
+        }
+        header = {
+            "key": request.key,
+            "variant": hashlib.sha256(json.dumps(recorded).encode()).hexdigest()[:16],
+            "function": f"{getattr(self.f, '__module__', '')}:{getattr(self.f, '__qualname__', self.f)}",
+            "stablehlo": _sum(lowered),
+            **recorded,
+            "donated": self.donated,
+            "outcome": forms.write(outcome),
+            "ports": forms.write(jax.tree_util.tree_structure(ports)),
+            "executable": forms.write(described_executable(stage)),
+            "donated leaves": donated_leaves,
+        }
+        self.programs.folder.write(header, binary)
+        self.programs.counts["stored"] += 1
+
+
+def _stands(header: dict[str, Any]) -> bool:
+    """Whether nothing that a stored program depends on has changed."""
+    describer = Describer()
+    try:
+        return (
+            all(stands((module, name), token, describer) for module, name, token in header["reads"])
+            and all(package_token(module) == token for module, token in header["packages"].items())
+            and all(setting_of((*names,), describer)[1] == token for *names, token in header["settings"])
+            and all(sources_token(top, files) == token for top, files, token in header["sources"])
+        )
+    except (Unrecordable, ImportError, *_MALFORMED):
+        return False
+
+
+def _sum(lowered: Any) -> str:
+    """The checksum of a StableHLO program."""
+    return hashlib.sha256(lowered.as_text().encode()).hexdigest()
