@@ -2,8 +2,12 @@
 
 import collections
 import contextlib
+import copy
+import enum
 import functools
 import importlib
+import operator
+import pickle
 import re
 import sys
 import types
@@ -11,6 +15,7 @@ import weakref
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import AxisType
 
@@ -283,17 +288,197 @@ def test_a_captured_model_that_becomes_a_constant_is_warned_of(name):
 FRESH = [each for each in TRANSFORMS if each.name not in COMPILED | ABSTRACT]
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("transform", FRESH, ids=lambda transform: transform.name)
+class Meta(type):
+    @property
+    def held(cls):
+        return HELD
+
+
+class Registered(metaclass=Meta):
+    pass
+
+
+class Choice(enum.Enum):
+    MODEL = HELD
+
+
+@functools.singledispatch
+def weight_of(model):
+    raise NotImplementedError
+
+
+weight_of.register(plait.Dict, lambda model: model.w[...])
+STATE, HELD_STACK = plait.state(HELD), plait.Stack([Node(w=plait.Param(jnp.float32(1)))])
+
+
+def raised():
+    try:
+        raise LookupError(HELD)
+    except LookupError as error:
+        return error.args[0]
+
+
+def of_the_caller(name):
+    return sys._getframe(1).f_locals[name]
+
+
+def awaited():
+    async def get():
+        return HELD
+
+    try:
+        get().send(None)
+    except StopIteration as done:
+        return done.value
+
+
+def answering():
+    name = yield
+    yield {"held": HELD}[name]
+
+
+def answered():
+    generator = answering()
+    next(generator)
+    return generator.send("held")
+
+
+def ways_to_read():
+    """What of a captured model a function reads, and through what; thought of after the mechanism was there."""
+    held = HELD
+    return {
+        "value": lambda: held.w.value,
+        "a method of its value": lambda: held.w.sum(),
+        "an operator": lambda: held.w * 1.0,
+        "a function of jax.numpy": lambda: jnp.multiply(held.w, 1.0),
+        "float": lambda: float(held.w),
+        "numpy": lambda: np.asarray(held.w),
+        "its leaves": lambda: jax.tree.leaves(held)[-1],
+        "a map over it": lambda: jax.tree.map(lambda leaf: leaf * 1.0, held).w[...],
+        "split": lambda: plait.split(held)[1]["w"].value,
+        "split and merged": lambda: plait.merge(*plait.split(held)).w[...],
+        "a clone": lambda: plait.clone(held).w.value,
+        "a copy of a variable": lambda: held.w.copy()[...],
+        "a shallow copy": lambda: copy.copy(held).w[...],
+        "a deep copy": lambda: copy.deepcopy(held).w[...],
+        "a deep copy of a variable": lambda: copy.deepcopy(held.w)[...],
+        "a pickle": lambda: pickle.loads(pickle.dumps(held)).w[...],
+        "a walk": lambda: next(leaf for _, leaf in plait.iter_graph(held) if isinstance(leaf, plait.Param)).value,
+        "a state made before": lambda: STATE["w"][...],
+        "a pure dict": lambda: plait.to_pure_dict(STATE)["w"],
+        "a layer of a stack": lambda: HELD_STACK[0].w[...],
+        "a stack": lambda: jax.tree.leaves(HELD_STACK)[0].sum(),
+        "update": lambda: updated(held).w[...],
+        "update from a state": lambda: updated(held, STATE).w[...],
+        "merge": lambda: plait.merge(plait.graphdef(held), STATE).w[...],
+        "flat": lambda: dict(plait.to_flat_state(STATE))[("w",)][...],
+        "copy_from": lambda: copied(held.w)[...],
+        "attrgetter": lambda: operator.attrgetter("model.w")(HOLDER)[...],
+        "a property of a metaclass": lambda: Registered.held.w[...],
+        "an enum": lambda: Choice.MODEL.value.w[...],
+        "dispatch by type": lambda: weight_of(held),
+        "an exception": lambda: raised().w[...],
+        "the frame of the caller": lambda: of_the_caller("held").w[...] if held is not None else None,
+        "a coroutine": lambda: awaited().w[...],
+        "an answer of a generator": lambda: answered().w[...],
+        "a function under remat": lambda: plait.remat(lambda x: held.w[...] * x)(jnp.float32(1)),
+        "a derivative": lambda: plait.grad(lambda x: held.w[...] * x)(jnp.float32(1)),
+        "a callback": lambda: jax.pure_callback(lambda: np.float32(held.w), jax.ShapeDtypeStruct((), jnp.float32)),
+    }
+
+
+def updated(source, state=None):
+    mine = plait.Dict(w=plait.Param(jnp.float32(0)), items_=plait.data([1.0]))
+    plait.update(mine, plait.state(source) if state is None else state)
+    return mine
+
+
+def copied(source):
+    mine = plait.Param(jnp.float32(0))
+    mine.copy_from(source)
+    return mine
+
+
+READS = [*ways_to_read()]
+
+
+@pytest.mark.parametrize(
+    ("transform", "way"),
+    [
+        pytest.param(each, way, id=f"{each.name}-{way}", marks=[pytest.mark.slow] * (not each.traced_once))
+        for each in FRESH
+        for way in (*WAYS, *READS)
+        if each.calls
+    ],
+)
 def test_a_captured_model_has_its_current_values(transform, way):
-    """U27: outside of jit, also where JAX keeps the trace of an equal function."""
-    f = ways_to_capture()[way]
-    model, found = make_calling_model(), []
+    """U27: outside of jit, also where JAX keeps the trace of one function; or the program is refused."""
+    read = None if way in WAYS else ways_to_read()[way]
+    f = ways_to_capture()[way] if read is None else lambda model, x: read() * x
+
+    def written(model, x):  # while_loop and fori_loop return no output of the function
+        value = f(model, jnp.float32(3))
+        model.inner.n[...] = value
+        return value + 0 * x
+
+    run, model = transform.run(written), make_calling_model()
     for value in (1.0, 2.0, 1.0):
-        HELD.w[...] = value
-        found.append(sums(transform.run(f)(model, jnp.float32(3))))
-    expected = [sums(transform.run(lambda model, x, by=by: by * x)(model, jnp.float32(3))) for by in (1.0, 2.0, 1.0)]
-    assert found == expected
+        for each in (HELD.w, STATE["w"], HELD_STACK[0].w):
+            each[...] = jnp.float32(value)
+        out = run(model, jnp.float32(3))
+        if transform.writes:
+            assert float(model.inner.n[...]) == 3 * value
+        else:
+            assert 3 * value in sums(out)
+
+
+class Plain:
+    rate = jnp.float32(2)
+
+
+def plain_values():
+    """Plain values that a function reads, each with a function that changes it."""
+    number, module = 2.0, Node(array=jnp.float32(2), rate=2.0)
+
+    def set_number():
+        nonlocal number
+        number = 5.0
+
+    return {
+        "a number in a closure": (lambda: number, set_number),
+        "a class attribute": (lambda: Plain.rate, lambda: setattr(Plain, "rate", jnp.float32(5))),
+        "a static attribute of a captured module": (lambda: module.rate, lambda: setattr(module, "rate", 5.0)),
+        "an array attribute of one": (lambda: module.array, lambda: setattr(module, "array", jnp.float32(5))),
+    }
+
+
+IN_JAX = {
+    "scan": lambda f: lambda x: jax.lax.scan(f, x, None, length=1)[0],
+    "cond": lambda f: lambda x: jax.lax.cond(True, f, f, x, None)[0],
+    "remat": lambda f: lambda x: jax.checkpoint(f)(x, None)[0],
+}
+
+
+@pytest.mark.parametrize("what", plain_values())
+@pytest.mark.parametrize("transform", [each for each in FRESH if each.calls], ids=lambda transform: transform.name)
+def test_a_plain_value_is_that_of_the_trace_which_jax_keeps(transform, what, monkeypatch):
+    """U27: where JAX traces once for one function, that of the first trace, as in JAX; else the current one."""
+    monkeypatch.setattr(Plain, "rate", Plain.rate)
+    read, change = plain_values()[what]
+
+    def f(model, x):
+        model.inner.n[...] = jnp.float32(read())
+        return x * 1.0
+
+    run, model, found = transform.run(f), make_model(), []
+    in_jax = IN_JAX.get(transform.name, lambda f: lambda x: jnp.float32(2))(lambda x, _: (read() + 0 * x, None))
+    for _ in range(2):
+        run(model, jnp.float32(3))
+        found.append((float(model.inner.n[...]), float(in_jax(jnp.float32(3)))))
+        change()
+    kept = transform.traced_once or transform.name == "Stack.scan"
+    assert [ours for ours, _ in found] == [2, 2 if kept else 5]
+    assert [theirs for _, theirs in found] == [2, 2]
 
 
 def sums(tree):

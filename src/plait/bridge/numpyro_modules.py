@@ -29,7 +29,7 @@ from ..ground.dependencies import require
 from ..ground.path_patterns import PathPattern
 from ..ground.paths import Path, describe_path
 from ..ground.words import describe_type
-from ..transforms.reseeding import reseed
+from ..transforms.streams import reseed
 from ..typing import FilterLiteral
 
 

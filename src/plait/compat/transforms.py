@@ -14,12 +14,11 @@ from ..transforms import (
     lax_map as maps,
     loops,
     remat as recomputing,
-    reseeding,
-    rng_splits,
     sharded,
+    streams,
     tangents,
 )
-from ..transforms.call import prefixes
+from ..transforms.call import prefix_trees
 from ..transforms.jit import function, shapes
 from .door import carried, checked
 
@@ -53,11 +52,11 @@ eval_shape = carried(shapes.eval_shape)
 make_jaxpr = carried(shapes.make_jaxpr)
 checkify = carried(shapes.checkify)
 
-split_rngs = carried(rng_splits.split_rngs)
-fork_rngs = carried(rng_splits.fork_rngs)
-with_rngs = carried(rng_splits.with_rngs)
-backup_keys = checked(rng_splits.backup_keys)
-reseed = checked(reseeding.reseed)
+split_rngs = carried(streams.split_rngs)
+fork_rngs = carried(streams.fork_rngs)
+with_rngs = carried(streams.with_rngs)
+backup_keys = checked(streams.backup_keys)
+reseed = checked(streams.reseed)
 
 transform_metadata = carried(axis_names.transform_metadata)
-prefix = checked(prefixes.prefix)
+prefix = checked(prefix_trees.prefix)

@@ -28,7 +28,7 @@ from ..errors import ShapeError
 from ..ground.paths import Path
 from ..transforms.call.prefixes import Carry, StateAxes
 from ..transforms.loops import scan
-from ..transforms.rng_splits import split_rngs
+from ..transforms.streams import split_rngs
 from ..typing import Array, FilterLiteral
 from .cells import RNNCellBase
 from .checks import check_min_rank, shape_of, wrong_rngs

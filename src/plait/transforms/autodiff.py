@@ -18,24 +18,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._compat import trace_state
+from ..core.graph.flatten import path_of
+from ..core.graph.graphdef import GraphDef, VariableDef
 from ..core.objects.named import Sentinel
+from ..core.objects.rngs import RngState
+from ..core.objects.state import FlatState, State
 from ..core.objects.variable_kinds import Param
+from ..core.objects.variables import make_variable
 from ..errors import ArgumentTypeError
-from ..ground.words import describe_type
+from ..ground.notices import warn_nothing_selected
+from ..ground.words import describe_type, name_of_class
 from .call.arguments import positional
 from .call.call import Call
+from .call.enter import rebuild
 from .call.functions import check_function, curried
+from .call.names import parameter_names
 from .call.policy import STRUCTURE, Crossing
 from .call.prefixes import Prefix, is_graph_leaf
 from .selections import (
     DIFFERENTIATED,
     DiffState,
     check_argnums,
-    check_differentiable,
-    gradients_of,
     number_of,
     spread_filters,
-    warn_of_nothing,
 )
 
 # The ports of the output of a differentiated function.
@@ -174,9 +180,9 @@ class Differentiated:
         kinds = (DIFFERENTIATED,)
         self.call = call = Call(name, f, args, kwargs, ins=ins, outs=outs, crossing=crossing, kinds=kinds, **rules)
         if crossing.updates:
-            warn_of_nothing(name, call, len(args), given)
+            _warn_of_nothing(name, call, len(args), given)
         if not allow_int:
-            check_differentiable(name, call)
+            _check_differentiable(name, call)
         # A NumPy array would be written in place, and cannot hold a tracer.
         self._ports = [[jnp.asarray(x) if type(x) is np.ndarray else x for x in values] for values in call.inputs]
         self.inputs = call.port(DIFFERENTIATED, self._ports)
@@ -200,8 +206,110 @@ class Differentiated:
 
     def gradients(self, part: Sequence[Any]) -> Any:
         """One item per differentiated value, in the structure of the differentiated arguments."""
-        grads = gradients_of(self.call, self.numbers, part, states=self.states)
+        grads = _gradients_of(self.call, self.numbers, part, states=self.states)
         return grads[0] if self.single else grads
+
+
+def _check_differentiable(name: str, call: Call) -> None:
+    """Raise if a variable with integers would be differentiated.
+
+    Raises:
+        ArgumentTypeError: names the path and the type.
+    """
+    port = call.ports.index(DIFFERENTIATED)
+    for position, value in enumerate(call.gathered.values()):
+        for leaf in jax.tree_util.tree_leaves(value) if call.body.value_ports[position] == port else ():
+            dtype = getattr(leaf, "dtype", None)
+            if dtype is None or not jnp.issubdtype(dtype, jnp.integer) or dtype == jax.dtypes.float0:
+                continue
+            do = "pass allow_int=True" if name in ("grad", "value_and_grad", "jacrev") else "convert it: .astype(float)"
+            if call.body.structural:  # otherwise there is no DiffState
+                arguments = enumerate(call.gathered.structure.arguments())
+                number = next(number for number, argument in arguments if position in argument.values)
+                do = (
+                    f"exclude it: argnums=plait.DiffState({number}, plait.All(plait.Param, "
+                    "lambda path, v: jnp.issubdtype(v.dtype, jnp.inexact))), use a variable type other than Param, or "
+                    + do
+                )
+            raise ArgumentTypeError(
+                f"{name} cannot differentiate with respect to integers",
+                at=call.body.value_labels()[position],
+                found=f"{dtype}{list(leaf.shape)}",
+                expected="floating point numbers",
+                do=do,
+            )
+
+
+def _warn_of_nothing(name: str, call: Call, count: int, given: Sequence[int | DiffState]) -> None:
+    """Warn if nothing is differentiated, or if a given filter matches nothing.
+
+    Args:
+        count: the number of positional arguments.
+
+    Warns:
+        NothingSelectedWarning: names the argument, the filter, and the existing kinds.
+    """
+    walk, arguments, port = call.gathered.walk, call.gathered.structure.arguments(), call.ports.index(DIFFERENTIATED)
+    if walk is None:
+        return
+    asked = []
+    for argnum in given:
+        structure, values, plain = arguments[number_of(argnum) % count]
+        asked.append((argnum, structure, values, not plain and all(call.body.value_ports[i] != port for i in values)))
+    are_all_empty = all(is_empty for *_, is_empty in asked)
+    for argnum, structure, values, is_empty in asked:
+        if is_empty and structure.roots and (are_all_empty or isinstance(argnum, DiffState)):
+            number, kinds = number_of(argnum) % count, walk.types[values.start : values.stop]
+            warn_nothing_selected(
+                name,
+                argnum.filter if isinstance(argnum, DiffState) else Param,
+                kinds,
+                at=f"argument {parameter_names(call.f).at(number)}",
+                so="so the gradient is empty",
+                do=_what_to_select(number, kinds),
+            )
+
+
+def _what_to_select(number: int, kinds: Sequence[type | None]) -> str:
+    numeric = [kind for kind in kinds if kind is not None and not issubclass(kind, RngState)]
+    if not numeric:
+        return f"differentiate with respect to another argument: argnums={0 if number else 1}"
+    kind = Param if Param in numeric else numeric[0]
+    return f"select variables that the argument has: argnums=plait.DiffState({number}, {name_of_class(kind)})"
+
+
+def _gradients_of(call: Call, wanted: Sequence[int], part: Sequence[Any], *, states: bool) -> tuple[Any, ...]:
+    """The gradients of some arguments.
+
+    Args:
+        wanted: their positions.
+        part: the gradients, in the order of the differentiated port.
+        states: whether the gradient of a module is a ``State``; otherwise it is a module.
+    """
+    port, supply = call.ports.index(DIFFERENTIATED), iter(part)
+    values = [next(supply) if own == port else None for own in call.body.value_ports]
+    plain = [next(supply) if own == port else None for own in call.body.plain_ports]
+    structure = call.gathered.structure
+    arguments = structure.arguments()
+    if not states and any(arguments[number].structure.roots for number in wanted):
+        gradients = rebuild(structure, values, plain)[0]
+        return tuple(gradients[number] for number in wanted)
+
+    def gradient(graphdef: GraphDef, positions: list[int]) -> Any:
+        """Gradients with the classes, metadata and paths of their leaves."""
+        walk, trace = call.gathered.walk, trace_state.value
+        assert walk is not None
+        chosen = [position for position in positions if call.body.value_ports[position] == port]
+        leaves = []
+        for position in chosen:
+            cls, cell, value = walk.types[position], walk.cells[position], values[position]
+            leaves.append(value if cls is None else make_variable(cls, value, cell.metadata, trace))
+        if isinstance(graphdef, VariableDef):
+            return leaves[0] if leaves else State({})
+        return FlatState.from_sorted(tuple(path_of(walk.links[i]) for i in chosen), leaves).to_nested_state()
+
+    found = [arguments[number] for number in wanted]
+    return tuple(each.structure.unflatten(gradient, each.values, [plain[i] for i in each.plain]) for each in found)
 
 
 def check_scalar(name: str, has_aux: bool, out: Any) -> None:

@@ -21,9 +21,10 @@ from .call.functions import check_function
 from .call.loop_rules import Loop
 from .call.names import parameter_names
 from .call.policy import STRUCTURE, Crossing
-from .call.prefixes import Carry, StateAxes, is_graph_leaf, prefix
+from .call.prefix_trees import prefix
+from .call.prefixes import Carry, StateAxes, is_graph_leaf
 from .loops import scan_ports
-from .rng_splits import split_rngs
+from .streams import split_rngs
 
 
 def lax_map(

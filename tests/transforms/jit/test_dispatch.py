@@ -120,10 +120,10 @@ def test_only_so_many_ways_to_pass_arguments_are_known():
     """U33: the latest; each of the others takes the general path, with the same result."""
     m, jitted = model(), plait.jit(lambda m, *rest: m.w.value.sum() + sum(rest))
     for _ in range(2):
-        for count in range(jit_module.MOST_LAYOUTS + 3):
+        for count in range(dispatch.MOST_LAYOUTS + 3):
             assert jitted(m, *(1.0 for _ in range(count))) == 2 + count
-    assert len(jitted.jitted_fn.tokens) == jit_module.MOST_LAYOUTS
-    assert len([key for key in m._walks if isinstance(key, int)]) == jit_module.MOST_LAYOUTS
+    assert len(jitted.jitted_fn.way_in.tokens) == dispatch.MOST_LAYOUTS
+    assert len([key for key in m._walks if isinstance(key, int)]) == dispatch.MOST_LAYOUTS
 
 
 def test_a_wrapped_function_is_called_with_what_its_wrapper_takes():

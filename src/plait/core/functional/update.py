@@ -14,6 +14,7 @@ from ..graph.state_leaves import mismatch
 from ..objects.cells import PLAIN_METADATA
 from ..objects.clock import DETACHED
 from ..objects.containers import List
+from ..objects.foreign_reads import note_read
 from ..objects.journal import Journal
 from ..objects.lost_writes import note_write
 from ..objects.nodes import _KINDS, Kind, change_of, check_index, kind_of, not_a_node, unwrapped
@@ -119,6 +120,8 @@ def _write(node: Any, mapping: Mapping[Any, Any], journal: Journal) -> None:
                 if is_leaf and cell.metadata is PLAIN_METADATA and type(current).update_from_state is _USUAL:
                     source = cell_of(value)
                     journal.note_cell(cell)
+                    if source.trace is not trace:
+                        note_read(source, source.trace)
                     if source.metadata is PLAIN_METADATA:
                         cell.raw = source.raw
                     else:
@@ -142,8 +145,10 @@ def _write(node: Any, mapping: Mapping[Any, Any], journal: Journal) -> None:
                     "the state has entries for a part that the graph does not have",
                     at=describe_path(path_of((link, key))),
                     found=f"the entries {sorted(map(str, value))}",
-                    expected=f"the children of a {type(owner).__name__}: {sorted(map(str, children))}",
-                    do="pass a state of the same model; to add a module, assign it",
+                    expected=f"the children of a {type(owner).__name__}: {', '.join(sorted(map(repr, children)))}",
+                    do="pass the state with integers as indices: plait.restore_int_paths(state)"
+                    if isinstance(key, str) and key.isdecimal() and int(key) in children
+                    else "pass a state of the same model; to add a module, assign it",
                 )
             elif value is not current:  # in a tuple, the same array again is allowed
                 path = describe_path(path_of((link, key)))

@@ -488,7 +488,8 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
     def __deepcopy__(self, memo: dict[int, Any]) -> Variable[A]:
         cell = self._cell
         raw = jax.tree.map(
-            lambda leaf: jnp.copy(leaf) if isinstance(leaf, jax.Array) else copy.deepcopy(leaf, memo), read(cell.raw)
+            lambda leaf: jnp.copy(leaf) if isinstance(leaf, jax.Array) else copy.deepcopy(leaf, memo),
+            read(self.get_raw_value()),
         )
         plain = cell.metadata is PLAIN_METADATA
         metadata = PLAIN_METADATA if plain else from_named(copy.deepcopy(to_named(cell.metadata), memo))
@@ -497,7 +498,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
 
     def __reduce__(self) -> Any:
         cell = self._cell
-        raw = read(cell.raw)
+        raw = read(self.get_raw_value())
         metadata = None if cell.metadata is PLAIN_METADATA else to_named(cell.metadata)
         return _unpickle, (type(self), jax.tree.map(storable, raw), metadata)
 

@@ -42,10 +42,15 @@ def check_aliasing(name: str, treatments: Sequence[Treatment], known: dict[int, 
             place = joined(label, path)
             before, first = known.setdefault(id(leaf), (value, place))
             if before != value:
-                raise SharingError(
-                    f"Inconsistent aliasing detected: {name} was given one variable with two different prefixes",
-                    at=f"{first} and {place} (the same {type(leaf).__name__})",
-                    found=f"{shown_prefix(before)} at the first, {shown_prefix(value)} at the second",
-                    expected="one prefix per variable, no matter how many paths lead to it",
-                    do="use the same prefix for both, or pass the variable only once",
-                )
+                raise aliasing_error(name, type(leaf), (first, place), (before, value))
+
+
+def aliasing_error(name: str, kind: type, places: tuple[str, str], values: tuple[Any, Any]) -> SharingError:
+    """The error for a variable of this class with different prefix values at two places."""
+    return SharingError(
+        f"Inconsistent aliasing detected: {name} was given one variable with two different prefixes",
+        at=f"{places[0]} and {places[1]} (the same {kind.__name__})",
+        found=f"{shown_prefix(values[0])} at the first, {shown_prefix(values[1])} at the second",
+        expected="one prefix per variable, no matter how many paths lead to it",
+        do="use the same prefix for both, or pass the variable only once",
+    )

@@ -22,6 +22,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Sequence
+from keyword import iskeyword
 from typing import Any
 
 import jax
@@ -36,6 +37,7 @@ from ..call.call import Call
 from ..call.enter import rebuild
 from ..call.gather import Gathered, Structure
 from ..call.outcome import INPUT, Address, Outcome, at
+from ..call.prefixes import is_graph_leaf
 from ..call.write_back import check_own, write_back
 from .shardings import Shardings, laid_out, leave_in_layout
 
@@ -111,6 +113,16 @@ class Layout:
     names: tuple[str, ...]
     objects: tuple[int, ...]
 
+    @classmethod
+    def of(cls, args: Sequence[Any], kwargs: dict[str, Any], count: int) -> Layout | None:
+        """The layout of a call with so many objects, if each is an argument, and generated code can use the names."""
+        names = tuple(sorted(kwargs))
+        slots = [*args, *(kwargs[name] for name in names)]
+        objects = tuple(i for i, value in enumerate(slots) if is_graph_leaf(value))
+        if not objects or len(objects) != count or not all(map(_can_be_generated, names)):
+            return None
+        return cls(len(args), names, objects)
+
     def split(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """The arguments that are not objects."""
         return (
@@ -126,6 +138,10 @@ class Layout:
             name: next(supply) if i in self.objects else named[name] for i, name in enumerate(self.names, self.count)
         }
         return args, kwargs
+
+
+def _can_be_generated(name: str) -> bool:
+    return name.isidentifier() and name.isascii() and not iskeyword(name) and not name.startswith("_plait_")
 
 
 class _Hole:

@@ -23,15 +23,12 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-import itertools
 import os
 import sys
-import threading
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
-from ...core.graph.walks import CachedWalk, drop_runs
+from ...core.graph.walks import CachedWalk
 from ...core.objects.filters import to_predicate
 from ...errors import ArgumentError, DispatchError
 from ...observing.module_names import is_naming, scope_of_arguments
@@ -42,10 +39,9 @@ from ..call.captures import warn_about_captures
 from ..call.functions import check_function, curried
 from ..call.gather import Gathered, gather
 from ..call.policy import STRUCTURE, Crossing
-from ..call.prefixes import is_graph_leaf
 from ..call.refused import explain
 from .compiled import Compiled, Donation, Layout, TraceSignature
-from .dispatch import Parameters, can_be_named, entrance_code, make_entrance, make_run, running_entrance
+from .dispatch import Entrance
 from .shapes import shapes_of_call
 from .shardings import Shardings
 from .stages import Lowered, Traced
@@ -54,30 +50,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 CHECK_DISPATCH = os.environ.get("PLAIT_CHECK_DISPATCH", "0") not in ("", "0")
-
-MOST_LAYOUTS = 8
-
-# Keys of runs, counted from a number that differs between processes: a jitted function that cloudpickle sends to
-# another process keeps the number of its entrance, which must not be in use there.
-_numbers = itertools.count(int.from_bytes(os.urandom(5), "big") << 20)
-
-
-class _Token:
-    """Lives as long as its jitted function has calls of one layout; its number is the key of the runs on walks."""
-
-    __slots__ = ("__weakref__", "number")
-
-    def __init__(self) -> None:
-        self.number = next(_numbers)
-
-
-def _drop_from(first: weakref.ref[Any], number: int) -> Callable[[Any], None]:
-    def callback(_: Any) -> None:
-        root = first()
-        if root is not None:
-            drop_runs(root, number)
-
-    return callback
 
 
 @overload
@@ -213,7 +185,7 @@ class JittedFunction:
         programs: where programs are stored (``stored.py``); ``None`` for a function that does not store them.
         compiled: the compiled functions, by the structure of the objects and how they are passed.
         history: the signatures of all traces.
-        tokens: for each layout of a call, the key of its runs.
+        way_in: the entrance.
     """
 
     def __init__(
@@ -229,21 +201,16 @@ class JittedFunction:
         self.programs = programs
         self.f, self.options, self.donation, self.shardings, self.crossing = f, options, donation, shardings, crossing
         self.statics = statics
-        self.parameters = Parameters(f)
         self.compiled: dict[Any, Compiled] = {}
         self.history: list[TraceSignature] = []
-        self.tokens: dict[Layout, _Token] = {}
-        self.changing = threading.Lock()
-        self.itself: Callable[[], Any] | None = None
+        self.way_in = Entrance(f)
 
     def entrance(self) -> Any:
         """The jitted function."""
-        wrapper = make_entrance(self.parameters, self.general)
-        self.first_code = wrapper.__code__
+        wrapper = self.way_in.make(self.general)
         functools.update_wrapper(wrapper, self.f)
         wrapper.trace, wrapper.lower, wrapper.eval_shape = self.trace, self.lower, self.eval_shape
         wrapper.clear_cache, wrapper.jitted_fn = self.clear_cache, self
-        self.itself = weakref.ref(wrapper)  # weak, or it would keep itself alive
         return wrapper
 
     def __reduce__(self) -> Any:  # without its compiled programs
@@ -260,8 +227,8 @@ class JittedFunction:
 
     def general(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The general path of a call."""
-        if self.itself is None and (entrance := running_entrance(sys._getframe(1))) is not None:  # unpickled
-            self.itself, self.first_code = weakref.ref(entrance), entrance.__code__
+        if self.way_in.itself() is None:  # unpickled
+            self.way_in.find(sys._getframe(1))
         args, kwargs = self.prepare(args, kwargs)
         gathered = self.gathered(args, kwargs)
         try:
@@ -275,8 +242,9 @@ class JittedFunction:
                 self.shardings.explain(error, self.f, args)
             raise
         result = compiled.finish(gathered, returned)
-        if compiled.layout is not None and compiled.is_quick and self.crossing.updates:
-            self.remember(compiled.layout, gathered, compiled)
+        if gathered.walk is not None and compiled.is_quick and self.crossing.updates:
+            check = check_cells if CHECK_DISPATCH else None
+            self.way_in.remember(compiled, gathered.walk, gathered.roots, self.crossing, check)
         return result
 
     def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -311,21 +279,10 @@ class JittedFunction:
         self.crossing.check(gathered.roots, lambda: gathered.structure.labels(self.f)[0])
         return gathered
 
-    def layout_of(self, args: tuple[Any, ...], kwargs: dict[str, Any], gathered: Gathered) -> Layout | None:
-        """How the call passes its objects, if each is a separate argument."""
-        names = tuple(sorted(kwargs))
-        if any(self.statics) or not can_be_named(names):
-            return None
-        slots = [*args, *(kwargs[name] for name in names)]
-        objects = tuple(i for i, value in enumerate(slots) if is_graph_leaf(value))
-        if not objects or len(objects) != len(gathered.roots):
-            return None
-        return Layout(len(args), names, objects)
-
     def find(self, args: tuple[Any, ...], kwargs: dict[str, Any], gathered: Gathered) -> Compiled:
         """The compiled function for the structure of a call."""
         structure, updates = gathered.structure, self.crossing.updates
-        layout = self.layout_of(args, kwargs, gathered)
+        layout = None if any(self.statics) else Layout.of(args, kwargs, len(gathered.roots))
         key: Any = (
             (structure.treedef, structure.graphdefs, updates) if layout is None else (layout, structure.roots, updates)
         )
@@ -340,39 +297,6 @@ class JittedFunction:
             given = self.options, self.history, self.donation, layout, self.shardings
             compiled = self.compiled.setdefault(key, make(call, args, kwargs, *given))
         return compiled
-
-    def remember(self, layout: Layout, gathered: Gathered, compiled: Compiled) -> None:
-        """Cache a run on the first object, and make the entrance look for it."""
-        walk, first = gathered.walk, gathered.roots[0]
-        kept = getattr(first, "_walks", None)
-        if walk is None or kept is None or kept.get(tuple(map(id, gathered.roots[1:]))) is not walk:
-            return  # an object that cannot store it, or does not record its changes
-        if any(getattr(cell, "stored", cell) is not cell for cell in walk.cells):
-            return  # a view of a stack, which may refuse a value
-        token = self.token_of(layout)
-        number = token.number
-        run = walk.runs.get(number)
-        if run is None:
-            check = check_cells if CHECK_DISPATCH else None
-            run = make_run(compiled, walk, gathered.roots, self.crossing, check)
-            run.guard = weakref.ref(token, _drop_from(weakref.ref(first), number))
-            walk.runs[number] = run
-        kept[number] = run
-
-    def token_of(self, layout: Layout) -> _Token:
-        """The key of the runs for a layout. The entrance looks for those of the latest ``MOST_LAYOUTS``."""
-        token = self.tokens.get(layout)
-        if token is not None:
-            return token
-        with self.changing:
-            token = self.tokens.setdefault(layout, _Token())
-            if len(self.tokens) > MOST_LAYOUTS:
-                del self.tokens[next(iter(self.tokens))]
-            jitted = self.itself and self.itself()
-            if jitted is not None:
-                numbers = {known: each.number for known, each in self.tokens.items()}
-                jitted.__code__ = entrance_code(self.parameters, numbers)
-        return token
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.general(args, kwargs)
@@ -438,11 +362,7 @@ class JittedFunction:
         for compiled in self.compiled.values():
             compiled.clear()
         self.compiled.clear()
-        with self.changing:
-            jitted = self.itself and self.itself()
-            if jitted is not None:
-                jitted.__code__ = self.first_code
-            self.tokens.clear()  # this drops the runs of all models
+        self.way_in.clear()
         self.history[:] = [dataclasses.replace(each, is_cleared=True) for each in self.history]  # to explain a retrace
 
 

@@ -17,7 +17,7 @@ from plait.errors import (
     StreamError,
     TraceContextError,
 )
-from plait.transforms.rng_splits import SplitBackups, StreamBackup
+from plait.transforms.streams import SplitBackups, StreamBackup
 from tests.nn.twins import flax_nnx, users_promotion
 from tests.oracles import describe
 from tests.sampling import slow_but
