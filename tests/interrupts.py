@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from plait.core.functional import pop, update_context
+from plait.compat import update_context
+from plait.core.functional import pop
 from plait.core.graph import plan, unflatten
 from plait.core.objects import journal
 from plait.transforms.call import write_back

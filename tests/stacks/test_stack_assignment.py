@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 
 import plait
 from plait.errors import ArgumentError, GraphError, ShapeError
+from tests.interrupts import WRITERS, interrupted
 
 DEPTH = 4
 
@@ -238,3 +240,22 @@ def test_layers_are_exchanged_while_their_values_are_captured() -> None:
     assert float(y) == 2.0
     assert [len(seen[i]["x"].value) for i in seen] == [2]
     assert [float(block.w[0]) for block in stack] == [5.0, 2.0, 1.0]
+
+
+def test_an_interrupted_assignment_writes_nothing_or_everything() -> None:
+    """U21: and a view of the layer is one as before, or has become a block of its own."""
+
+    def make() -> Any:
+        stack = made(plait.Stack, "one period")
+        return stack, stack[0]
+
+    def assign(given: Any) -> None:
+        given[0][:2] = [Leaf(8.0), Leaf(9.0)]
+
+    folder, seen = str(Path(plait.__file__).parent / "stacks"), set()
+    for stop, (stack, view) in interrupted(make, assign, folder, *WRITERS):
+        values = [float(each.w[0]) for each in stack]
+        view.w[0] = 5.0
+        assert (values, float(stack[0].w[0])) in [([0.0, 1.0, 2.0, 3.0], 5.0), ([8.0, 9.0, 2.0, 3.0], 8.0)], stop
+        seen.add(values[0])
+    assert seen == {0.0, 8.0}

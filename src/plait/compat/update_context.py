@@ -20,12 +20,12 @@ from jax.tree_util import register_static
 from .._compat import current_trace
 from ..core.functional.merge import leaves_of
 from ..core.functional.split import flattened, nested_groups
-from ..core.graph.captives import check_no_captives, trace_of
+from ..core.graph.captives import check_no_captives
 from ..core.graph.flatten import RefMap
 from ..core.graph.graphdef import GraphDef, NodeDef, NodeRef, VariableDef, with_index_mapping
 from ..core.graph.identities import moved_indices, own_objects
 from ..core.graph.unflatten import Builder
-from ..core.objects.journal import Journal
+from ..core.objects.journal import Journal, trace_of
 from ..core.objects.state import group_leaves
 from ..errors import GraphError, InternalError
 from ..ground.words import describe_type

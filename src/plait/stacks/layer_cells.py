@@ -143,11 +143,19 @@ class SliceCell(Cell):
         raise _all_alike("new metadata of a variable", "model.blocks.set_metadata, or plait.select(model, ...)")
 
 
-def part_from(cell: Cell, index: int) -> None:
+def part_from(cell: Cell, index: int, journal: Any) -> None:
     """Let the views of a layer keep its value, since the layer is about to get another block."""
-    layer = _layers.pop((id(_stacked_in(cell)), index), None)
+    key = id(_stacked_in(cell)), index
+    layer = _layers.get(key)
     if layer is not None:
+        journal.note(_join_again, key, layer, layer.whole)
+        del _layers[key]
         layer.keep()
+
+
+def _join_again(key: tuple[int, int], layer: Layer, whole: Any) -> None:
+    layer.whole, layer.index = whole, key[1]
+    _layers[key] = layer
 
 
 def origin_of(cell: Cell) -> tuple[Cell, tuple[int, ...]]:
@@ -194,8 +202,8 @@ def _inner(sharding: Any) -> Any:
     return NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[1:]))
 
 
-def check_layer(raw: Any, value: Any) -> list[Any]:
-    """The arrays of a new value for one layer of a stacked value.
+def with_layer(raw: Any, index: int, value: Any) -> Any:
+    """A stacked value with another value for one layer.
 
     Raises:
         ShapeError: its type, shapes or dtypes are not those of the other layers.
@@ -212,13 +220,6 @@ def check_layer(raw: Any, value: Any) -> list[Any]:
         )
     for array, part in zip(arrays, parts, strict=True):
         _check_part(array, part)
-    return parts
-
-
-def with_layer(raw: Any, index: int, value: Any) -> Any:
-    """A stacked value with another value for one layer; raises as ``check_layer``."""
-    arrays, treedef = jax.tree.flatten(raw)
-    parts = check_layer(raw, value)
     new = [_with_part(array, index, part) for array, part in zip(arrays, parts, strict=True)]
     return jax.tree.unflatten(treedef, new)
 
@@ -241,11 +242,10 @@ def _check_part(array: Any, part: Any) -> None:
 
 def _holds(dtype: Any, number: Any) -> bool:
     """Whether an array of this dtype has a place for a Python number: of its kind, and within its range."""
-    if isinstance(number, int) and jnp.issubdtype(dtype, jnp.integer):
+    if jnp.issubdtype(dtype, jnp.integer) and not isinstance(number, (float, complex)):
         return jnp.iinfo(dtype).min <= number <= jnp.iinfo(dtype).max
-    kinds = {bool: (jnp.bool_, jnp.number), int: (jnp.number,), float: (jnp.inexact,), complex: (jnp.complexfloating,)}
-    found = next(kinds[kind] for kind in SCALARS if isinstance(number, kind))
-    return any(jnp.issubdtype(dtype, kind) for kind in found)
+    kinds = zip(SCALARS, (np.generic, np.number, np.inexact, np.complexfloating), strict=True)
+    return jnp.issubdtype(dtype, next(kind for python, kind in kinds if isinstance(number, python)))
 
 
 def _with_part(array: Any, index: int, part: Any) -> Any:

@@ -22,6 +22,7 @@ from ..core.graph.axes import PARTITION_NAME
 from ..core.graph.locate import describe_place
 from ..core.objects.containers import List
 from ..core.objects.filters import Not
+from ..core.objects.journal import Journal
 from ..core.objects.module import Module
 from ..core.objects.named import Sentinel
 from ..core.objects.nodes import Static
@@ -42,7 +43,7 @@ from .per_layer import PerLayer
 from .recomputed_parts import Policy, recomputed_parts
 from .stack_records import layers_recorded, with_records
 from .stacking import (
-    LayerWrite,
+    Write,
     check_equal,
     check_layers,
     described,
@@ -53,7 +54,6 @@ from .stacking import (
     place_new,
     smallest_period,
     stacked,
-    write_layer,
 )
 
 
@@ -220,10 +220,12 @@ class Stack(Module):
                 expected="one block for each layer",
                 do=_OTHER_DEPTH,
             )
-        for write in [write for pair in zip(layers, blocks, strict=True) for write in self._writes(*pair)]:
-            write_layer(write)
+        writes = [write for pair in zip(layers, blocks, strict=True) for write in self._writes(*pair)]
+        with Journal() as journal:
+            for write in writes:
+                write(journal)
 
-    def _writes(self, layer: int, block: Any) -> list[LayerWrite]:
+    def _writes(self, layer: int, block: Any) -> list[Write]:
         """What gives a layer the values of a block; nothing if the block is that layer."""
         view = self[layer]
         if is_same_layer(view, block):

@@ -6,8 +6,9 @@ view can change only values, since all layers of a stack have the same structure
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,19 +18,19 @@ from jax.sharding import NamedSharding, PartitionSpec
 from .._compat import is_mutable_array
 from ..core import seams
 from ..core.functional.merge import clone
-from ..core.functional.update import children_by_key, update
+from ..core.functional.update import children_by_key
 from ..core.graph.axes import PARTITION_NAME, add_axis, drop_axis, has_axis_metadata
 from ..core.graph.diff import diff
 from ..core.graph.flatten import Walk, path_of
 from ..core.graph.graphdef import GraphDef
 from ..core.graph.unflatten import Builder
 from ..core.objects.cells import PLAIN_METADATA
+from ..core.objects.journal import Journal
 from ..core.objects.node_info import NodeInfo
-from ..core.objects.nodes import Kind, kind_of
+from ..core.objects.nodes import Kind, change_of, kind_of
 from ..core.objects.pytree import Pytree, own_info
 from ..core.objects.sowing import set_record, sows
 from ..core.objects.statics import same_static
-from ..core.objects.trace_guard import check_trace
 from ..core.objects.variables import Variable, eager_sharding_hooks, make_variable, variable_around
 from ..core.objects.visit import iter_graph_nodes, iter_variables
 from ..errors import ArgumentError, SharingError
@@ -37,7 +38,6 @@ from ..ground.paths import Path, describe_path, has_layers, layers_of
 from .every_layer import axes_along
 from .layer_cells import (
     SliceCell,
-    check_layer,
     layer_of,
     no_layers,
     origin_of,
@@ -46,6 +46,8 @@ from .layer_cells import (
     with_layer,
 )
 from .layers_once import check_once
+
+Write = Callable[[Journal], None]
 
 
 def check_layers(block: Any, number: int, name: str) -> None:
@@ -119,25 +121,8 @@ def is_same_layer(view: Any, other: Any) -> bool:
     return bool(ours) and ours == theirs
 
 
-class LayerWrite(NamedTuple):
-    """A new value for one layer of a leaf.
-
-    Attributes:
-        block: the stacked block.
-        path: of the leaf in the block.
-        leaf: a stacked variable, or an array.
-        place: the number of the layer.
-    """
-
-    block: Any
-    path: Path
-    leaf: Any
-    place: int
-    value: Any
-
-
-def layer_writes(stacked: Any, view: Any, index: int, block: Any, names: tuple[str, str]) -> list[LayerWrite]:
-    """What gives one layer of a stacked block the values of another block, all of it checked.
+def layer_writes(stacked: Any, view: Any, index: int, block: Any, names: tuple[str, str]) -> list[Write]:
+    """What writes the values of another block into one layer of a stacked block. They are read now.
 
     Args:
         view: a view of the layer.
@@ -145,20 +130,15 @@ def layer_writes(stacked: Any, view: Any, index: int, block: Any, names: tuple[s
 
     Raises:
         ArgumentError: the block has another structure.
-        ShapeError: a value has another shape or dtype.
     """
     whole, other = Walk(), Walk()
     whole.add(_without_records(stacked))
     check_equal(Walk().add(_without_records(view)), other.add(_without_records(block)), *names)
-    writes = []
-    for leaf, link, new in zip(whole.leaves, whole.links, other.leaves, strict=True):
-        is_variable = isinstance(leaf, Variable)
-        if is_variable:
-            check_trace(leaf._cell.trace, leaf, "change the value of")
-        value = new.get_raw_value() if is_variable else new
-        check_layer(leaf.get_raw_value() if is_variable else leaf, value)
-        writes.append(LayerWrite(stacked, path_of(link), leaf, index, value))
-    return writes
+    values = [new.get_raw_value() if isinstance(new, Variable) else new for new in other.leaves]
+    return [
+        functools.partial(_write_layer, stacked, path_of(link), leaf, index, value)
+        for leaf, link, value in zip(whole.leaves, whole.links, values, strict=True)
+    ]
 
 
 def _without_records(block: Any) -> Any:
@@ -172,20 +152,20 @@ def _without_records(block: Any) -> Any:
     return copied
 
 
-def write_layer(write: LayerWrite) -> None:
+def _write_layer(block: Any, path: Path, leaf: Any, index: int, value: Any, journal: Journal) -> None:
     """Write a new value into a layer. The views that it has so far keep the old value."""
-    block, path, leaf, index, value = write
     if isinstance(leaf, Variable):
-        part_from(leaf._cell, index)
-        leaf.set_raw_value(with_layer(leaf.get_raw_value(), index, value))
+        new = with_layer(leaf.get_raw_value(), index, value)
+        journal.note_cell(leaf._cell)
+        part_from(leaf._cell, index, journal)
+        leaf.set_raw_value(new)
         return
-    owner = block
     for key in path[:-1]:
-        owner = children_by_key(owner)[key]
-    entry: Any = with_layer(children_by_key(owner)[path[-1]], index, value)
-    for key in reversed(path):
-        entry = {key: entry}
-    update(block, entry)
+        block = children_by_key(block)[key]
+    new = with_layer(children_by_key(block)[path[-1]], index, value)
+    set_key = change_of("set", block, path[-1], new, describe_path(path))
+    journal.note_node(block)
+    set_key(block, path[-1], new)
 
 
 def layer_copy(stacked: Any, index: int, count: int, axis: str | None) -> Any:

@@ -298,12 +298,28 @@ def test_pop_removes_a_shared_variable_at_its_first_path_only():
     assert vars(graph.a) == {}
 
 
-def test_pop_of_several_list_elements():
-    """G40: indices do not shift under the removal."""
-    items = plait.List([plait.Param(0.0), plait.Cache(1.0), plait.Param(2.0), plait.Param(3.0)])
-    state = plait.pop(items, plait.Param)
-    assert [leaf.value for leaf in state.flat_state().leaves] == [0.0, 2.0, 3.0]
-    assert [item.value for item in items] == [1.0]
+@pytest.mark.parametrize(("popped", "stay"), [(plait.Param, [0.0]), (..., []), (plait.RngKey, [0.0, 2.0, 3.0])])
+def test_pop_of_the_last_list_elements(popped, stay):
+    """G40: ``update`` with the popped state puts them back."""
+    items = plait.List([plait.Cache(0.0), plait.Param(2.0), plait.Param(3.0)])
+    before = describe(items)
+    state = plait.pop(items, popped)
+    assert [item.value for item in items] == stay
+    plait.update(items, state)
+    assert describe(items) == before
+
+
+@pytest.mark.parametrize("popped", [plait.Cache, plait.BatchStat])
+def test_pop_of_a_list_element_before_others_changes_nothing(popped):
+    """G40: they would move, and ``update`` with the popped state would overwrite another variable."""
+    layers = [plait.Param(1.0), plait.Cache(2.0), plait.BatchStat(3.0), plait.Param(4.0), plait.Cache(5.0)]
+    graph = Node(a=plait.Cache(0.0), layers=plait.List(layers), z=plait.Cache(0.0))
+    before = describe(graph)
+    place = {plait.Cache: 1, plait.BatchStat: 2}[popped]
+    match = rf"(?s)Cannot pop key {place} of a List.*at +layers\[{place}\].*found +layers\[{place + 1}\], which stays"
+    with pytest.raises(plait.errors.GraphError, match=match):
+        plait.pop(graph, popped)
+    assert describe(graph) == before
 
 
 def test_pop_takes_arrays_and_marked_data():

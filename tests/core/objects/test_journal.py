@@ -95,7 +95,7 @@ def write(model: Any) -> None:
 
 
 def pop(model: Any) -> None:
-    plait.pop(model, plait.Param, plait.Variable)
+    plait.pop(model, plait.Variable, plait.PathContains("layers"))
 
 
 def change(inner: Any) -> None:
@@ -136,10 +136,13 @@ def unflatten(model: Any) -> None:
     plait.graph.unflatten(*plait.graph.flatten(other), index_ref_cache=cache)
 
 
+BY_HAND = ("update_context", "from_tree")
 WRITES = {"update": write, "pop": pop, "update_context": by_hand, "from_tree": from_tree, "unflatten": unflatten}
 
 
-@pytest.mark.parametrize("name", WRITES)
+@pytest.mark.parametrize(
+    "name", ["update", "pop", "unflatten", *(pytest.param(name, marks=pytest.mark.slow) for name in BY_HAND)]
+)
 def test_an_interrupt_leaves_everything_as_before_or_as_after(name: str) -> None:
     """U21: at whichever line of what writes the interrupt comes."""
     run, new = WRITES[name], make()

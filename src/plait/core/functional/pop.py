@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...errors import FilterError
+from ...errors import FilterError, GraphError
 from ...ground.paths import Path, describe_path
 from ...typing import FilterLiteral
+from ..objects.containers import List
 from ..objects.filters import resolve_filters
 from ..objects.journal import Journal
 from ..objects.nodes import Kind, change_of, check_node
@@ -26,7 +27,8 @@ def pop(node: Any, *filters: FilterLiteral) -> Any:
 
     Raises:
         FilterError: no filter was given.
-        GraphError: a matching leaf is in an immutable container, or in a view of a stack.
+        GraphError: a matching leaf is in an immutable container, in a view of a stack, or in a ``List`` before elements
+            that stay.
 
     Example:
         >>> model = plait.BatchNorm(3, rngs=plait.Rngs(0))
@@ -50,7 +52,7 @@ def graph_pop(node: Any, filters: tuple[FilterLiteral, ...], /) -> tuple[State, 
     check_node(node, "pop")
     predicates = resolve_filters(filters)
     groups: list[list[tuple[Path, Any]]] = [[] for _ in predicates]
-    removals: list[tuple[Callable[..., Any], Any, Any]] = []
+    removals: list[tuple[Callable[..., Any], Any, Any, Path]] = []
     popped: set[Place] = set()
     for place in visit(node):
         if place.owner is None or place.kind not in _LEAVES or place.first in popped:
@@ -63,10 +65,19 @@ def graph_pop(node: Any, filters: tuple[FilterLiteral, ...], /) -> tuple[State, 
                 check_trace(owner._info.trace, owner, "pop from")
                 check_not_fixed(owner)
             popped.add(place.first or place)
-            removals.append((pop_key, owner, place.key))
+            removals.append((pop_key, owner, place.key, path))
             groups[number].append((path, detached(leaf)))
     with Journal() as journal:
-        for pop_key, owner, key in reversed(removals):  # from the end, so indices into a List stay valid
+        for pop_key, owner, key, path in reversed(removals):  # the last of a List first
+            if isinstance(owner, List) and type(key) is int and key + 1 < len(owner):
+                raise GraphError(
+                    f"Cannot pop key {key} of a List: the elements after it would move",
+                    at=describe_path(path),
+                    found=f"{describe_path((*path[:-1], key + 1))}, which stays; update would overwrite it",
+                    expected="elements at the end of the List, or all of them",
+                    do="keep what is popped in attributes or in a plait.Dict; to read without removing: "
+                    "plait.state(model, filter)",
+                )
             journal.note_node(owner)
             pop_key(owner, key)
     return tuple(FlatState(group, sort=True).to_nested_state() for group in groups)

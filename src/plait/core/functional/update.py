@@ -7,7 +7,7 @@ from typing import Any
 
 from ..._compat import is_mutable_array, trace_state
 from ...errors import GraphError, RegistryError
-from ...ground.paths import Path, describe_path, sorted_keys
+from ...ground.paths import describe_path, sorted_keys
 from ...ground.words import describe_type
 from ..graph.graphdef import Link, path_of
 from ..graph.state_leaves import mismatch
@@ -18,7 +18,7 @@ from ..objects.foreign_reads import note_read
 from ..objects.journal import Journal
 from ..objects.lost_writes import note_write
 from ..objects.nodes import _KINDS, Kind, change_of, check_index, kind_of, not_a_node, unwrapped
-from ..objects.pytree import Pytree, check_kept_status, check_not_fixed
+from ..objects.pytree import Pytree
 from ..objects.state import State
 from ..objects.state_functions import joined
 from ..objects.trace_guard import check_trace
@@ -151,8 +151,12 @@ def _write(node: Any, mapping: Mapping[Any, Any], journal: Journal) -> None:
                     else "pass a state of the same model; to add a module, assign it",
                 )
             elif value is not current:  # in a tuple, the same array again is allowed
-                set_key = change_of("set", owner, key, value, describe_path(path_of((link, key))))
-                _check_can_set(owner, key, value, path_of((link, key)))
+                path = describe_path(path_of((link, key)))
+                set_key = change_of("set", owner, key, value, path)
+                if isinstance(owner, Pytree):
+                    check_trace(owner._info.trace, owner, "update")
+                if isinstance(owner, list) or (isinstance(owner, List) and type(key) is int):
+                    check_index(owner, key, len(owner), path)
                 journal.note_node(owner)
                 set_key(owner, key, _new_child(value, current is _ABSENT))
     if holds_layers:
@@ -171,14 +175,3 @@ def _new_child(value: Any, is_new: bool) -> Any:
     if not isinstance(value, Mapping):
         return value
     return {key: _new_child(child, True) for key, child in value.items()} if is_new and value else State(value)
-
-
-def _check_can_set(owner: Any, key: Any, value: Any, path: Path) -> None:
-    """Raise, with the path, if the owner would reject the child."""
-    if isinstance(owner, Pytree):
-        check_trace(owner._info.trace, owner, "update")
-        check_not_fixed(owner)
-    if isinstance(owner, list) or (isinstance(owner, List) and type(key) is int):
-        check_index(owner, key, len(owner), describe_path(path))
-    elif isinstance(owner, Pytree):
-        check_kept_status(owner, key, value)

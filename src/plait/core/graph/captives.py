@@ -9,17 +9,9 @@ from ..._compat import current_trace, describe_trace
 from ...errors import ArgumentError
 from ...ground.paths import format_path
 from ...ground.words import describe_type
-from ..objects.pytree import Pytree
+from ..objects.journal import trace_of
 from ..objects.trace_guard import call_with_model
-from ..objects.variables import Variable, cell_of
 from .locate import describe_place, path_within
-
-
-def trace_of(item: Any, otherwise: Any) -> Any:
-    """The trace that a variable or module belongs to; other objects belong to every trace."""
-    if isinstance(item, Variable):
-        return cell_of(item).trace
-    return item._info.trace if isinstance(item, Pytree) else otherwise
 
 
 def check_no_captives(name: str, objects: Iterable[Any], known: Collection[int], roots: Sequence[Any]) -> None:

@@ -206,25 +206,17 @@ def raw_leaves(definitions: Sequence[VariableDef], leaves: Sequence[Any]) -> Seq
 
 def _write_variable(variable: Any, definition: VariableDef, leaf: Any, journal: Journal) -> None:
     """Write a leaf into an existing variable; nothing is written if it would stay the same."""
-    cell = variable._cell
-    source = leaf._cell if isinstance(leaf, Variable) else None
-    raw = leaf if source is None else source.raw
-    metadata = definition.metadata if source is None else metadata_key(source)
-    is_new, is_described_anew = leaf is not UNTOUCHED and raw is not cell.raw, metadata != metadata_key(cell)
+    cell, new = variable._cell, leaf
+    if not isinstance(leaf, Variable):
+        raw = cell.raw if leaf is UNTOUCHED else leaf
+        new = make_variable(definition.type, raw, dict_of(definition.metadata), None)
+    has_new_value = leaf is not UNTOUCHED and new._cell.raw is not cell.raw
+    has_new_metadata = metadata_key(new._cell) != metadata_key(cell)
     if cell.trace is not trace_state.value:
-        if is_new and not has_ref(cell):
+        if has_new_value and not has_ref(cell):
             journal.refuse(variable, "change the value of")
-        if is_described_anew:
+        if has_new_metadata:
             journal.refuse(variable, "change the metadata of")
-    if is_new or is_described_anew:
+    if has_new_value or has_new_metadata:
         journal.note_cell(cell)
-    if source is not None:
-        if is_new or is_described_anew:
-            variable.update_from_state(leaf)
-        return
-    if is_new and cell.metadata["ref"]:
-        cell.raw[...] = leaf
-    elif is_new:
-        cell.raw = leaf
-    if is_described_anew:
-        variable.update_from_state(make_variable(definition.type, cell.raw, dict_of(metadata), None))
+        variable.update_from_state(new)

@@ -13,8 +13,9 @@ A buffer that was donated cannot be put back. If there is one among the values o
 
 from __future__ import annotations
 
+import contextlib
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..._compat import trace_state
@@ -23,13 +24,20 @@ from ...ground.words import with_article
 from .cells import Cell, has_ref, is_gone
 from .clock import mark_changed
 from .named import Sentinel
-from .nodes import GRAPH_REGISTRY, DataElem, Kind, get_node_impl, kind_of, pytree_impl, unwrapped
+from .nodes import GRAPH_REGISTRY, DataElem, Kind, Static, get_node_impl, kind_of, pytree_impl, unwrapped
 from .pytree import Pytree
 from .sowing import RECORD
-from .statics import same_static
 from .trace_guard import is_excused, path_of, raise_foreign_trace
+from .variables import Variable
 
 _ABSENT: Any = Sentinel(__name__, "_ABSENT", "<absent>")
+
+
+def trace_of(item: Any, otherwise: Any) -> Any:
+    """The trace that a variable or module belongs to; other objects belong to every trace."""
+    if isinstance(item, Variable):
+        return item._cell.trace
+    return item._info.trace if isinstance(item, Pytree) else otherwise
 
 
 class Journal:
@@ -45,7 +53,7 @@ class Journal:
         self._outer = outer
         self._notes: list[tuple[Any, ...]] = []  # (function that puts something back, its arguments)
         self._met: set[int] = set()
-        self._guarded: list[tuple[Pytree, Any]] = []
+        self._guarded: list[tuple[Pytree, dict[Any, Any]]] = []
 
     def __enter__(self) -> Journal:
         return self
@@ -68,13 +76,17 @@ class Journal:
     def note_cell(self, cell: Cell) -> None:
         """Note value and metadata of a variable."""
         cell = cell.stored
-        self._notes.append((_put_back_cell, cell, cell.raw, cell.metadata))
+        self.note(_put_back_cell, cell, cell.raw, cell.metadata)
         if has_ref(cell):
             self.note_reference(cell.raw)
 
     def note_reference(self, reference: Any) -> None:
         """Note the value in a JAX reference."""
-        self._notes.append((operator.setitem, reference, ..., reference[...]))
+        self.note(operator.setitem, reference, ..., reference[...])
+
+    def note(self, restore: Callable[..., Any], *noted: Any) -> None:
+        """Note how to put something back: by calling ``restore(*noted)``."""
+        self._notes.append((restore, *noted))
 
     def note_node(self, node: Any) -> None:
         """Note the children of a graph node or container."""
@@ -84,18 +96,18 @@ class Journal:
         if isinstance(node, Pytree):
             info = node._info
             if info.trace is not trace_state.value or info.fixed is not None:
-                self._guarded.append((node, node._graph_flatten()[0]))
+                self._guarded.append((node, _identities(node)))
             elements = [*node._elements] if hasattr(type(node), "_elements") else None  # pyright: ignore[reportAttributeAccessIssue]
-            self._notes.append((_put_back_attributes, node, {**node.__dict__}, {**(info.marks or {})}, elements))
+            self.note(_put_back_attributes, node, {**node.__dict__}, {**(info.marks or {})}, elements)
             return
         put_back = _refill if type(node) in GRAPH_REGISTRY else _put_back_entries
         children = get_node_impl(node).flatten(node)[0]  # type: ignore[union-attr]
-        self._notes.append((put_back, node, [(key, unwrapped(child)) for key, child in children]))
+        self.note(put_back, node, [(key, unwrapped(child)) for key, child in children])
 
     def write_values(self, cells: Sequence[Cell], values: Sequence[Any]) -> None:
         """Store new values in the cells of variables."""
         before = [(cell.stored, cell.stored.raw) for cell in cells]
-        self._notes.append((_put_back_values, before, cells, values))
+        self.note(_put_back_values, before, cells, values)
         for cell, value in zip(cells, values, strict=True):
             cell.raw = value
 
@@ -106,12 +118,14 @@ class Journal:
             TraceContextError: it belongs to a different trace; everything is put back.
             GraphError: it belongs to a view of a stack; everything is put back.
         """
-        here = trace_state.value
         for node, before in self._guarded:
-            is_foreign = node._info.trace is not here
-            action = _first_change(before, node._graph_flatten()[0], None if is_foreign else RECORD)
-            if action is None:
+            after, is_foreign = _identities(node), node._info.trace is not trace_state.value
+            free = None if is_foreign else RECORD
+            keys = (key for key in {**before, **after} if key != free)
+            key = next((key for key in keys if before.get(key, _ABSENT) != after.get(key, _ABSENT)), _ABSENT)
+            if key is _ABSENT:
                 continue
+            action = f"{'set' if key in after else 'delete'} the attribute {key!r} of a"
             if is_foreign:
                 self.refuse(node, action)
             else:
@@ -123,7 +137,7 @@ class Journal:
         """Put everything back and raise the error of ``raise_foreign_trace``, unless the owner is exempt."""
         if not is_excused(owner):
             self.put_back()  # so that the path is found
-            raise_foreign_trace((owner._info if isinstance(owner, Pytree) else owner._cell).trace, owner, action)
+            raise_foreign_trace(trace_of(owner, None), owner, action)
 
 
 def _put_back_cell(cell: Cell, raw: Any, metadata: dict[str, Any]) -> None:
@@ -136,22 +150,18 @@ def _put_back_cell(cell: Cell, raw: Any, metadata: dict[str, Any]) -> None:
 def _put_back_values(before: Sequence[tuple[Cell, Any]], cells: Sequence[Cell], values: Sequence[Any]) -> None:
     if any(is_gone(raw) for _, raw in before):
         for cell, value in zip(cells, values, strict=True):
-            try:
+            with contextlib.suppress(ShapeError):  # a view keeps its value, which is no buffer of its own
                 cell.raw = value
-            except ShapeError:  # a view keeps its value, which is no buffer of its own
-                continue
     else:
         for cell, raw in reversed(before):
             cell.raw = raw
 
 
-def _put_back_attributes(
-    node: Pytree, attributes: dict[str, Any], marks: dict[Any, str], elements: list[Any] | None
-) -> None:
+def _put_back_attributes(node: Any, attributes: dict[str, Any], marks: dict[Any, str], elements: Any) -> None:
     node.__dict__.clear()
     node.__dict__.update(attributes)
     if elements is not None:
-        node._elements[:] = elements  # pyright: ignore[reportAttributeAccessIssue]
+        node._elements[:] = elements
     if node._info.marks or marks:
         node._info.marks = marks
     node._info.mark_rebuilt()
@@ -173,36 +183,16 @@ def _put_back_entries(node: Any, children: list[tuple[Any, Any]]) -> None:
             impl.set_key(node, key, child)
 
 
-def _first_change(before: Sequence[tuple[Any, Any]], after: Sequence[tuple[Any, Any]], free: Any) -> str | None:
-    """What was done to a node, apart from what is below it, given its children and a key that does not count."""
-    known, new = dict(before), dict(after)
-    gone = next((key for key in known if key not in new and key != free), _ABSENT)
-    if gone is not _ABSENT:
-        return f"delete the attribute {gone!r} of a"
-    changed = (key for key, child in after if key != free and not _is_same(known.get(key, _ABSENT), child))
-    key = next(changed, _ABSENT)
-    return None if key is _ABSENT else f"set the attribute {key!r} of a"
+def _identity(child: Any) -> Any:
+    """What a child of a node is, apart from what is below it. Plain containers are rebuilt, so their contents count."""
+    value = unwrapped(child)
+    if kind_of(child) is Kind.STATIC and type(child) is not DataElem:
+        return Static(value)
+    if kind_of(value) is not Kind.PYTREE:
+        return id(value)
+    children, metadata = pytree_impl(type(value)).flatten(value)
+    return type(value), Static(metadata), [(key, _identity(each)) for key, each in children]
 
 
-def _is_same(old: Any, new: Any) -> bool:
-    """Whether a child is the same as before. Plain containers are rebuilt, so their contents are compared."""
-    is_static = _is_static(old)
-    if is_static is not _is_static(new):
-        return False
-    old, new = unwrapped(old), unwrapped(new)
-    if is_static:
-        return same_static(old, new)
-    if old is new:
-        return True
-    if type(old) is not type(new) or kind_of(old) is not Kind.PYTREE:
-        return False
-    (before, metadata), (after, other) = map(pytree_impl(type(old)).flatten, (old, new))
-    return (
-        same_static(metadata, other)
-        and [key for key, _ in before] == [key for key, _ in after]
-        and all(_is_same(child, changed) for (_, child), (_, changed) in zip(before, after, strict=True))
-    )
-
-
-def _is_static(child: Any) -> bool:
-    return kind_of(child) is Kind.STATIC and type(child) is not DataElem
+def _identities(node: Pytree) -> dict[Any, Any]:
+    return {key: _identity(child) for key, child in node._graph_flatten()[0]}

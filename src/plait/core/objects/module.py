@@ -8,6 +8,7 @@ from typing import Any, TypeVar, dataclass_transform
 from ...errors import ArgumentError
 from .attributes import _NOTHING, Mark, data, static
 from .filters import All, Predicate
+from .journal import Journal
 from .modes import change_modes, mode_names
 from .pytree import Pytree
 from .sowing import Sowing
@@ -71,12 +72,14 @@ def set_attributes(node: Any, chosen: Predicate, attributes: dict[str, Any], *, 
     """Set existing attributes, or modes, on the chosen graph nodes, in place.
 
     Raises:
-        ArgumentError: no such node has an attribute, and ``raise_if_not_found`` is set.
+        ArgumentError: no such node has an attribute, and ``raise_if_not_found`` is set; nothing is changed.
     """
     missing = set(attributes)
-    places = list(iter_graph_nodes(node))
-    for path, module in sorted(places, key=lambda place: not _is_fixed(place[1])):  # they raise before others change
-        if chosen(path, module):
+    with Journal() as journal:
+        for path, module in [*iter_graph_nodes(node)]:
+            if not chosen(path, module):
+                continue
+            journal.note_node(module)
             modes = mode_names(module) or set()
             # Not hasattr: an Rngs answers to every name.
             own = [
@@ -88,17 +91,13 @@ def set_attributes(node: Any, chosen: Predicate, attributes: dict[str, Any], *, 
             if settings:  # all at once, since some are given together
                 change_modes(module, settings)
             missing.difference_update(own, settings)
-    if missing and raise_if_not_found:
-        raise ArgumentError(
-            "Could not find at least one instance of the following attributes: no module has them",
-            found=f"the names {sorted(missing)}",
-            expected="attributes of modules that the filters match",
-            do="check the names, or pass raise_if_not_found=False",
-        )
-
-
-def _is_fixed(node: Any) -> bool:
-    return isinstance(node, Pytree) and node._info.fixed is not None
+        if missing and raise_if_not_found:
+            raise ArgumentError(
+                "Could not find at least one instance of the following attributes: no module has them",
+                found=f"the names {sorted(missing)}",
+                expected="attributes of modules that the filters match",
+                do="check the names, or pass raise_if_not_found=False",
+            )
 
 
 class Object(Pytree, pytree=False):

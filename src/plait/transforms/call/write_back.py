@@ -16,7 +16,7 @@ from ...core.graph.graphdef import GraphDef
 from ...core.graph.identities import own_objects
 from ...core.graph.plan import plan_of
 from ...core.graph.unflatten import UNTOUCHED, Builder
-from ...core.objects.journal import Journal
+from ...core.objects.journal import Journal, trace_of
 from ...core.objects.nodes import Kind
 from ...core.objects.pytree import Pytree
 from ...core.objects.trace_guard import check_trace
@@ -67,16 +67,11 @@ def check_own(positions: Sequence[int], gathered: Gathered) -> None:
         return
     leaves = [place for place in visit([*gathered.roots]) if place.first is None and place.kind in _LEAVES]
     for place in (leaves[position] for position in sorted(positions)):
-        owner, key = place.owner, place.key
-        if isinstance(place.value, Variable):
-            cell = place.value._cell
-            if not cell.metadata["ref"]:
-                check_trace(cell.trace, place.value, "change the value of")
-            continue
-        while owner is not None and not isinstance(owner.value, Pytree):
-            owner, key = owner.owner, owner.key
-        if owner is not None:
-            check_trace(owner.value._info.trace, owner.value, f"set the attribute {key!r} of a")
+        action = "change the value of"
+        while place.owner is not None and not isinstance(place.value, (Variable, Pytree)):
+            place, action = place.owner, f"set the attribute {place.key!r} of a"
+        if not (isinstance(place.value, Variable) and place.value._cell.metadata["ref"]):
+            check_trace(trace_of(place.value, here), place.value, action)
 
 
 _LEAVES = (Kind.VARIABLE, Kind.REF, Kind.ARRAY)

@@ -37,8 +37,7 @@ results to the cells of the written variables. For a function of a model with tw
         return out
 
 Up to ``UNROLL`` cells, reading and writing are unrolled as above, which takes a quarter of the time of a loop; with
-more cells, a loop is as fast. A run cannot be interrupted between the first cell that it writes and the last. Cells of
-views of a stack may refuse a value, so those of a run that writes any are noted in a journal.
+more cells, a loop is as fast. A run cannot be interrupted between the first cell that it writes and the last.
 
 An entrance belongs to a function, and its ``__code__`` is replaced when the function is called with a new layout.
 Runs are created by factories, which are compiled once for each form of call, and cached on the walk. A run references
@@ -64,7 +63,6 @@ import numpy as np
 from ..._compat import ArrayImpl, KeyArray, refuses_shared_donation, top_level_trace, trace_state
 from ...core.graph.walks import CachedWalk, containers_stand, drop_runs
 from ...core.objects.clock import clock
-from ...core.objects.journal import Journal
 from ...core.objects.named import Sentinel
 from ...core.objects.variables import Variable
 from ..call.gather import gather
@@ -225,6 +223,8 @@ class Entrance:
         kept = getattr(first, "_walks", None)
         if layout is None or kept is None or kept.get(tuple(map(id, roots[1:]))) is not walk:
             return  # an object that cannot store it, or does not record its changes
+        if any(getattr(cell, "stored", cell) is not cell for cell in walk.cells):
+            return  # a view of a stack, which may refuse a value
         token = self.tokens.get(layout) or self._know(layout)
         run = walk.runs.get(token.number)
         if run is None:
@@ -331,13 +331,12 @@ def make_run(
         compiled.layout,
         kinds,
         len(walk.cells),
-        tuple(written := [position for position, _ in compiled.first.written]),  # type: ignore[union-attr]
+        tuple(position for position, _ in compiled.first.written),  # type: ignore[union-attr]
         bool(compiled.donated) and not refuses_shared_donation(),
         bool(walk.lists),
         bool(walk.containers),
         check is not None,
         compiled.first.output is not None,  # type: ignore[union-attr]
-        any(walk.cells[position].stored is not walk.cells[position] for position in written),
     )
     identities = [getattr(root, kind) for root, kind in zip(roots[1:], kinds, strict=True)]
     return make(compiled=compiled, walk=walk, identities=identities, crossing=crossing, check=check)
@@ -354,7 +353,6 @@ def _run_factory(
     containers: bool,
     checked: bool,
     builds: bool,
-    noted: bool,
 ) -> Callable[..., Any]:
     """A factory of runs for one form of call, as generated code.
 
@@ -368,7 +366,6 @@ def _run_factory(
         containers: whether there are other plain containers.
         checked: whether each call is compared with a fresh walk.
         builds: whether the output contains objects, which are built from the results of the compiled function.
-        noted: whether a cell may refuse its new value.
     """
     names = [f"a{i}" for i in range(layout.count + len(layout.names))]
     objects = [names[i] for i in layout.objects]
@@ -399,9 +396,9 @@ def _run_factory(
     else:
         reads = ["*[cell.raw for cell in cells]"]
         setup += [f"c{i} = cells[{i}]" for i in written] if len(written) <= UNROLL else []
-    if len(written) > UNROLL or noted:
+    if len(written) > UNROLL:
         setup += [f"written = [cells[i] for i in {written!r}]"]
-        write[-2] = f"{'_' if builds else 'out'} = {'write_noted' if noted else 'write_all'}(written, returned)"
+        write[-2] = f"{'_' if builds else 'out'} = write_all(written, returned)"
 
     if explained:
         body_first = [f"held = [{', '.join(reads)}]", f"leaves = leaves_of((held, [{', '.join(plain)}]))"]
@@ -455,7 +452,6 @@ def make(*, compiled, walk, identities, crossing, check):
         "top_level": top_level_trace,
         "trace_state": trace_state,
         "write_all": write_all,
-        "write_noted": write_noted,
     }
     return _function("make", source, scope)
 
@@ -469,11 +465,4 @@ def write_all(cells: list[Any], returned: list[Any]) -> Any:
         for cell, value in zip(cells, returned, strict=False):
             cell.raw = value
         raise
-    return returned[-1]
-
-
-def write_noted(cells: list[Any], returned: list[Any]) -> Any:
-    """The same for cells that may refuse a value."""
-    with Journal() as journal:
-        journal.write_values(cells, returned[:-1])
     return returned[-1]
