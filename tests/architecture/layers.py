@@ -73,7 +73,7 @@ STILL_IMPORTED: dict[str, frozenset[str]] = {
     "core/objects/visit.py": frozenset({"stacks/layer_cells", "stacks/layers_once"}),
     "transforms/call/body.py": frozenset({"observing/module_names"}),
     "transforms/call/call.py": frozenset({"observing/method_observers", "observing/module_names"}),
-    "transforms/call/leave.py": frozenset({"stacks/layer_cells"}),
+    "transforms/call/inside.py": frozenset({"stacks/layer_cells"}),
     "transforms/jit/compiled.py": frozenset({"observing/module_names"}),
     "transforms/jit/function.py": frozenset({"observing/module_names", "warm/programs"}),
 }

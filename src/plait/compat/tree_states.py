@@ -17,8 +17,8 @@ from ..core.functional.update_context import MergeContext, SplitContext, merge_c
 from ..core.graph.graphdef import GraphDef
 from ..core.objects.variables import Variable
 from ..errors import GraphError
-from ..transforms.call.aliasing import Treatment, check_aliasing
-from ..transforms.call.prefixes import Prefix, is_graph_leaf
+from ..transforms.call.arguments import is_graph_leaf
+from ..transforms.call.prefixes import Prefix, Treatment, check_aliasing
 
 
 class _Missing:

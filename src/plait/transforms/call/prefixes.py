@@ -8,8 +8,8 @@ returns the prefix value of every leaf of the arguments. (rules X2, X3)
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import PartitionSpec, Sharding
@@ -18,20 +18,14 @@ from ...core.functional.traversal import iter_graph
 from ...core.graph.flatten import Walk, path_of
 from ...core.graph.unflatten import Builder, raw_leaves
 from ...core.objects.filters import PathIn, to_predicate
-from ...core.objects.nodes import GRAPH_REGISTRY, Static, get_node_impl, unwrapped
-from ...core.objects.pytree import Pytree
+from ...core.objects.nodes import Static, get_node_impl, unwrapped
 from ...core.objects.state import State, to_flat_state
 from ...core.objects.variables import Variable
-from ...errors import ArgumentError, FilterError
+from ...errors import ArgumentError, FilterError, SharingError
 from ...ground.paths import Path, describe_path
 from ...ground.repr import Text
 from ...ground.words import describe_filter, describe_type, name_of_class, with_article
-from .names import joined
-
-
-def is_graph_leaf(x: Any) -> bool:
-    """Whether the flattening of arguments stops here: a graph node or a variable."""
-    return isinstance(x, (Pytree, Variable)) or type(x) in GRAPH_REGISTRY
+from .arguments import is_graph_leaf, joined
 
 
 class Carry:
@@ -344,3 +338,42 @@ def prefix(node: Any, filter_map: Mapping[Any, Any] | Callable[[Path, Any], Any]
     graphdef = walk.add(node)
     values = [select(path_of(link), leaf) for leaf, link in zip(walk.leaves, walk.links, strict=True)]
     return Builder(make_variables=raw_leaves).build(graphdef, values)
+
+
+class Treatment(NamedTuple):
+    """A root, its name in errors, and its prefix."""
+
+    label: str
+    root: Any
+    prefix: Any
+
+
+def check_aliasing(name: str, treatments: Sequence[Treatment], known: dict[int, tuple[Any, str]]) -> None:
+    """Raise if a variable has two different prefixes.
+
+    Args:
+        name: the transform, for errors.
+        treatments: the roots.
+        known: id of a variable → (its prefix value, the path of that prefix); extended by the call.
+
+    Raises:
+        SharingError: names the variable, both paths and both prefixes.
+    """
+    for label, root, prefix in treatments:
+        walk = Walk()
+        walk.add(root)
+        for leaf, link in zip(walk.leaves, walk.links, strict=True):
+            if not isinstance(leaf, Variable):
+                continue
+            path = path_of(link)
+            value = choose(prefix, path, leaf, label)
+            place = joined(label, path)
+            before, first = known.setdefault(id(leaf), (value, place))
+            if before != value:
+                raise SharingError(
+                    f"Inconsistent aliasing detected: {name} was given one variable with two different prefixes",
+                    at=f"{first} and {place} (the same {type(leaf).__name__})",
+                    found=f"{shown_prefix(before)} at the first, {shown_prefix(value)} at the second",
+                    expected="one prefix per variable, no matter how many paths lead to it",
+                    do="use the same prefix for both, or pass the variable only once",
+                )
