@@ -15,6 +15,7 @@ class Area:
         tests: folders and files of tests. The mirror of the changed file runs first, then the rest in this order.
         package: what ``mirrors`` stands beside.
         mirrors: the folder of tests that has the layout of ``package``.
+        pattern: which files of the folder.
         preload: modules that the process loads once, before it forks for each fault. Never one of the package.
     """
 
@@ -22,6 +23,7 @@ class Area:
     tests: tuple[str, ...]
     package: str = "src/plait"
     mirrors: str = "tests"
+    pattern: str = "**/*.py"
     preload: tuple[str, ...] = ("tests.conftest", "jax.numpy", "optax")
 
 
@@ -33,6 +35,14 @@ _USERS = (
     "tests/stacks/test_stack.py",
     "tests/stacks/test_stack_shardings.py",
     "tests/comparison/test_shared_modules.py",
+)
+_COMMANDS = (
+    "tests/test_cli.py",
+    "tests/test_cli_compare.py",
+    "tests/test_cli_explore.py",
+    "tests/test_cli_export.py",
+    "tests/demo/test_digits.py",
+    "tests/demo/test_gpt.py",
 )
 _LAZY = "tests/architecture/test_lazy_packages.py"
 
@@ -46,10 +56,19 @@ AREAS: dict[str, Area] = {
     "partitioning": Area("src/plait/partitioning", ("tests/partitioning", *_RULES)),
     "nn": Area("src/plait/nn", ("tests/nn", "tests/conformance")),
     "training": Area("src/plait/training", ("tests/training",)),
-    "checkpoint": Area("src/plait/checkpoint", ("tests/checkpoint", "tests/ground/test_scratch.py", _LAZY)),
+    "checkpoint": Area(
+        "src/plait/checkpoint",
+        ("tests/checkpoint", "tests/ground/test_scratch.py", "tests/faults/test_fuzzed_input.py", _LAZY),
+    ),
     "bridge": Area("src/plait/bridge", ("tests/bridge", _LAZY)),
     "compat": Area("src/plait/compat", ("tests/compat",)),
     "inspect": Area("src/plait/inspect", ("tests/inspect", _LAZY)),
+    "export": Area("src/plait/export", ("tests/export", "tests/test_cli_export.py", _LAZY)),
+    "convert": Area("src/plait/convert", ("tests/convert",)),
+    "comparison": Area("src/plait/comparison", ("tests/comparison", "tests/test_cli_compare.py")),
+    "explorer": Area("src/plait/explorer", ("tests/explorer", "tests/test_cli_explore.py")),
+    "command line": Area("src/plait", _COMMANDS, pattern="cli*.py"),
+    "ground": Area("src/plait/ground", ("tests/ground", "tests/checkpoint/test_layout.py")),
     "migrate": Area("src/plait/migrate", ("tests/migrate",)),
 }
 

@@ -63,7 +63,7 @@ def hunt(
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copy = Path(folder) / "tree"
         _copy(root, copy)
-        files = [path for path in sorted((copy / area.source).rglob("*.py")) if only is None or path.match(only)]
+        files = [path for path in sorted((copy / area.source).glob(area.pattern)) if only is None or path.match(only)]
         faults = sample(copy, files, count, seed)
         result = Result([], [], [])
         kept = Kept(root / "build" / "mutants" / f"{Path(area.source).name}.json", copy)

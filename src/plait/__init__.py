@@ -1,14 +1,13 @@
 """plait: neural networks for JAX as graphs of ordinary Python objects.
 
-``import plait as nnx`` replaces ``from flax import nnx``. The names below are public; ``_public.py`` lists them,
-with those that load on first use.
+``import plait as nnx`` replaces ``from flax import nnx``. ``_public.py`` lists the public names. The heart
+loads with the package: modules, variables, graphs and states, and what their metadata does to a new variable. All
+other names load on first use.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
-import sys
 from typing import TYPE_CHECKING
 
 from . import _public
@@ -23,9 +22,6 @@ from .core.objects.attributes import is_data as is_data
 from .core.objects.attributes import register_data_type as register_data_type
 from .core.objects.attributes import static as static
 from .core.graph.axes import PARTITION_NAME as PARTITION_NAME
-from .observing.capture import capture as capture
-from .surgery.config import from_config as from_config
-from .surgery.config import to_config as to_config
 from .core.objects.containers import Dict as Dict
 from .core.objects.containers import List as List
 from .core.graph.diff import GraphDiff as GraphDiff
@@ -38,41 +34,25 @@ from .core.objects.filters import Nothing as Nothing
 from .core.objects.filters import OfType as OfType
 from .core.objects.filters import PathContains as PathContains
 from .core.objects.filters import WithTag as WithTag
-from .core.objects import filters as filterlib
 from .core.objects.filters import to_predicate as to_predicate
 from .core.functional.graph_state import GraphState as GraphState
-from .compat.functions import clone as clone
-from .compat.functions import flatten as flatten
-from .compat.functions import graphdef as graphdef
 from .core.functional.merge import merge as merge
 from .core.functional.pop import pop as pop
-from .compat.functions import split as split
-from .compat.functions import state as state
 from .core.functional.merge import unflatten as unflatten
-from .compat.functions import unpack as unpack
 from .core.functional.update import update as update
-from .compat.functions import variables as variables
-from .compat import graph as graph
-from .compat import graph as graphlib
 from .core.graph.graphdef import GraphDef as GraphDef
-from .compat.modes import set_graph_mode as set_graph_mode
-from .compat.modes import set_graph_updates as set_graph_updates
 from .core.objects.module import M as M
 from .core.objects.module import Module as Module
 from .core.objects.module import Object as Object
 from .core.objects.pytree import Pytree as Pytree
 from .core.objects.pytree import check_pytree as check_pytree
 from .core.objects.module import dataclass as dataclass
-from .observing.nonfinite import debug_nans as debug_nans
-from .observing.nonfinite import find_nonfinite as find_nonfinite
 from .core.functional.proxy_caller import call as call
-from .core.functional import proxy_caller as proxy_caller
 from .core.objects.rngs import RngCount as RngCount
 from .core.objects.rngs import RngKey as RngKey
 from .core.objects.rngs import RngState as RngState
 from .core.objects.rngs import RngStream as RngStream
 from .core.objects.rngs import Rngs as Rngs
-from .core.objects import rngs as rnglib
 from .core.objects.settings import use_eager_sharding as use_eager_sharding
 from .core.objects.settings import using_eager_sharding as using_eager_sharding
 from .core.objects.settings import var_defaults as var_defaults
@@ -87,17 +67,9 @@ from .core.objects.pure_dicts import as_pure as pure
 from .core.objects.pure_dicts import replace_by_pure_dict as replace_by_pure_dict
 from .core.objects.pure_dicts import restore_int_paths as restore_int_paths
 from .core.objects.state_functions import split_state as split_state
-from .compat import statelib as statelib
 from .core.objects.state import to_flat_state as to_flat_state
 from .core.objects.pure_dicts import to_pure_dict as to_pure_dict
-from .surgery.surgery import Selection as Selection
-from .surgery.surgery import select as select
-from .surgery.surgery import trainable as trainable
 from .core.functional.traversal import find_duplicates as find_duplicates
-from .compat.functions import iter_children as iter_children
-from .compat.functions import iter_graph as iter_graph
-from .compat.functions import iter_module_children as iter_module_children
-from .compat.functions import iter_modules as iter_modules
 from .core.functional.traversal import set_metadata as set_metadata
 from .core.functional.update_context import MergeContext as MergeContext
 from .core.functional.update_context import SplitContext as SplitContext
@@ -121,138 +93,169 @@ from .core.objects.variable_kinds import Param as Param
 from .core.objects.variable_kinds import Perturbation as Perturbation
 from .core.objects.variables import Variable as Variable
 from .core.objects.variable_kinds import VariableState as VariableState
-from .compat import variablelib as variablelib
-from .compat.functions import map as map
-from .compat.functions import recursive_map as recursive_map
-from .compat.functions import view as view
-from .compat.functions import view_info as view_info
-from .compat.functions import with_attributes as with_attributes
-from .compat.functions import with_vars as with_vars
 from . import errors as errors
-from . import nn as nn
-from .nn.activations import celu as celu
-from .nn.activations import elu as elu
-from .nn.activations import gelu as gelu
-from .nn.activations import glu as glu
-from .nn.activations import hard_sigmoid as hard_sigmoid
-from .nn.activations import hard_silu as hard_silu
-from .nn.activations import hard_swish as hard_swish
-from .nn.activations import hard_tanh as hard_tanh
-from .nn.activations import identity as identity
-from .nn.activations import leaky_relu as leaky_relu
-from .nn.activations import log_sigmoid as log_sigmoid
-from .nn.activations import log_softmax as log_softmax
-from .nn.activations import logsumexp as logsumexp
-from .nn.activations import mish as mish
-from .nn.activations import one_hot as one_hot
-from .nn.activations import relu as relu
-from .nn.activations import relu6 as relu6
-from .nn.activations import selu as selu
-from .nn.activations import sigmoid as sigmoid
-from .nn.activations import silu as silu
-from .nn.activations import soft_sign as soft_sign
-from .nn.activations import softmax as softmax
-from .nn.activations import softplus as softplus
-from .nn.activations import sparse_plus as sparse_plus
-from .nn.activations import sparse_sigmoid as sparse_sigmoid
-from .nn.activations import squareplus as squareplus
-from .nn.activations import standardize as standardize
-from .nn.activations import swish as swish
-from .nn.activations import tanh as tanh
-from .nn.attention import MultiHeadAttention as MultiHeadAttention
-from .nn.cells import GRUCell as GRUCell
-from .nn.cells import LSTMCell as LSTMCell
-from .nn.cells import OptimizedLSTMCell as OptimizedLSTMCell
-from .nn.cells import RNNCellBase as RNNCellBase
-from .nn.cells import SimpleCell as SimpleCell
-from .nn.conv import Conv as Conv
-from .nn.conv import ConvTranspose as ConvTranspose
-from .nn.dot_product import dot_product_attention as dot_product_attention
-from .nn.dropout import Dropout as Dropout
-from .nn.embedding import Embed as Embed
-from .nn import initializers as initializers
-from .nn.linear import Einsum as Einsum
-from .nn.linear import Linear as Linear
-from .nn.linear import LinearGeneral as LinearGeneral
-from .nn.lora import LoRA as LoRA
-from .nn.lora import LoRALinear as LoRALinear
-from .nn.lora import add_lora as add_lora
-from .nn.masks import combine_masks as combine_masks
-from .nn.masks import make_attention_mask as make_attention_mask
-from .nn.masks import make_causal_mask as make_causal_mask
-from .nn.norm import BatchNorm as BatchNorm
-from .nn.norm import GroupNorm as GroupNorm
-from .nn.norm import InstanceNorm as InstanceNorm
-from .nn.norm import LayerNorm as LayerNorm
-from .nn.norm import RMSNorm as RMSNorm
-from .nn.pooling import avg_pool as avg_pool
-from .nn.pooling import max_pool as max_pool
-from .nn.pooling import min_pool as min_pool
-from .nn.pooling import pool as pool
-from .nn.prelu import PReLU as PReLU
-from .nn.recurrent import Bidirectional as Bidirectional
-from .nn.recurrent import RNN as RNN
-from .nn.reparametrisation import SpectralNorm as SpectralNorm
-from .nn.reparametrisation import WeightNorm as WeightNorm
-from .nn.rotary import apply_rotary_embedding as apply_rotary_embedding
-from .nn.sequential import Sequential as Sequential
-from . import partitioning as partitioning
-from .partitioning.activations import with_sharding_constraint as with_sharding_constraint
-from .partitioning.axis_rules import logical_axis_rules as logical_axis_rules
-from .partitioning import boxes as meta
-from .compat.functions import abstract_with_sharding as abstract_with_sharding
-from .compat.functions import as_abstract as as_abstract
-from .compat.functions import get_abstract_model as get_abstract_model
-from .partitioning.specs import get_named_sharding as get_named_sharding
-from .partitioning.specs import get_partition_spec as get_partition_spec
-from .partitioning import spmd as spmd
-from .compat.transforms import grad as grad
-from .compat.transforms import value_and_grad as value_and_grad
-from .compat.transforms import transform_metadata as transform_metadata
-from .compat.transforms import pmap as pmap
-from .compat.transforms import vmap as vmap
-from .compat.transforms import cond as cond
-from .compat.transforms import switch as switch
-from .compat.partials import cached_partial as cached_partial
-from .compat.partials import jit_partial as jit_partial
-from . import compat as compat
-from .compat.transforms import custom_jvp as custom_jvp
-from .compat.transforms import custom_vjp as custom_vjp
-from .compat.transforms import jit as jit
-from .compat.transforms import lax_map as lax_map
-from .compat.transforms import fori_loop as fori_loop
-from .compat.transforms import scan as scan
-from .compat.transforms import while_loop as while_loop
-from .observing.output_gradients import capture_gradients as capture_gradients
-from .transforms.call.prefixes import Carry as Carry
-from .transforms.call.prefixes import StateAxes as StateAxes
-from .transforms.call.prefixes import StateSharding as StateSharding
-from .compat.transforms import prefix as prefix
-from .compat.transforms import remat as remat
-from .compat.transforms import backup_keys as backup_keys
-from .compat.transforms import fork_rngs as fork_rngs
-from .compat.transforms import reseed as reseed
-from .transforms.streams import restore_rngs as restore_rngs
-from .compat.transforms import split_rngs as split_rngs
-from .compat.transforms import with_rngs as with_rngs
-from .transforms.selections import DiffState as DiffState
-from .compat.transforms import checkify as checkify
-from .compat.transforms import eval_shape as eval_shape
-from .compat.transforms import make_jaxpr as make_jaxpr
-from .compat.transforms import shard_map as shard_map
-from .compat.transforms import hessian as hessian
-from .compat.transforms import hvp as hvp
-from .compat.transforms import jacfwd as jacfwd
-from .compat.transforms import jacrev as jacrev
-from .compat.transforms import jvp as jvp
-from .compat.transforms import linearize as linearize
-from .compat.transforms import vjp as vjp
-from .compat.tree_states import NodeStates as NodeStates
-from .compat.tree_states import from_tree as from_tree
-from .compat.tree_states import to_tree as to_tree
 from .typing import Initializer as Initializer
+from .partitioning import shardings as _shardings
 
 if TYPE_CHECKING:
+    from .core.objects import filters as filterlib
+    from .core.functional import proxy_caller as proxy_caller
+    from .core.objects import rngs as rnglib
+    from .observing.capture import capture as capture
+    from .surgery.config import from_config as from_config
+    from .surgery.config import to_config as to_config
+    from .compat.functions import clone as clone
+    from .compat.functions import flatten as flatten
+    from .compat.functions import graphdef as graphdef
+    from .compat.functions import split as split
+    from .compat.functions import state as state
+    from .compat.functions import unpack as unpack
+    from .compat.functions import variables as variables
+    from .compat import graph as graph
+    from .compat import graph as graphlib
+    from .compat.modes import set_graph_mode as set_graph_mode
+    from .compat.modes import set_graph_updates as set_graph_updates
+    from .observing.nonfinite import debug_nans as debug_nans
+    from .observing.nonfinite import find_nonfinite as find_nonfinite
+    from .compat import statelib as statelib
+    from .surgery.surgery import Selection as Selection
+    from .surgery.surgery import select as select
+    from .surgery.surgery import trainable as trainable
+    from .compat.functions import iter_children as iter_children
+    from .compat.functions import iter_graph as iter_graph
+    from .compat.functions import iter_module_children as iter_module_children
+    from .compat.functions import iter_modules as iter_modules
+    from .compat import variablelib as variablelib
+    from .compat.functions import map as map
+    from .compat.functions import recursive_map as recursive_map
+    from .compat.functions import view as view
+    from .compat.functions import view_info as view_info
+    from .compat.functions import with_attributes as with_attributes
+    from .compat.functions import with_vars as with_vars
+    from . import nn as nn
+    from .nn.activations import celu as celu
+    from .nn.activations import elu as elu
+    from .nn.activations import gelu as gelu
+    from .nn.activations import glu as glu
+    from .nn.activations import hard_sigmoid as hard_sigmoid
+    from .nn.activations import hard_silu as hard_silu
+    from .nn.activations import hard_swish as hard_swish
+    from .nn.activations import hard_tanh as hard_tanh
+    from .nn.activations import identity as identity
+    from .nn.activations import leaky_relu as leaky_relu
+    from .nn.activations import log_sigmoid as log_sigmoid
+    from .nn.activations import log_softmax as log_softmax
+    from .nn.activations import logsumexp as logsumexp
+    from .nn.activations import mish as mish
+    from .nn.activations import one_hot as one_hot
+    from .nn.activations import relu as relu
+    from .nn.activations import relu6 as relu6
+    from .nn.activations import selu as selu
+    from .nn.activations import sigmoid as sigmoid
+    from .nn.activations import silu as silu
+    from .nn.activations import soft_sign as soft_sign
+    from .nn.activations import softmax as softmax
+    from .nn.activations import softplus as softplus
+    from .nn.activations import sparse_plus as sparse_plus
+    from .nn.activations import sparse_sigmoid as sparse_sigmoid
+    from .nn.activations import squareplus as squareplus
+    from .nn.activations import standardize as standardize
+    from .nn.activations import swish as swish
+    from .nn.activations import tanh as tanh
+    from .nn.adapters import add_lora as add_lora
+    from .nn.adapters import merge_lora as merge_lora
+    from .nn.adapters import unmerge_lora as unmerge_lora
+    from .nn.adapters import use_lora as use_lora
+    from .nn.attention import MultiHeadAttention as MultiHeadAttention
+    from .nn.cells import GRUCell as GRUCell
+    from .nn.cells import LSTMCell as LSTMCell
+    from .nn.cells import OptimizedLSTMCell as OptimizedLSTMCell
+    from .nn.cells import RNNCellBase as RNNCellBase
+    from .nn.cells import SimpleCell as SimpleCell
+    from .nn.conv import Conv as Conv
+    from .nn.conv import ConvTranspose as ConvTranspose
+    from .nn.dot_product import dot_product_attention as dot_product_attention
+    from .nn.dropout import Dropout as Dropout
+    from .nn.embedding import Embed as Embed
+    from .nn import initializers as initializers
+    from .nn.linear import Einsum as Einsum
+    from .nn.linear import Linear as Linear
+    from .nn.linear import LinearGeneral as LinearGeneral
+    from .nn.lora import LoRA as LoRA
+    from .nn.lora import LoRALinear as LoRALinear
+    from .nn.masks import combine_masks as combine_masks
+    from .nn.masks import make_attention_mask as make_attention_mask
+    from .nn.masks import make_causal_mask as make_causal_mask
+    from .nn.norm import BatchNorm as BatchNorm
+    from .nn.norm import GroupNorm as GroupNorm
+    from .nn.norm import InstanceNorm as InstanceNorm
+    from .nn.norm import LayerNorm as LayerNorm
+    from .nn.norm import RMSNorm as RMSNorm
+    from .nn.pooling import avg_pool as avg_pool
+    from .nn.pooling import max_pool as max_pool
+    from .nn.pooling import min_pool as min_pool
+    from .nn.pooling import pool as pool
+    from .nn.prelu import PReLU as PReLU
+    from .nn.recurrent import Bidirectional as Bidirectional
+    from .nn.recurrent import RNN as RNN
+    from .nn.reparametrisation import SpectralNorm as SpectralNorm
+    from .nn.reparametrisation import WeightNorm as WeightNorm
+    from .nn.rotary import apply_rotary_embedding as apply_rotary_embedding
+    from .nn.sequential import Sequential as Sequential
+    from . import partitioning as partitioning
+    from .partitioning.activations import with_sharding_constraint as with_sharding_constraint
+    from .partitioning.axis_rules import logical_axis_rules as logical_axis_rules
+    from .partitioning import boxes as meta
+    from .compat.functions import abstract_with_sharding as abstract_with_sharding
+    from .compat.functions import as_abstract as as_abstract
+    from .compat.functions import get_abstract_model as get_abstract_model
+    from .partitioning.specs import get_named_sharding as get_named_sharding
+    from .partitioning.specs import get_partition_spec as get_partition_spec
+    from .partitioning import spmd as spmd
+    from .compat.transforms import grad as grad
+    from .compat.transforms import value_and_grad as value_and_grad
+    from .compat.transforms import transform_metadata as transform_metadata
+    from .compat.transforms import pmap as pmap
+    from .compat.transforms import vmap as vmap
+    from .compat.transforms import cond as cond
+    from .compat.transforms import switch as switch
+    from .compat.partials import cached_partial as cached_partial
+    from .compat.partials import jit_partial as jit_partial
+    from . import compat as compat
+    from .compat.transforms import custom_jvp as custom_jvp
+    from .compat.transforms import custom_vjp as custom_vjp
+    from .compat.transforms import jit as jit
+    from .compat.transforms import lax_map as lax_map
+    from .compat.transforms import fori_loop as fori_loop
+    from .compat.transforms import scan as scan
+    from .compat.transforms import while_loop as while_loop
+    from .observing.output_gradients import capture_gradients as capture_gradients
+    from .transforms.call.prefixes import Carry as Carry
+    from .transforms.call.prefixes import StateAxes as StateAxes
+    from .transforms.call.prefixes import StateSharding as StateSharding
+    from .compat.transforms import prefix as prefix
+    from .compat.transforms import remat as remat
+    from .compat.transforms import backup_keys as backup_keys
+    from .compat.transforms import fork_rngs as fork_rngs
+    from .compat.transforms import reseed as reseed
+    from .transforms.streams import restore_rngs as restore_rngs
+    from .compat.transforms import split_rngs as split_rngs
+    from .compat.transforms import with_rngs as with_rngs
+    from .transforms.selections import DiffState as DiffState
+    from .compat.transforms import checkify as checkify
+    from .compat.transforms import eval_shape as eval_shape
+    from .compat.transforms import make_jaxpr as make_jaxpr
+    from .compat.transforms import shard_map as shard_map
+    from .compat.transforms import hessian as hessian
+    from .compat.transforms import hvp as hvp
+    from .compat.transforms import jacfwd as jacfwd
+    from .compat.transforms import jacrev as jacrev
+    from .compat.transforms import jvp as jvp
+    from .compat.transforms import linearize as linearize
+    from .compat.transforms import vjp as vjp
+    from .compat.tree_states import NodeStates as NodeStates
+    from .compat.tree_states import from_tree as from_tree
+    from .compat.tree_states import to_tree as to_tree
     from . import bridge as bridge
     from . import checkpoint as checkpoint
     from . import comparison as comparison
@@ -280,22 +283,19 @@ if TYPE_CHECKING:
     from .training import optimizer as optimizer
     from .training.train_state import TrainState as TrainState
 
+
 __version__ = "0.1.0"
 
-# ``from plait.graph import split`` and ``import plait.graph`` work for public modules that live elsewhere.
-for _name, _module in _public.MODULES.items():
-    if _name not in _public.LAZY:
-        sys.modules.setdefault(f"{__name__}.{_name}", importlib.import_module(f".{_module}", __name__))
 flax_paths.register()
 
 
 def __getattr__(name: str) -> object:
     """Load a name whose module is imported on first use."""
-    if name not in _public.LAZY:
-        return flax_paths.find(__name__, "", name)
-    module = importlib.import_module(f".{_public.LAZY[name]}", __name__)
-    value = module if name in _public.LAZY_MODULES else getattr(module, name)
-    globals()[name] = value
+    if name == "__all__":  # for ``from plait import *``, which needs no other library
+        return [name for name in __dir__() if name not in _public.LAZY]
+    value = flax_paths.find(__name__, "", name)
+    if name in _public.PUBLIC:
+        globals()[name] = value
     return value
 
 

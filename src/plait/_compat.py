@@ -1,5 +1,9 @@
 """Every difference between JAX versions, and every use of JAX's private names.
 
+Variables need the first few names below. Every other name is looked up by the one feature that needs it
+(``private``), so a version of JAX that has moved it breaks nothing else. ``docs/decisions/0027-private-names.md``
+lists them all.
+
 ``trace_state.value`` is a weak reference to this thread's current trace. Reading it costs about 30 ns and keeps no
 trace alive; its identity distinguishes traces.
 """
@@ -18,38 +22,54 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
-from jax._src import config as _config, core as _core
-from jax._src.array import ArrayImpl as ArrayImpl
-from jax._src.clusters import ClusterEnv as _ClusterEnv
-from jax._src.lib import _jax as _jaxlib
+from jax.core import ShapedArray as _ShapedArray, Tracer as _Tracer
 
-if hasattr(_core, "trace_state"):
-    trace_state = _core.trace_state
-else:  # JAX versions that keep the trace in a thread-local object
+from .errors import MissingDependencyError
+
+
+def private(name: str, *places: str, feature: str) -> Any:
+    """A private name of JAX, in the first of some modules that has it.
+
+    Raises:
+        MissingDependencyError: it has moved; names it, and the feature that needs it.
+    """
+    for place in places:
+        with contextlib.suppress(ImportError, AttributeError):
+            return getattr(importlib.import_module(place), name)
+    raise MissingDependencyError(
+        f"{feature} needs a private name of JAX that this version does not have",
+        found=f"JAX {jax.__version__}, without {name} in {' or '.join(places)}",
+        expected=f"a version between {TESTED_WITH[0]} and {TESTED_WITH[1]}, with which plait was tested",
+        do=f"pip install 'jax<={TESTED_WITH[1]}', or a newer plait",
+    )
+
+
+TESTED_WITH = ("0.10.2", "0.12.0.1")
+
+_VARIABLES = "plait.Variable"
+ArrayImpl: Any = private("ArrayImpl", "jax._src.array", "jaxlib._jax", feature=_VARIABLES)
+top_level_trace: Any = private("eval_trace", "jax._src.core", feature=_VARIABLES)._weakref
+Tracer: Any = _Tracer
+
+try:
+    trace_state: Any = private("trace_state", "jax._src.core", feature=_VARIABLES)
+except MissingDependencyError:  # JAX versions that keep the trace in a thread-local object
+    _trace_context = private("trace_ctx", "jax._src.core", feature=_VARIABLES)
 
     class _TraceState:
         __slots__ = ()
 
         @property
         def value(self) -> Any:
-            return _core.trace_ctx.trace._weakref
+            return _trace_context.trace._weakref
 
     trace_state = _TraceState()
 
-top_level_trace: Any = _core.eval_trace._weakref
-
-Tracer: Any = _core.Tracer
-
-
-def _key_array_type() -> Any:
-    """The class of typed random keys; its module is private and has moved."""
-    for place in ("jax._src.random.prng", "jax._src.prng"):
-        with contextlib.suppress(ImportError, AttributeError):
-            return importlib.import_module(place).PRNGKeyArray
-    return ArrayImpl
-
-
-KeyArray: Any = _key_array_type()
+_KEYS = ("jax._src.random.prng", "jax._src.prng")
+try:
+    KeyArray: Any = private("PRNGKeyArray", *_KEYS, feature="jit of typed random keys")
+except MissingDependencyError:  # their arrays take the general path
+    KeyArray = ArrayImpl
 
 
 def current_trace() -> Any:
@@ -146,17 +166,11 @@ def is_mutable_array(value: Any) -> bool:
     return isinstance(value, _Ref)
 
 
-_hlo: Any
 try:
-    _hlo = importlib.import_module("jaxlib._hlo")
-except ImportError:  # versions of jaxlib that keep it elsewhere
-    _hlo = importlib.import_module("jaxlib.xla_client")
-
-try:
-    from jax._src.core import Ref as _Ref
-    from jax._src.state.types import AbstractRef as _AbstractRef
-except ImportError:  # JAX versions without references
-    _AbstractRef = _Ref = ()  # type: ignore[assignment,misc]
+    _Ref: Any = private("Ref", "jax._src.core", feature="jax.new_ref")
+    _AbstractRef: Any = private("AbstractRef", "jax._src.state.types", feature="jax.new_ref")
+except MissingDependencyError:  # JAX versions without references
+    _AbstractRef = _Ref = ()
 
 
 def refuses_shared_donation() -> bool:
@@ -174,7 +188,7 @@ def memory_saving_options() -> dict[str, Any] | None:
 
 def in_cluster() -> bool:
     """Whether JAX detects the processes of a run itself: under Slurm, Open MPI, Kubernetes, on Cloud TPU."""
-    kinds = _ClusterEnv._cluster_types
+    kinds = private("ClusterEnv", "jax._src.clusters", feature="plait.partitioning.connect_processes")._cluster_types
     return any(not kind.opt_in_only_method and kind.is_env_present() for kind in kinds)
 
 
@@ -214,13 +228,20 @@ def jax_settings() -> dict[str, Any]:
     return {**found, "the current mesh": None if mesh is None or mesh.empty else str(mesh)}
 
 
+try:
+    _trace_context_of_settings: Any = private("trace_context", "jax._src.config", feature="eager loops and branches")
+except MissingDependencyError:  # nothing is kept then: no two of these are equal
+    _trace_context_of_settings = object
+
+
 def trace_settings() -> Any:
     """The settings of this thread by which JAX keeps what it traced, as one hashable value."""
-    return _config.trace_context()
+    return _trace_context_of_settings()
 
 
 # Programs that outlive the process ------------------------------------------------------------------------------------
 
+_STORED = "plait.jit(cache=)"
 _recorded_trace: Any = None
 _recorded_traces = itertools.count(1)
 
@@ -248,16 +269,14 @@ def compiled_by_xla() -> Iterator[None]:
 
     A CPU program that was read from that cache cannot be serialized again: its machine code is missing.
     """
-    from jax._src import compilation_cache
-
-    if not hasattr(compilation_cache.is_cache_used, "plait"):
-        is_cache_used = compilation_cache.is_cache_used
+    is_cache_used = private("is_cache_used", "jax._src.compilation_cache", feature=_STORED)
+    if not hasattr(is_cache_used, "plait"):
 
         def is_cache_used_here(backend: Any) -> bool:
             return not _compiling.own and is_cache_used(backend)
 
         is_cache_used_here.plait = True  # type: ignore[attr-defined]
-        compilation_cache.is_cache_used = is_cache_used_here
+        vars(importlib.import_module("jax._src.compilation_cache"))["is_cache_used"] = is_cache_used_here
     _compiling.own = True
     try:
         yield
@@ -277,9 +296,7 @@ def parts_of_jit(value: Any) -> tuple[Any, dict[str, Any]] | None:
 
 def physical_mesh() -> Any:
     """The mesh of an old ``with mesh:`` block."""
-    from jax._src import mesh
-
-    return mesh.thread_resources.env.physical_mesh
+    return private("thread_resources", "jax._src.mesh", feature=_STORED).env.physical_mesh
 
 
 def jaxlib_version() -> str:
@@ -289,15 +306,14 @@ def jaxlib_version() -> str:
 
 def aval_of(value: Any) -> Any:
     """Shape, dtype and weak type of an argument, which may be a ``jax.ShapeDtypeStruct``."""
-    return _core.shaped_abstractify(value)
+    return private("shaped_abstractify", "jax._src.core", feature=_STORED)(value)
 
 
 def key_dtype(name: str) -> Any:
     """The dtype of random keys of an implementation: ``fry``, ``rbg``, ..."""
-    for place in ("jax._src.random.prng", "jax._src.prng"):
-        with contextlib.suppress(ImportError, AttributeError):
-            module = importlib.import_module(place)
-            return module.KeyTy(next(impl for impl in module.prngs.values() if impl.tag == name))
+    for impl in private("prngs", *_KEYS, feature=_STORED).values():
+        if impl.tag == name:
+            return private("KeyTy", *_KEYS, feature=_STORED)(impl)
     raise LookupError(f"no implementation of random keys is called {name!r}")
 
 
@@ -381,16 +397,13 @@ def deserialized(executable: Executable, avals: Sequence[Any], backend: str | No
         avals: those of all arguments.
         backend: the platform; ``None`` means the default one.
     """
-    from jax._src.interpreters import pxla
-    from jaxlib import xla_client
-
+    make = private("UnloadedMeshExecutable", "jax._src.interpreters.pxla", feature=_STORED)
+    device_list = private("DeviceList", "jaxlib.xla_client", "jaxlib._jax", feature=_STORED)
     client = jax.devices(backend)[0].client
     by_id = {device.id: device for device in client.devices()}
-    devices = xla_client.DeviceList(tuple(by_id[number] for number in executable.devices))
-    outs = [
-        _core.ShapedArray(shape, dtype, weak_type=weak, sharding=None) for shape, dtype, weak in executable.out_avals
-    ]
-    return pxla.UnloadedMeshExecutable(
+    devices = device_list(tuple(by_id[number] for number in executable.devices))
+    outs = [_ShapedArray(shape, dtype, weak_type=weak, sharding=None) for shape, dtype, weak in executable.out_avals]
+    return make(
         xla_executable=client.deserialize_executable(executable.binary, executable_devices=devices),
         device_list=devices,
         backend=client,
@@ -424,10 +437,9 @@ def executable_of(stage: Any, like: Executable | None = None) -> Any:
 
 def run_executable(executable: Any, arguments: Sequence[Any], out_tree: Any) -> tuple[Any, Any]:
     """Run an executable. Returns its results as a pytree, and the data for JAX's fast path."""
-    from jax._src import pjit
-
+    fast_path = private("_get_fastpath_data", "jax._src.pjit", feature=_STORED)
     flat = executable.unsafe_call(*arguments)
-    fast = pjit._get_fastpath_data(executable, out_tree, arguments, flat, set(), [], None, [])
+    fast = fast_path(executable, out_tree, arguments, flat, set(), [], None, [])
     return jax.tree_util.tree_unflatten(out_tree, flat), fast
 
 
@@ -439,13 +451,11 @@ def dispatcher(function: Any, missed: Any) -> Any:
         missed: called with the arguments when they differ from those of all earlier calls. Returns the results, the
             data for JAX's fast path (or ``None``), and ``False``.
     """
-    from jax._src.interpreters import pxla
-    from jax._src.tree_util import dispatch_registry
-
-    made = _jaxlib.pjit(
-        getattr(function, "__name__", "program"), function, missed, [], [], pxla.JitGlobalCppCacheKeys(),
-        dispatch_registry, pxla.cc_shard_arg,
-    )  # fmt: skip
+    make = private("pjit", "jaxlib._jax", feature=_STORED)
+    keys = private("JitGlobalCppCacheKeys", "jax._src.interpreters.pxla", feature=_STORED)
+    registry = private("dispatch_registry", "jax._src.tree_util", feature=_STORED)
+    shard = private("cc_shard_arg", "jax._src.interpreters.pxla", feature=_STORED)
+    made = make(getattr(function, "__name__", "program"), function, missed, [], [], keys(), registry, shard)
     made._fun = function  # under ``jax.debug_nans``, JAX runs it again after a NaN
     return made
 
@@ -457,12 +467,15 @@ def treedef_from(node: Any, children: Sequence[Any]) -> Any:
 
 # XLA's analysis of a program ------------------------------------------------------------------------------------------
 
+_COSTS = "plait.cost"
+_HLO = ("jaxlib._hlo", "jaxlib.xla_client")
+
 
 def program_text(stage: Any) -> str:
     """A lowered or compiled program in XLA's text form, with the names of operations."""
     if not isinstance(stage, jax.stages.Lowered):
         return stage.as_text()
-    options = _hlo.HloPrintOptions()
+    options = private("HloPrintOptions", *_HLO, feature=_COSTS)()
     options.print_metadata = True
     program: Any = stage.compiler_ir("hlo")
     return program.get_hlo_module().to_string(options)
@@ -474,8 +487,10 @@ def program_costs(text: str) -> dict[str, float]:
     Raises:
         ValueError: XLA does not accept the text.
     """
+    analyse = private("hlo_module_cost_analysis", "jaxlib._jax", "jaxlib.xla_client", feature=_COSTS)
+    parse = private("hlo_module_from_text", *_HLO, feature=_COSTS)
     try:
-        return _jaxlib.hlo_module_cost_analysis(jax.devices()[0].client, _hlo.hlo_module_from_text(text))
+        return analyse(jax.devices()[0].client, parse(text))
     except jax.errors.JaxRuntimeError as error:
         raise ValueError(str(error)) from error
 

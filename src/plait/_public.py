@@ -1,7 +1,7 @@
 """The public names, plait's own and those for Flax compatibility: name → the module below ``plait`` that defines it.
 
-Tests compare ``dir(plait)``, the reference pages and the type checkers' view with this list. Names of rows 0 to 3 are
-imported with the package; the others (``LAZY``) load on first use.
+Tests compare ``dir(plait)``, the reference pages and the type checkers' view with this list. Those of
+the heart are imported with the package; the others load on first use.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ _NAMES = {
     "nn.dropout": "Dropout",
     "nn.embedding": "Embed",
     "nn.linear": "Einsum Linear LinearGeneral",
-    "nn.lora": "LoRA LoRALinear add_lora",
+    "nn.adapters": "add_lora merge_lora unmerge_lora use_lora",
+    "nn.lora": "LoRA LoRALinear",
     "nn.masks": "combine_masks make_attention_mask make_causal_mask",
     "nn.norm": "BatchNorm GroupNorm InstanceNorm LayerNorm RMSNorm",
     "nn.pooling": "avg_pool max_pool min_pool pool",
@@ -115,7 +116,7 @@ _MODULES_FOR_FLAX = {
 }
 MODULES = {**_MODULES, **_MODULES_FOR_FLAX}
 
-# Names whose module loads on first use, because it imports a slow library, or is not needed to define and run a model.
+# Names that need a library of their own, or are not needed to define and run a model.
 _LAZY_NAMES: dict[str, str] = {
     "comparison.comparison": "compare",
     "explorer.page": "explore",

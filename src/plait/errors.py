@@ -47,8 +47,9 @@ Warnings: ``CapturedModelWarning``, for a model that a jitted function captures,
 change, ``LostSharingWarning``, for a shared part that JAX copies, ``ReplacedVariableWarning``, for an array that
 replaces a variable, ``SingleValueWarning``, for statistics of one value, ``NothingSelectedWarning``, for a filter or
 tag that matches nothing, ``UnevenLayoutWarning``, for a dimension that a mesh cannot divide, ``LoggerWarning``, for a
-logger that failed, ``ProgramCacheWarning``, for a program that is not stored, or rejected, and ``UnrolledLoopWarning``,
-for a loop over equal blocks that was traced block by block.
+logger that failed, ``CheckpointWarning``, for a checkpoint that was moved aside, or not removed,
+``ProgramCacheWarning``, for a program that is not stored, or rejected, and ``UnrolledLoopWarning``, for a loop over
+equal blocks that was traced block by block.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ __all__ = [
     "AxisNameMismatchError",
     "CapturedModelWarning",
     "CheckpointError",
+    "CheckpointWarning",
     "CollectionTypeError",
     "ConfigError",
     "ConversionError",
@@ -325,6 +327,10 @@ class NothingSelectedWarning(UserWarning):
 
 class LoggerWarning(UserWarning):
     """A logger of a training run raised an error, and is disabled. Training continues."""
+
+
+class CheckpointWarning(UserWarning):
+    """A folder of checkpoints has a damaged one, which was moved aside, or an old one that could not be removed."""
 
 
 class ProgramCacheWarning(UserWarning):

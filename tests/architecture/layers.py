@@ -48,7 +48,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "convert": LOWER | {"nn", "checkpoint"},
     "export/program": CORE | {"observing"},
     "export/tensorflow": frozenset({"ground", "export/program"}),
-    "export/formats": CORE | {"observing", "export/program", "export/tensorflow"},
+    # Bundles store their weights as checkpoint/ writes safetensors.
+    "export/formats": CORE | {"observing", "export/program", "export/tensorflow", "checkpoint"},
     "export/proof": frozenset({"ground", "export/program", "export/formats"}),
     "export/orbax": frozenset({"ground"}) | EXPORT - {"export/orbax"},
     "export": EXPORT | {"ground"},
@@ -87,7 +88,7 @@ OWNERS: dict[str, frozenset[str]] = {
     "optax": frozenset({"training", "demo"}),
     "orbax": frozenset({"checkpoint"}),
     "tensorstore": frozenset({"checkpoint"}),
-    "safetensors": frozenset({"checkpoint", "export/formats"}),
+    "safetensors": frozenset({"checkpoint"}),
     "flax": frozenset({"bridge/wrappers", "bridge", "comparison"}),
     "torch": frozenset({"comparison"}),
     "libcst": frozenset({"migrate"}),

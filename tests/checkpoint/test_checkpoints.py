@@ -17,7 +17,7 @@ import pytest
 
 import plait
 from plait.checkpoint import Checkpoints, Keep, layout, orbax, reading, save
-from plait.errors import CheckpointError, LostUpdateWarning
+from plait.errors import CheckpointError, CheckpointWarning, LostUpdateWarning
 from plait.training import Batches
 from tests.compare import assert_same, readable
 from tests.sampling import slow_but
@@ -167,6 +167,75 @@ def test_a_folder_that_cannot_be_written_to_is_told_at_once(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match=rf"cannot be written.*\n +at +{tmp_path}/file\n"):
         Checkpoints(tmp_path / "file")
+
+
+def spoil(path, how):
+    if how == "a file":
+        shutil.rmtree(path)
+        path.write_text("x")
+    elif how == "a dangling link":
+        shutil.rmtree(path)
+        path.symlink_to("nowhere")
+    else:
+        (path / "plait.json").unlink()
+
+
+@pytest.mark.parametrize("how", ["no manifest", "a file", "a dangling link"])
+def test_what_is_no_checkpoint_is_moved_aside_by_a_save_of_its_step(tmp_path, how):
+    """It used to fail at every restart. (issue O)"""
+    model = Net(2)
+    with Checkpoints(tmp_path) as checkpoints:
+        for step in (1, 2):
+            checkpoints.save(step, model)
+    spoil(tmp_path / "step-00000002", how)
+    for number in (1, 2):
+        with Checkpoints(tmp_path) as checkpoints:
+            assert checkpoints.restore(model).step == 1
+            with pytest.warns(CheckpointWarning, match=r"moved aside\n +at +.*step-00000002\n") as told:
+                checkpoints.save(2, model)
+        assert f"now step-00000002.damaged-{number}\n" in str(told[0].message)
+        assert [each.filename for each in told] == [__file__]
+        assert os.path.lexists(tmp_path / f"step-00000002.damaged-{number}")
+        assert steps_and_names(tmp_path) == [1, 2, *(f"2.damaged-{each + 1}" for each in range(number))]
+        spoil(tmp_path / "step-00000002", how)
+
+
+def steps_and_names(folder):
+    """The names of steps as numbers, with what follows them."""
+    names = [path.name.removeprefix("step-").lstrip("0") for path in folder.iterdir() if path.name.startswith("step")]
+    return sorted((int(name) if name.isdigit() else name for name in names), key=str)
+
+
+def test_what_was_moved_aside_is_never_removed(tmp_path):
+    model = Net(2)
+    (tmp_path / "step-00000001" / "arrays").mkdir(parents=True)
+    with Checkpoints(tmp_path, keep=Keep(last=1)) as checkpoints:
+        with pytest.warns(CheckpointWarning, match="moved aside"):
+            checkpoints.save(1, model)
+        for step in (2, 3):
+            checkpoints.save(step, model)
+    assert steps_and_names(tmp_path) == ["1.damaged-1", 3]
+
+
+def test_an_old_one_that_cannot_be_removed_is_no_failed_save(tmp_path, monkeypatch):
+    model = Net(2)
+    checkpoints = Checkpoints(tmp_path, keep=Keep(last=1))
+    checkpoints.save(1, model)
+    checkpoints.wait()
+    with monkeypatch.context() as broken:
+
+        def denied(path):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+        broken.setattr("plait.checkpoint.checkpoints.remove_whole", denied)
+        checkpoints.save(2, model)
+        with pytest.warns(CheckpointWarning, match=r"not be removed; the new one is written\n +at .*step-00000001\n"):
+            checkpoints.wait()
+    checkpoints.wait()  # it is told once
+    assert [saved.step for saved in checkpoints.all()] == [1, 2]
+    checkpoints.save(3, model)
+    checkpoints.close()
+    assert steps_in(tmp_path) == [3]
 
 
 def test_one_of_the_same_step_is_replaced(tmp_path):

@@ -1,5 +1,6 @@
 """The folder of a checkpoint: whole, half-written, damaged, replaced."""
 
+import hashlib
 import json
 import os
 
@@ -13,7 +14,6 @@ from plait.checkpoint.layout import (
     check_whole,
     damaged_in,
     latest,
-    manifest_of,
     new_folder,
     saved_in,
     write_manifest,
@@ -138,8 +138,13 @@ def test_of_one_step_the_later_one_is_the_newer(tmp_path, names):
     assert tuple(each.path.name for each in saved_in(tmp_path)) == names
 
 
-def test_an_older_manifest_has_neither_extra_data_nor_a_time():
-    assert manifest_of({"step": 3, "metrics": {}, "leaves": {}}) == Manifest(3, {}, {}, {}, 0.0)
+def test_an_older_manifest_has_neither_extra_data_nor_a_time(tmp_path):
+    path = make(tmp_path / "a", step=3)
+    stored = json.loads((path / MANIFEST).read_text())
+    del stored["extra"], stored["time"], stored["sha256"]
+    sum_of_it = hashlib.sha256(json.dumps(stored, sort_keys=True).encode()).hexdigest()
+    (path / MANIFEST).write_text(json.dumps({**stored, "sha256": sum_of_it}))
+    assert check_whole(path) == Manifest(3, {}, {"w": {"kind": "int", "value": "3"}}, {}, 0.0)
 
 
 def test_what_looks_like_a_checkpoint_but_cannot_be_read_is_listed(tmp_path):
@@ -206,16 +211,27 @@ def test_a_body_that_fails_leaves_what_was_there(tmp_path):
 
 @each_failing_rename
 def test_a_rename_that_fails_loses_nothing(tmp_path, monkeypatch, failures, error):
-    """What was there is in its place, or, when it cannot be put back, beside it."""
+    """What was there is in its place, or, if it cannot be put back, is found by the next reader."""
     path = make(tmp_path / "a", step=1)
     tried = let_renames_fail(monkeypatch, failures, error)
     with pytest.raises(type(error), match="no rename today"):
         make(path, step=2)
     assert len(tried) > max(failures)
     if failures == (1, 2):
-        (path,) = tmp_path.glob(".a.*/replaced")
+        assert not path.exists()
     else:
         assert os.listdir(tmp_path) == ["a"]
+    assert check_whole(path).step == 1
+
+
+def test_latest_finds_what_a_killed_writer_was_replacing(tmp_path, monkeypatch):
+    """Its path has nothing after the first of two renames; a reader moves it back."""
+    path = make(tmp_path / "a", step=1)
+    let_renames_fail(monkeypatch, (1, 2), OSError("no rename today"))
+    with pytest.raises(OSError, match="no rename today"):
+        make(path, step=2)
+    assert not path.exists()
+    assert latest(tmp_path) == path
     assert check_whole(path).step == 1
 
 

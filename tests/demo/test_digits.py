@@ -55,7 +55,7 @@ def unbroken(tmp_path_factory):
 def test_a_run_leaves_metrics_checkpoints_and_figures(unbroken):
     pytest.importorskip("matplotlib")
     assert {place.name for place in unbroken.iterdir()} == {
-        "metrics.jsonl", "checkpoints", "curves.png", "confusion.png",
+        "options.json", "metrics.jsonl", "checkpoints", "curves.png", "confusion.png",
     }  # fmt: skip
     assert [(row["epoch"], row["step"]) for row in rows(unbroken)] == [(1, STEPS), (2, 2 * STEPS)]
     assert rows(unbroken)[0].keys() == {

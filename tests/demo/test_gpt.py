@@ -205,6 +205,18 @@ def test_a_run_with_other_options_is_not_resumed(tmp_path, library, tiny, capsys
     assert json.loads((tmp_path / "out" / "options.json").read_text())["seed"] == 0
 
 
+@pytest.mark.parametrize("name", ["checkpoints/step-00000001", "metrics.jsonl", "sample.txt"])
+@pytest.mark.parametrize("resume", [True, False])
+def test_a_folder_that_the_demo_has_not_made_is_refused_as_it_is(tmp_path, library, tiny, name, resume):
+    """It used to delete these. (issue O)"""
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(ArgumentError, match=rf"at +{tmp_path}\n +found +{name.partition('/')[0]}\n"):
+        run(tmp_path, load_corpus(library), resume=resume)
+    assert (tmp_path / name).read_text() == "mine"
+    assert not (tmp_path / "options.json").exists()
+
+
 def test_the_command_takes_its_options(monkeypatch, tmp_path):
     seen = []
     monkeypatch.setattr(gpt, "run", lambda options: seen.append(options) or 0)

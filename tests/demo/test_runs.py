@@ -119,3 +119,21 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path, taken):
     with pytest.raises(ArgumentError, match=r"at +.*run\n(?s:.*)--output FOLDER"):
         Run(tmp_path / "run", {}).start(0)
     assert (tmp_path / taken).read_text() == "a file"
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("metrics.jsonl",), ("checkpoints/epoch-0001/weights",), ("options.json", "metrics.jsonl"), ("curves.png",)],
+)
+def test_a_folder_of_another_program_is_refused_as_it_is(tmp_path, names):
+    """Its files are not deleted. (issue O)"""
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text('{"epoch": 1}')
+    run = Run(tmp_path, {"seed": 0})
+    before = everything(run)
+    with pytest.raises(
+        ArgumentError, match=rf"did not write, and would delete\n +at +{tmp_path}\n(?s:.*)--output FOLDER"
+    ):
+        run.start(0, ["curves.png"])
+    assert everything(run) == before

@@ -63,35 +63,47 @@ def test_what_a_writer_holds_is_left_alone(tmp_path, writer):
     assert (tmp_path / before[0] / "half").read_text() == "x"
 
 
+def taken_away(scratch, *, draft):
+    """What a folder has in it while ``step-1`` is being replaced."""
+    (scratch / "replaced").mkdir()
+    (scratch / "replaced" / "step-1").write_text("old")
+    if draft:
+        (scratch / "step-1").write_text("new")
+
+
 @pytest.mark.slow
-def test_what_it_had_taken_away_to_replace_it_is_left(tmp_path, writer):
-    """Killed between two renames: the older checkpoint is in there, and only there."""
-    (tmp_path / left(tmp_path)[0] / "replaced").mkdir()
+@pytest.mark.parametrize(
+    ("draft", "taken", "expected"),
+    [(True, False, "old"), (True, True, "theirs"), (False, True, "theirs"), (False, False, None)],
+)
+def test_what_a_killed_writer_had_taken_away_is_put_back(tmp_path, writer, draft, taken, expected):
+    """Unless its new content was in its place already; and what others have put there is not touched."""
+    (scratch,) = tmp_path.iterdir()
+    taken_away(scratch, draft=draft)
+    if taken:
+        (tmp_path / "step-1").write_text("theirs")
     os.kill(writer.pid, signal.SIGKILL)
     writer.wait()
-    before = left(tmp_path)
     with scratch_folder(tmp_path / "step-1"):
         pass
-    assert left(tmp_path) == before
+    assert (tmp_path / "step-1").read_text() == expected if expected else not (tmp_path / "step-1").exists()
+    assert scratch.exists() == (draft and taken)  # then both may be needed
 
 
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
 @pytest.mark.parametrize("was_replaced", [True, False])
-def test_a_block_that_fails_leaves_only_what_it_had_taken_away(tmp_path, error, was_replaced):
+def test_a_block_that_fails_puts_back_what_it_had_taken_away(tmp_path, error, was_replaced):
     with pytest.raises(error), scratch_folder(tmp_path / "step-1") as scratch:
         (scratch / "half").write_text("x")
         if was_replaced:
-            (scratch / "replaced").write_text("old")
+            taken_away(scratch, draft=True)
         raise error
-    assert left(tmp_path) == [scratch.name] * was_replaced
-    with scratch_folder(tmp_path / "step-1"):
-        pass
-    assert left(tmp_path) == [scratch.name] * was_replaced
+    assert left(tmp_path) == ["step-1"] * was_replaced
 
 
 def test_a_block_that_succeeds_leaves_nothing(tmp_path):
     with scratch_folder(tmp_path / "step-1") as scratch:
-        (scratch / "replaced").write_text("old")
+        taken_away(scratch, draft=False)
     assert left(tmp_path) == []
 
 

@@ -2,10 +2,14 @@
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from plait.ground.scratch import recover
 from plait.ground.whole_writes import CannotBeginError, remove_whole, write_whole, written_whole
 
 THINGS = ["file", "folder"]
@@ -58,7 +62,7 @@ def test_a_failure_between_the_two_renames_brings_the_old_folder_back(tmp_path, 
     rename = os.rename
 
     def fail_for_the_draft(old, new):
-        if Path(new) == tmp_path / "place" and Path(old).name == "place":
+        if Path(new) == tmp_path / "place" and Path(old).parent.name != "replaced":
             raise stop
         rename(old, new)
 
@@ -67,6 +71,54 @@ def test_a_failure_between_the_two_renames_brings_the_old_folder_back(tmp_path, 
         make(draft, "folder", "new")
     assert read(tmp_path / "place") == "old"
     assert names(tmp_path) == ["place"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from plait.ground.scratch import recover
+from plait.ground.whole_writes import written_whole
+rename = os.rename
+def killed_at_the_second(old, new):
+    if Path(old).name == Path(new).name == "place" and Path(new).parent.name != "replaced":
+        os.kill(os.getpid(), signal.SIGKILL)
+    rename(old, new)
+os.rename = killed_at_the_second
+with written_whole(Path(sys.argv[1])) as draft:
+    draft.mkdir()
+"""
+
+
+@pytest.fixture
+def replaced_in_part(tmp_path):
+    """A folder whose writer was killed between the two renames."""
+    make(tmp_path / "place", "folder", "old")
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "place")], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert not (tmp_path / "place").exists()
+    return tmp_path / "place"
+
+
+def test_a_reader_moves_back_what_a_killed_writer_was_replacing(replaced_in_part):
+    recover(replaced_in_part)
+    assert read(replaced_in_part) == "old"
+
+
+def test_the_next_writer_moves_it_back_before_it_begins(replaced_in_part):
+    with pytest.raises(ZeroDivisionError), written_whole(replaced_in_part) as draft:
+        assert read(replaced_in_part) == "old"
+        make(draft, "folder", "new")
+        raise ZeroDivisionError
+    assert read(replaced_in_part) == "old"
+    assert names(replaced_in_part.parent) == ["place"]
+
+
+def test_a_writer_of_another_path_leaves_it_alone(replaced_in_part):
+    with written_whole(replaced_in_part.parent / "other") as draft:
+        draft.write_text("new")
+    assert not replaced_in_part.exists()
+    recover(replaced_in_part)
+    assert read(replaced_in_part) == "old"
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="reads the names of open files from /proc")

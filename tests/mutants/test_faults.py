@@ -123,7 +123,9 @@ def test_an_area_has_a_source_and_tests(name):
     area = AREAS[name]
     assert (ROOT / area.source).is_dir()
     assert all((ROOT / test).exists() for test in area.tests)
-    for file in sorted((ROOT / area.source).rglob("*.py")):
+    files = sorted((ROOT / area.source).glob(area.pattern))
+    assert files
+    for file in files:
         ordered = [path for stage in stages(area, ROOT, file) for path in stage]
         assert len(ordered) == len(set(ordered)) == len([path for path in ordered if Path(path).is_file()]) > 0
 

@@ -1,3 +1,4 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -5,7 +6,7 @@ from hypothesis import given, settings, strategies as st
 
 import plait
 from plait.errors import ArgumentError, ShapeError
-from tests.nn.twins import HALF_TOLERANCE, Encoder, assert_twins_agree, some_input
+from tests.nn.twins import HALF_TOLERANCE, Encoder, assert_twins_agree, flax_nnx, some_input
 from tests.sampling import slow_but
 
 PADDINGS = ["SAME", "VALID", "CIRCULAR", "REFLECT", "CAUSAL", "SAME_LOWER", 1, ((1, 2),), (2,)]
@@ -130,3 +131,17 @@ def test_strides_must_be_as_many_as_spatial_axes():
     layer = plait.Conv(3, 4, (2,), strides=(1, 1), rngs=plait.Rngs(0))
     with pytest.raises(ArgumentError, match=r"strides=\(1, 1\) and kernel_size=\(2,\)"):
         layer(jnp.ones((1, 5, 3)))
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("mask", [jnp.float32, jnp.bfloat16, jnp.int32, jnp.bool_])
+@pytest.mark.parametrize("kind", ["Conv", "ConvTranspose"])
+def test_kernel_and_mask_are_multiplied_in_their_common_dtype_as_in_flax(kind, mask):
+    outputs = []
+    for nnx in (plait, flax_nnx()):
+        options = {"mask": jnp.full((3, 4, 8), 1, mask) * jnp.asarray(1, mask), "param_dtype": jnp.bfloat16}
+        layer = getattr(nnx, kind)(4, 8, (3,), **options, rngs=nnx.Rngs(0))
+        with jax.numpy_dtype_promotion("standard"):
+            outputs.append(layer(some_input(1, 6, 4).astype(jnp.bfloat16)))
+    assert outputs[0].dtype == outputs[1].dtype
+    np.testing.assert_array_equal(*(y.astype(jnp.float32) for y in outputs))

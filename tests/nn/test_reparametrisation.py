@@ -1,3 +1,5 @@
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -403,3 +405,23 @@ def test_in_training_the_error_of_a_gradient_by_the_input_names_argnums(kind):
     with pytest.raises(TraceContextError, match=r"plait\.grad\(f\)\(model, x\), with argnums=1"):
         jax.grad(lambda x: norm(x).sum())(x)
     plait.grad(lambda norm, x: norm(x).sum(), argnums=1)(norm, x)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("dtype", [None, jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("param_dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("kind", ["WeightNorm", "SpectralNorm"])
+def test_weights_are_rounded_last_as_in_flax(kind, dtype, param_dtype):
+    """To normalise rounded weights would double the error."""
+    outputs = []
+    for nnx in (plait, flax_nnx()):
+        layer = nnx.Linear(8, 4, rngs=nnx.Rngs(0))
+        norm = getattr(nnx, kind)(layer, dtype=dtype, param_dtype=param_dtype, rngs=nnx.Rngs(0))
+        with jax.numpy_dtype_promotion("standard"), warnings.catch_warnings(action="ignore"):  # Flax needs both
+            outputs.append(norm(jnp.ones((1, 8))).astype(jnp.float32))
+    np.testing.assert_array_equal(*outputs)
+
+
+def test_scales_have_the_dtype_of_their_initializer():
+    norm = plait.WeightNorm(plait.Linear(2, 3, rngs=plait.Rngs(0)), param_dtype=jnp.float16, rngs=plait.Rngs(0))
+    assert norm.scales[("kernel",)].dtype == jnp.float32

@@ -288,3 +288,13 @@ def test_a_sharding_that_does_not_divide_the_array():
 def test_a_single_name_among_activations():
     with plait.logical_axis_rules(RULES[:2] + RULES[3:]):
         check_rules(Net((8, 4), ("embed", "mlp")), mesh(), activations="batch")
+
+
+def test_creating_names_each_uneven_variable_once_by_its_path():
+    """It used to be told again, without its path, when the values were made."""
+    with jax.set_mesh(mesh()), plait.logical_axis_rules(RULES), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        create_sharded(lambda: Net((3, 6), ("embed", "mlp")))
+    (told,) = caught
+    assert told.category is UnevenLayoutWarning
+    assert re.search(r"at +blocks\[1\]\.kernel", str(told.message))

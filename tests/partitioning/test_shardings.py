@@ -329,3 +329,11 @@ def test_no_names_at_all_mean_a_whole_copy():
     v = plait.Param(jnp.ones((8, 4)), out_sharding=())
     named = plait.get_named_sharding({"v": v}, jax.make_mesh((8,), ("model",)))
     assert named["v"].get_raw_value().spec == P()
+
+
+def test_create_sharded_returns_a_dict_in_the_order_in_which_it_was_made():
+    mesh = jax.make_mesh((2,), ("data",))
+    made = plait.partitioning.create_sharded(
+        lambda: {"b": plait.Param(jnp.ones(2)), "a": plait.Param(jnp.ones(2))}, mesh
+    )
+    assert list(made) == ["b", "a"]

@@ -937,3 +937,23 @@ def test_layers_that_are_given_different_settings_are_named() -> None:
     with pytest.raises(ArgumentError, match=re.escape("blocks[0].dropout.rate and blocks[1].dropout.rate")):
         plait.select(model, "blocks[*].dropout.rate").map(lambda path, rate: rate + path[1])
     assert model.blocks[0].dropout.rate == 0.3
+
+
+class CausalBlock(plait.Module):
+    def __init__(self, rngs: plait.Rngs) -> None:
+        self.attention = plait.MultiHeadAttention(2, 8, decode=False, rngs=rngs)
+
+    def __call__(self, x: Any) -> Any:
+        return x + self.attention(x, is_causal=True)
+
+
+def test_settings_of_a_recomputed_part_stay_settings() -> None:
+    """ST6: its code branches on them, so they cannot be traced."""
+    x = jax.random.normal(jax.random.key(1), (1, 3, 8))
+    kept, recomputed = (
+        plait.Stack(CausalBlock, 2, rngs=plait.Rngs(0), remat=remat) for remat in (False, {"attention": True})
+    )
+    for ours, theirs in zip(
+        *(jax.tree.leaves(plait.grad(loss)(stack, x)) for stack in (recomputed, kept)), strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)

@@ -120,3 +120,62 @@ def test_the_weight_may_be_any_number(number):
     of_lengths = lambda model, part: ((model(part) ** 2).sum(), number(part.shape[0]))
     value, _ = plait.jit(accumulated_value_and_grad(of_lengths, parts=2))(model, x)
     np.testing.assert_allclose(value, (model(x) ** 2).sum() / 4, rtol=1e-6)
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, plait.jit], ids=["eager", "jit"])
+def test_a_part_of_weight_zero_adds_nothing_even_if_it_is_nan(transform):
+    """Such a part is all padding, and a mean over its tokens, inside the loss, is 0 / 0."""
+
+    def normalised(model, batch):
+        losses = (model(batch["x"]) ** 2).sum(-1) * batch["mask"]
+        return losses.sum() / batch["mask"].sum() * batch["mask"].sum(), batch["mask"].sum()
+
+    model, whole = plait.Linear(3, 4, rngs=plait.Rngs(0)), batch()
+    padded = jax.tree.map(lambda leaf: jnp.concatenate([leaf, jnp.zeros_like(leaf)]), whole)
+    expected, wanted = accumulated_value_and_grad(normalised, parts=1)(model, whole)
+    value, grads = transform(accumulated_value_and_grad(normalised, parts=2))(model, padded)
+    assert_same(value, expected, {"rtol": 1e-6, "atol": 1e-6})
+    assert_same(plait.to_pure_dict(grads), plait.to_pure_dict(wanted), {"rtol": 1e-5, "atol": 1e-6})
+
+
+def test_a_nan_of_a_part_that_counts_stays():
+    model = plait.Linear(3, 4, rngs=plait.Rngs(0))
+    spoilt = batch() | {"x": batch()["x"].at[0, 0, 0].set(jnp.nan)}
+    assert jnp.isnan(accumulated_value_and_grad(totals, parts=2)(model, spoilt)[0])
+
+
+@pytest.mark.parametrize("kind", [jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit], ids=["auto", "explicit"])
+@pytest.mark.parametrize("transform", [lambda f: f, plait.jit], ids=["eager", "jit"])
+def test_a_sharded_batch_is_split_on_meshes_of_both_kinds(kind, transform):
+    model = plait.Linear(3, 4, rngs=plait.Rngs(0))
+    expected, wanted = accumulated_value_and_grad(totals, parts=2)(model, batch())
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(kind,))
+    with jax.set_mesh(mesh):
+        sharded = jax.device_put(batch(), jax.NamedSharding(mesh, jax.P("data")))
+        value, grads = transform(accumulated_value_and_grad(totals, parts=2))(model, sharded)
+    assert_same(jax.device_get(value), expected, {"rtol": 1e-6, "atol": 1e-6})
+    assert_same(plait.to_pure_dict(jax.device_get(grads)), plait.to_pure_dict(wanted), {"rtol": 1e-5, "atol": 1e-6})
+
+
+def test_gradients_of_explicitly_sharded_parameters_are_summed_where_they_are():
+    mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Explicit,) * 2)
+    plain = plait.Linear(3, 4, rngs=plait.Rngs(0))
+    expected, wanted = accumulated_value_and_grad(totals, parts=2)(plain, batch())
+    with jax.set_mesh(mesh):
+        model = plait.Linear(3, 4, kernel_metadata={"out_sharding": (None, "model")}, rngs=plait.Rngs(0))
+        sharded = jax.device_put(batch(), jax.NamedSharding(mesh, jax.P("data")))
+        value, grads = plait.jit(accumulated_value_and_grad(totals, parts=2))(model, sharded)
+        assert grads["kernel"].sharding.spec == jax.P(None, "model")
+    assert_same(jax.device_get(value), expected, {"rtol": 1e-6, "atol": 1e-6})
+    assert_same(plait.to_pure_dict(jax.device_get(grads)), plait.to_pure_dict(wanted), {"rtol": 1e-5, "atol": 1e-6})
+
+
+def test_parts_too_small_for_the_devices_are_refused():
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
+    model = plait.Linear(3, 4, rngs=plait.Rngs(0))
+    with jax.set_mesh(mesh):
+        sharded = jax.device_put(batch(), jax.NamedSharding(mesh, jax.P("data")))
+        with pytest.raises(ArgumentError, match=r"(?s)batch\['mask'\].*\(8, 5\).*multiple of 16, 4 parts on 4 devices"):
+            accumulated_value_and_grad(totals, parts=4)(model, sharded)
+        small = plait.jit(accumulated_value_and_grad(totals, parts=2))  # as advised
+        assert jnp.isfinite(small(model, sharded)[0])

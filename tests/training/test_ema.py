@@ -147,3 +147,49 @@ def test_a_weak_type_stays_weak():
     plait.jit(lambda ema, model: ema.update(model))(ema, model)
     assert model.w.value.weak_type
     assert ema.params["w"].value.weak_type
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, plait.jit], ids=["eager", "jit"])
+def test_a_schedule_gives_the_decay_of_each_update(transform):
+    """O4, with the numbers of a loop in NumPy."""
+    model = plait.Linear(1, 1, rngs=plait.Rngs(0))
+    ema = EMA(model, plait.training.warm_up_decay(0.3))
+    expected, update = np.asarray(model.kernel[...], np.float64), transform(lambda ema, model: ema.update(model))
+    for step in range(5):
+        model.kernel[...] = jnp.full((1, 1), float(step))
+        update(ema, model)
+        decay = min(0.3, (1 + step) / (10 + step))
+        expected = decay * expected + (1 - decay) * step
+        np.testing.assert_allclose(ema.apply_to(model).kernel[...], expected, rtol=1e-5)
+    assert int(ema.step[...]) == 5
+
+
+def test_a_schedule_of_optax_moves_an_average_in_bfloat16():
+    optax = pytest.importorskip("optax")
+    model = plait.Linear(1, 1, param_dtype=jnp.bfloat16, rngs=plait.Rngs(0))
+    model.kernel[...] = jnp.zeros((1, 1), jnp.bfloat16)
+    ema = EMA(model, optax.constant_schedule(0.999))
+    model.kernel[...] = jnp.ones((1, 1), jnp.bfloat16)
+    ema.update(model)
+    np.testing.assert_allclose(ema.params["kernel"][...].astype(jnp.float32), 0.001, rtol=1e-2)
+
+
+@pytest.mark.parametrize("decay", [0.5, plait.training.warm_up_decay(0.5)], ids=["constant", "schedule"])
+def test_it_skips_the_steps_that_loss_scaling_skips(decay):
+    optax = pytest.importorskip("optax")
+    model = plait.Linear(2, 1, rngs=plait.Rngs(0))
+    optimizer, loss_scale = plait.Optimizer(model, optax.sgd(0.1), wrt=plait.Param), plait.DynamicLossScale(8.0)
+    ema = EMA(model, decay)
+
+    @plait.jit
+    def step(model, optimizer, loss_scale, ema, factor):
+        grads = plait.grad(lambda model: loss_scale.scaled(model(jnp.ones(2)).sum()) * factor)(model)
+        ema.update(model, when=loss_scale.update(optimizer, model, grads))
+
+    step(model, optimizer, loss_scale, ema, 1.0)
+    before = jax.tree.map(jnp.copy, plait.state(ema))
+    step(model, optimizer, loss_scale, ema, jnp.inf)
+    for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(plait.state(ema)), strict=True):
+        np.testing.assert_array_equal(old, new)
+    step(model, optimizer, loss_scale, ema, 1.0)
+    assert not np.array_equal(before["params"]["kernel"][...], ema.params["kernel"][...])

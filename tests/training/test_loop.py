@@ -68,6 +68,19 @@ def test_it_is_the_loop_that_one_would_write():
     assert fitted.values == {"loss": float(loss)}
 
 
+def test_a_loss_that_is_not_read_yet_is_looked_at_before_a_save(tmp_path, monkeypatch):
+    """That of step 2 is still computed at step 3, whose own loss is finite: nothing may be saved after it."""
+    monkeypatch.setattr(loop, "_is_there", lambda returned: False)
+    losses = iter([1.0, float("nan"), 1.0, 1.0])
+    with Checkpoints(tmp_path) as checkpoints:
+        with pytest.raises(NonFiniteError, match="loss is nan at step 2"):
+            fit(
+                lambda *_: next(losses), start(), source, steps=4, checkpoints=checkpoints, log_every=2, save_every=3,
+                show=False,
+            )  # fmt: skip
+        assert checkpoints.all() == []
+
+
 @pytest.mark.parametrize("stops", slow_but([[4, 4, 8]], [[7], [1, 2, 11], [4, 4, 8]]), ids=str)
 def test_a_run_that_was_interrupted_is_the_run_that_was_not(tmp_path, stops):
     whole = start()
@@ -654,3 +667,34 @@ def test_warnings_of_the_loop_are_none():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fit(train, start(), source, steps=3, show=False)
+
+
+def scalars():
+    return {name: plait.Param(jnp.asarray(float(place))) for place, name in enumerate(["teacher", "student"])}
+
+
+@pytest.mark.parametrize("order", [["teacher", "student"], ["student", "teacher"]])
+def test_objects_reach_the_parameters_of_their_names_in_any_order(order):
+    """JAX sorts dicts, so objects that a transform returned have another order than they were written in."""
+
+    @plait.jit
+    def step(teacher, student, batch):
+        student[...] += teacher[...] * batch + 1
+
+    objects = {name: scalars()[name] for name in order}
+    fit(step, objects, [jnp.ones(())], steps=1, show=False)
+    assert (float(objects["teacher"][...]), float(objects["student"][...])) == (0.0, 2.0)
+
+
+def test_other_names_take_the_objects_in_their_order():
+    objects = scalars()
+    fit(lambda t, s, batch: s.set_value(t[...] + 7.0), objects, [jnp.ones(())], steps=1, show=False)
+    assert float(objects["student"][...]) == 7.0
+
+
+def test_a_parameter_is_never_given_the_object_of_another_name():
+    objects = dict(sorted(scalars().items()))
+    with pytest.raises(
+        ArgumentError, match=r"(?s)at +step\(teacher, s, …\)\n +found.*teacher would be student.*name the"
+    ):
+        fit(lambda teacher, s, batch: 0.0, objects, [jnp.ones(())], steps=1, show=False)

@@ -132,3 +132,18 @@ def test_an_array_attribute_is_kept_by_a_skipped_step(factor):
     loss_scale = plait.DynamicLossScale(initial=1.0)
     assert bool(loss_scale.update(optimizer, model, grads)) == bool(jnp.isfinite(factor))
     assert model.w.tolist() == ([0.5, 1.5] if jnp.isfinite(factor) else [1.0, 2.0])
+
+
+def test_float64_gradients_are_divided_in_float64():
+    with jax.enable_x64(True):
+        model = plait.Dict(w=plait.Param(jnp.asarray(1.0, jnp.float64)))
+        optimizer = plait.Optimizer(model, optax.sgd(1.0), wrt=plait.Param)
+        scale = plait.DynamicLossScale(initial=8.0)
+
+        def grads(value):
+            return jax.tree.map(lambda _: jnp.asarray(value, jnp.float64), plait.state(model))
+
+        assert float(scale.unscaled(grads((1 + 1e-12) * 8))["w"][...]) == 1 + 1e-12
+        assert scale.scaled(jnp.asarray(1e300, jnp.float64)) == 8e300
+        assert scale.update(optimizer, model, grads(8e40))
+        assert float(model.w[...]) == -1e40

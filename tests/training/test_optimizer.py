@@ -586,6 +586,19 @@ def test_a_traced_learning_rate_is_told_about_inject_hyperparams():
     step(make(model, 0.1, lambda learning_rate: injected(learning_rate=learning_rate)))
 
 
+def test_factored_moments_have_no_layout_of_their_own_on_a_mesh():
+    """Their axes are not those of the variable: its names would shard others, or be too many."""
+    mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    metadata = {"out_sharding": ("data", "model")}
+    with jax.set_mesh(mesh):
+        model = plait.Linear(128, 256, rngs=plait.Rngs(0), kernel_metadata=metadata)
+        optimizer = plait.Optimizer(model, optax.adafactor(0.1), wrt=plait.Param)
+    leaves = [leaf for _, leaf in plait.iter_graph(optimizer.opt_state)]
+    moments = [leaf for leaf in leaves if isinstance(leaf, OptVariable)]
+    layouts = {leaf.get_value().shape: leaf.get_metadata().get("out_sharding") for leaf in moments}
+    assert {layouts[(128,)], layouts[(256,)]} == {None}
+
+
 def test_factored_moments_have_the_metadata_of_their_variable():
     """Also of one without names of axes: nothing is added."""
     model = plait.Dict(w=plait.Param(jnp.ones((4, 4)), note=1))

@@ -1,5 +1,7 @@
 """The folder of stored programs: whole files, by many processes, with a limit, and only one's own. (rules W7, W8)"""
 
+import hashlib
+import json
 import os
 import shutil
 import threading
@@ -57,6 +59,33 @@ def test_w7_a_damaged_program_is_refused_and_made_anew(tmp_path, name):
         value, counts = run(double, tmp_path)
     assert (value, counts["loaded"], counts["stored"]) == (2.0, 0, 1)
     assert run(double, tmp_path) == (2.0, {"loaded": 1, "stored": 0, "not stored": 0})
+
+
+WRONG = {
+    "no fields": lambda header: header.clear(),
+    "no key": lambda header: header.pop("key"),
+    "donated that is text": lambda header: header.update(donated="0"),
+    "donated that is missing": lambda header: header.pop("donated"),
+    "a read of two parts": lambda header: header.update(reads=[["a", "b"]]),
+    "packages in a list": lambda header: header.update(packages=[]),
+    "an outcome without a kind": lambda header: header.update(outcome=[]),
+    "an executable that is text": lambda header: header.update(executable="x"),
+}
+
+
+@pytest.mark.parametrize("change", WRONG.values(), ids=WRONG)
+def test_w7_a_wrong_header_with_its_own_sum_is_refused(tmp_path, change):
+    """The sum is computed again after the damage, so the damage reaches whoever reads the header."""
+    run(double, tmp_path)
+    file = only_file(tmp_path)
+    first, head, program = file.read_bytes().split(b"\n", 2)
+    header = json.loads(head)
+    change(header)
+    rest = json.dumps(header).encode() + b"\n" + program
+    magic = first[: -len(hashlib.sha256(rest).hexdigest())]
+    file.write_bytes(magic + hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest)
+    with pytest.warns(ProgramCacheWarning, match=rf"compiled again\n(.*\n)*.*at +{file}"):
+        assert run(double, tmp_path)[0] == 2.0
 
 
 def test_w7_a_program_under_another_ones_name_is_refused(tmp_path):

@@ -10,7 +10,8 @@ writes the copy. The next call raises any error of that thread. (``leaf_descript
 waits for the thread before it ends.
 
 Only real folders with the names above are counted and removed by the rule. Copies under other names, checkpoints that
-the user put there, and links can be listed and restored, and are never removed.
+the user put there, and links can be listed and restored, and are never removed. If a step is saved whose name is taken
+by something without a manifest, that is moved aside, to ``step-00000200.damaged-1``.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from typing import Any
 
 import jax
 
-from ..errors import CheckpointError, LostUpdateWarning
+from ..errors import CheckpointError, CheckpointWarning, LostUpdateWarning
 from ..ground.notices import warn
 from ..ground.scratch import hold, is_held_here, remove_abandoned
-from ..ground.whole_writes import remove_whole
+from ..ground.whole_writes import move_aside, remove_whole
 from ..ground.words import first_few
 from .keep import Keep
-from .layout import Manifest, Saved, check_path, check_whole, damaged_in, saved_in
+from .layout import MANIFEST, Manifest, Saved, check_path, check_whole, damaged_in, is_taken, saved_in
 from .orbax import Saving, read_into
 from .together import on_first
 from .writer import Writer
@@ -73,6 +74,7 @@ class Checkpoints:
         self._release: Callable[[], object] | None = None
         self._opened_by: int | None = None
         self._damaged: set[Path] = set()
+        self._not_removed: OSError | None = None
         self._has_warned = False
         check_path(self.folder)
         self._open()
@@ -125,11 +127,13 @@ class Checkpoints:
         Warns:
             LostUpdateWarning: the folder has a checkpoint of a later step, from which the next start resumes. Once for
                 each object, and not if ``restore`` has found the later ones damaged.
+            CheckpointWarning: the folder of this step has no manifest, and was moved aside; or an old checkpoint, which
+                ``keep`` does not keep, could not be removed.
         """
         self.wait()
         self._open()
         path = self.folder / _name(int(step))
-        on_first(functools.partial(self._warn_of_later, int(step)))
+        on_first(functools.partial(self._prepare, path, int(step)))
         saving = Saving(path, node, step=step, metrics=metrics, extra=extra, overwrite=True)
         self._writer = Writer(functools.partial(self._write, saving), f"plait saves step {step}")
         if self.background:
@@ -137,6 +141,19 @@ class Checkpoints:
         else:
             self._writer.run()
             self.wait()
+
+    def _prepare(self, path: Path, step: int) -> None:
+        self._warn_of_later(step)
+        if is_taken(path) and not (path / MANIFEST).is_file():
+            aside = move_aside(path, "damaged")
+            warn(
+                CheckpointWarning,
+                "what was at the path of a checkpoint is none, and was moved aside",
+                at=str(path),
+                found=f"{'a folder' if aside.is_dir() else 'a file'} without a {MANIFEST}, now {aside.name}",
+                expected="a checkpoint of this step, or nothing",
+                do=f"delete {aside} when you do not need it",
+            )
 
     def _warn_of_later(self, step: int) -> None:
         if self._has_warned:
@@ -164,7 +181,10 @@ class Checkpoints:
             if jax.process_index() == 0:
                 saving.finish()
                 self._damaged.discard(saving.target)
-                self._drop_old(saving.target)
+                try:
+                    self._drop_old(saving.target)
+                except OSError as error:  # the checkpoint itself is written
+                    self._not_removed = error
 
     def _drop_old(self, written: Path) -> None:
         """Remove what the rule does not keep, but neither the one just written nor those that are known as damaged.
@@ -183,10 +203,23 @@ class Checkpoints:
 
         Raises:
             CheckpointError: the checkpoint could not be written. Raised once; earlier checkpoints are intact.
+
+        Warns:
+            CheckpointWarning: an old checkpoint could not be removed.
         """
         failed = None if self._writer is None else self._writer.take_failure()
         self._writer = None
         on_first(functools.partial(self._raise, failed))
+        not_removed, self._not_removed = self._not_removed, None
+        if not_removed is not None:
+            warn(
+                CheckpointWarning,
+                "an old checkpoint could not be removed; the new one is written",
+                at=str(not_removed.filename or self.folder),
+                found=f"{type(not_removed).__name__}: {not_removed.strerror}",
+                expected="a folder that this process may remove",
+                do="check its permissions; it is tried again after the next save",
+            )
 
     def _raise(self, failed: BaseException | None) -> None:
         if isinstance(failed, (CheckpointError, KeyboardInterrupt)):

@@ -75,7 +75,7 @@ class Keep:
 
 
 def _is_number(score: object) -> bool:
-    return isinstance(score, (int, float)) and not math.isnan(score)
+    return isinstance(score, (int, float)) and score == score  # NaN is not; math.isnan refuses integers above 1e308
 
 
 def _wrong(name: str, value: object, expected: str, do: str) -> ArgumentError:

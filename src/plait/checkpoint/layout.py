@@ -26,8 +26,11 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError
+from ..ground import schemas
+from ..ground.scratch import recover, recover_in
 from ..ground.whole_writes import CannotBeginError, written_whole
 from ..ground.words import first_few
+from .leaf_descriptions import DESCRIPTION
 
 FORMAT = "plait checkpoint"
 VERSION = 1
@@ -35,6 +38,14 @@ MANIFEST = "plait.json"
 ARRAYS = "arrays"
 # The files of Orbax from which the arrays are found.
 _INDEX = ("_METADATA", "manifest.ocdbt")
+_CONTENT = {
+    "step": schemas.Either(int, None),
+    "metrics": {str: schemas.Either(bool, int, float, str, None)},
+    "leaves": {str: DESCRIPTION},
+    "extra?": {str: Any},
+    "time?": schemas.finite,
+    "files": {schemas.inner_path: (schemas.size, schemas.sha256)},
+}
 # Square brackets stand for one of the letters inside, and two stars for any folders; TensorStore reads \ as /.
 _IN_PATTERNS = re.compile(r"\[.*\]|\*\*|\\", re.DOTALL)
 
@@ -82,7 +93,7 @@ def saved_in(folder: Path, where: Callable[[Path], bool] = lambda _: True) -> li
     found = []
     for place in filter(where, _iter_folders(folder)):
         with contextlib.suppress(CheckpointError):
-            manifest = manifest_of(read_manifest_text(place))
+            manifest = manifest_at(place)
             if manifest.step is not None:
                 found.append(Saved(place, manifest.step, manifest.metrics, manifest.time))
     return sorted(found, key=lambda each: (each.step, each.time))
@@ -95,9 +106,10 @@ def latest(folder: str | os.PathLike[str]) -> Path | None:
     ``epoch-9``). Incomplete and damaged checkpoints, and all other files and folders, are skipped.
     """
     ranked = []
+    recover_in(Path(folder))
     for place in _iter_folders(Path(folder)):
         with contextlib.suppress(CheckpointError):
-            step = _step_of(read_manifest_text(place))
+            step = manifest_at(place).step
             ranked.append(((step is not None, step or 0, _natural(place.name)), place))
     for _, place in sorted(ranked, reverse=True):
         with contextlib.suppress(CheckpointError):
@@ -111,7 +123,7 @@ def damaged_in(folder: Path) -> list[str]:
     found = []
     for place in _iter_folders(folder):
         try:
-            read_manifest_text(place)
+            manifest_at(place)
         except CheckpointError:
             if (place / ARRAYS).is_dir() or (place / MANIFEST).exists():
                 found.append(place.name)
@@ -125,11 +137,6 @@ def _iter_folders(folder: Path) -> Iterator[Path]:
                 yield place
 
 
-def _step_of(manifest: Mapping[str, Any]) -> int | None:
-    step = manifest.get("step")
-    return step if isinstance(step, int) else None
-
-
 def _natural(name: str) -> list[int | str]:
     """A sort key that compares numbers inside names as numbers: text and numbers alternate, and text comes first."""
     return [int(part) if place % 2 else part for place, part in enumerate(re.split(r"([0-9]+)", name))]
@@ -141,8 +148,8 @@ def check_whole(path: Path) -> Manifest:
     Raises:
         CheckpointError: the folder is not a checkpoint, is incomplete or damaged, or has an unknown format.
     """
-    text = read_manifest_text(path)
-    recorded = dict(text["files"])
+    stored = _read(path)
+    recorded = stored["files"]
     missing = sorted(name for name in recorded if not (path / name).is_file())
     if missing:
         raise _damaged(path, f"no {first_few(missing, 4)}")
@@ -152,28 +159,32 @@ def check_whole(path: Path) -> Manifest:
             raise _damaged(path, f"{name} of {file.stat().st_size:,} bytes instead of {size:,}")
         if _digest(file) != digest:
             raise _damaged(path, f"{name} with a different checksum than when it was written")
-    return manifest_of(text)
+    return _manifest_of(stored)
 
 
-def manifest_of(text: Mapping[str, Any]) -> Manifest:
-    """The manifest from its stored form."""
-    return Manifest(text["step"], text["metrics"], text["leaves"], text.get("extra", {}), text.get("time", 0.0))
-
-
-def read_manifest_text(path: Path) -> dict[str, Any]:
-    """The manifest in its stored form; the other files are not checked.
+def manifest_at(path: Path) -> Manifest:
+    """The manifest of a checkpoint; the other files are not checked.
 
     Raises:
         CheckpointError: there is none, it is damaged, or its format is unknown.
     """
+    return _manifest_of(_read(path))
+
+
+def _manifest_of(stored: Mapping[str, Any]) -> Manifest:
+    extra, time = stored.get("extra", {}), stored.get("time", 0.0)
+    return Manifest(stored["step"], stored["metrics"], stored["leaves"], extra, time)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The manifest in its stored form."""
+    recover(path)
     try:
-        stored = json.loads((path / MANIFEST).read_bytes())
-    except FileNotFoundError as error:
+        stored = schemas.parse_json((path / MANIFEST).read_bytes(), Any)
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise _no_checkpoint(path) from error
-    except NotADirectoryError as error:
-        raise _no_checkpoint(path) from error
-    except ValueError as error:
-        raise _damaged(path, f"a {MANIFEST} that cannot be read") from error
+    except schemas.SchemaError as error:
+        raise _damaged(path, f"a {MANIFEST} with {error}") from error
     except OSError as error:
         raise CheckpointError(
             "the checkpoint cannot be read",
@@ -194,6 +205,10 @@ def read_manifest_text(path: Path) -> dict[str, Any]:
         )
     if stored.pop("sha256", None) != _digest_of_manifest(stored):
         raise _damaged(path, f"a {MANIFEST} that was changed after it was written")
+    try:
+        schemas.check_schema(stored, _CONTENT)
+    except schemas.SchemaError as error:
+        raise _damaged(path, f"a {MANIFEST} with {error}") from error
     return stored
 
 
@@ -290,8 +305,13 @@ def check_arrays(draft: Path, target: Path) -> None:
         )
 
 
+def is_taken(target: Path) -> bool:
+    """Whether a path has anything but an empty folder."""
+    return os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir()))
+
+
 def _check_replaceable(target: Path, *, overwrite: bool) -> None:
-    if not os.path.lexists(target) or (target.is_dir() and not any(target.iterdir())):
+    if not is_taken(target):
         return
     if not overwrite:
         raise CheckpointError(

@@ -12,6 +12,7 @@ A description is a small dict that is stored in the manifest:
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -27,7 +28,9 @@ from ..core.objects.state import State, to_flat_state
 from ..core.objects.state_functions import map_state
 from ..core.objects.variables import Variable
 from ..errors import ArgumentTypeError, CheckpointError
+from ..ground.dtypes import is_number_dtype
 from ..ground.paths import Path, describe_path, format_path
+from ..ground.schemas import Either, check_schema, shape
 from ..partitioning.mesh import check_spec
 
 Description = Mapping[str, Any]
@@ -156,6 +159,32 @@ def describe(value: Any, name: str) -> Description:
         raise _unstorable(name, value, "numbers", "make it a static attribute")
     array = {"kind": "array", "dtype": dtype.name, "shape": list(value.shape)}
     return {**array, "weak_type": True} if getattr(value, "weak_type", False) else array
+
+
+def _is_dtype(name: Any) -> bool:
+    """The name of a dtype of numbers."""
+    return isinstance(name, str) and _is_number_dtype(name)
+
+
+_is_number_dtype = functools.lru_cache(maxsize=256)(is_number_dtype)
+
+
+def _is_plain(leaf: Any) -> bool:
+    """A Python number or string, as text."""
+    try:
+        check_schema(leaf, {"kind": str, "value": str})
+        _PLAIN[leaf["kind"]](leaf["value"])
+    except (ValueError, KeyError):
+        return False
+    return True
+
+
+# The schema of a description in a manifest.
+DESCRIPTION = Either(
+    {"kind": "array", "dtype": _is_dtype, "shape": shape, "weak_type?": bool},
+    {"kind": "key", "impl": str, "shape": shape},
+    _is_plain,
+)
 
 
 def show(description: Description) -> str:

@@ -25,9 +25,8 @@ from .layout import (
     check_arrays,
     check_path,
     check_whole,
-    manifest_of,
+    manifest_at,
     new_folder,
-    read_manifest_text,
     write_manifest,
 )
 from .leaf_descriptions import (
@@ -222,7 +221,7 @@ def check_whole_once(source: Path) -> None:
 
 def read_into(source: Path, node: Any, *, partial: bool, cast: bool, is_whole: bool = False) -> Manifest:
     """The implementation of ``restore``; ``is_whole`` means that the files were already compared with the manifest."""
-    manifest = manifest_of(read_manifest_text(source))
+    manifest = manifest_at(source)
     node, iterators = separated(node)
     values, state_of = named_leaves(node)
     stored_as = stored_names(node, values, manifest.leaves)

@@ -17,7 +17,7 @@ from ..errors import CheckpointError, GraphError
 from ..ground.notices import warn_nothing_selected
 from ..ground.paths import describe_path, parse_path
 from ..typing import FilterLiteral
-from .layout import ARRAYS, Manifest, manifest_of, read_manifest_text
+from .layout import ARRAYS, Manifest, manifest_at
 from .leaf_descriptions import abstract_key_data, is_in_arrays
 from .orbax import check_whole_once
 from .reading import bytes_of, groups, read_arrays, read_values
@@ -35,7 +35,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         >>> plait.checkpoint.read_manifest(path).step
         1
     """
-    return manifest_of(read_manifest_text(Path(path).absolute()))
+    return manifest_at(Path(path).absolute())
 
 
 def load_state(path: str | os.PathLike[str], filter: FilterLiteral = ..., *, limit: int | None = None) -> Any:
@@ -64,7 +64,7 @@ def load_state(path: str | os.PathLike[str], filter: FilterLiteral = ..., *, lim
         [0.0, 0.0, 0.0]
     """
     source = Path(path).absolute()
-    manifest = manifest_of(read_manifest_text(source))
+    manifest = manifest_at(source)
     predicate = to_predicate(filter)
     paths = {name: path_of_name(name) for name in manifest.leaves}
     shapes = {name: _shape(leaf) for name, leaf in manifest.leaves.items()}
@@ -98,7 +98,7 @@ def stored_arrays(path: str | os.PathLike[str]) -> dict[Any, StoredArray]:
         CheckpointError: the folder is not an intact checkpoint, or an array exceeds the machine's memory.
     """
     source = Path(path).absolute()
-    manifest = manifest_of(read_manifest_text(source))
+    manifest = manifest_at(source)
     targets: dict[str, Any] = {}
     for name, description in manifest.leaves.items():
         if is_in_arrays(description):
@@ -146,7 +146,15 @@ def path_of_name(name: str) -> Any:
 def _shape(description: Mapping[str, Any]) -> Any:
     """The described shape and dtype, without allocating memory."""
     if description["kind"] == "key":
-        key = jax.eval_shape(lambda: jax.random.key(0, impl=description["impl"]))
+        try:
+            key = jax.eval_shape(lambda: jax.random.key(0, impl=description["impl"]))
+        except ValueError as error:
+            raise CheckpointError(
+                "the checkpoint has random keys of an algorithm that JAX does not know",
+                found=f"{description['impl']!r:.80}",
+                expected="an algorithm of jax.random",
+                do="register it first, as the program did that saved the checkpoint",
+            ) from error
         return jax.ShapeDtypeStruct(description["shape"], key.dtype)
     if description["kind"] == "array":
         return np.broadcast_to(np.zeros((), description["dtype"]), description["shape"])

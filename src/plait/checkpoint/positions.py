@@ -23,6 +23,7 @@ import jax
 
 from ..core.objects.nodes import Kind, kind_of
 from ..errors import ArgumentTypeError, CheckpointError
+from ..ground.schemas import Either, SchemaError, parse_json
 
 POSITIONS = "positions"
 
@@ -102,7 +103,7 @@ def read_positions(path: Path, wanted: Mapping[str, Positioned], *, partial: boo
     folder = path / POSITIONS
     files = sorted(folder.iterdir()) if folder.is_dir() else []
     own = folder / _name(jax.process_index(), jax.process_count())
-    stored = [json.loads(file.read_text()) for file in ([own] if own in files else files)]
+    stored = [_read(file) for file in ([own] if own in files else files)]
     names = set(stored[0]) if stored else set()
     missing, extra = sorted(wanted.keys() - names), [] if partial else sorted(names - wanted.keys())
     if missing or extra:
@@ -115,7 +116,7 @@ def read_positions(path: Path, wanted: Mapping[str, Positioned], *, partial: boo
             + ("; partial=True skips those that are not passed" if extra and not missing else ""),
         )
     for name in wanted:
-        if any(each[name] != stored[0][name] for each in stored):
+        if any(each.get(name) != stored[0][name] for each in stored):
             raise CheckpointError(
                 "the saved positions differ between processes, and the number of processes has changed",
                 at=f"{name} (in {path})",
@@ -125,6 +126,30 @@ def read_positions(path: Path, wanted: Mapping[str, Positioned], *, partial: boo
                 "processes read in one order",
             )
     return {name: _decode(stored[0][name]) for name in wanted}
+
+
+def _is_base64(value: Any) -> bool:
+    """Bytes in base64."""
+    try:
+        return bool(base64.b64decode(value, validate=True) or not value)
+    except (ValueError, TypeError):
+        return False
+
+
+_POSITIONS = {str: Either({"bytes": _is_base64}, {"plain": Any})}
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return parse_json(file.read_bytes(), _POSITIONS)
+    except (SchemaError, OSError) as error:
+        raise CheckpointError(
+            "the positions of the data iterators cannot be read",
+            at=str(file),
+            found=str(error),
+            expected="the file that save wrote",
+            do="restore without the iterators (partial=True), or from another checkpoint",
+        ) from error
 
 
 def _decode(stored: Mapping[str, Any]) -> Any:

@@ -15,12 +15,14 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from ..errors import ArgumentTypeError, CheckpointError
+from ..ground.schemas import SchemaError, check_schema, file_name, parse_json, shape, size
+from ..ground.scratch import recover
 from ..ground.whole_writes import written_whole
 from .reading import bytes_of
 from .stored import StoredArray
@@ -35,6 +37,10 @@ _DTYPES: dict[str, Any] = {
     "I32": np.int32, "U64": np.uint64, "I64": np.int64, "F16": np.float16, "BF16": jnp.bfloat16, "F32": np.float32,
     "F64": np.float64, "C64": np.complex64, "F8_E4M3": jnp.float8_e4m3fn, "F8_E5M2": jnp.float8_e5m2,
 }  # fmt: skip
+
+_INDEX = {"weight_map": {str: file_name}}
+_HEADER = {str: {"dtype": str, "shape": shape, "data_offsets": (size, size)}}
+_MOST_HEADER = 100_000_000  # bytes, as in the safetensors library
 
 
 def load_safetensors(path: str | os.PathLike[str]) -> dict[str, StoredArray]:
@@ -55,6 +61,7 @@ def load_safetensors(path: str | os.PathLike[str]) -> dict[str, StoredArray]:
         ((2, 3), 6.0)
     """
     place = Path(path)
+    recover(place)
     if place.is_dir():
         place = _in_folder(place)
     if place.name.endswith(".index.json"):
@@ -84,14 +91,11 @@ def _in_folder(folder: Path) -> Path:
 
 def _read_index(place: Path) -> dict[str, StoredArray]:
     try:
-        names = json.loads(place.read_bytes())["weight_map"]
-        shards = sorted(set(names.values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _damaged(place, f"an index that cannot be read ({type(error).__name__}: {error})") from error
-    if any(Path(shard).name != shard for shard in shards):
-        raise _damaged(place, "an index that names files outside its own folder")
+        names = parse_json(place.read_bytes(), _INDEX)["weight_map"]
+    except (OSError, SchemaError) as error:
+        raise _damaged(place, f"an index that cannot be read: {error}") from error
     arrays: dict[str, StoredArray] = {}
-    for shard in shards:
+    for shard in sorted(set(names.values())):
         for name, array in _read_file(place.parent / shard):
             if names.get(name) != shard:
                 raise _damaged(place, f"{name} in {shard}, which the index lists under {names.get(name)}")
@@ -103,32 +107,61 @@ def _read_index(place: Path) -> dict[str, StoredArray]:
 
 
 def _read_file(place: Path) -> Iterator[tuple[str, StoredArray]]:
-    import safetensors
-
     try:
-        with safetensors.safe_open(str(place), framework="numpy"):
-            pass  # checks the header against the file size; the arrays are not used, since they lack the 8-bit floats
         with open(place, "rb") as file:
+            identity = _identity(file)
             length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(length))
+            header = parse_json(file.read(min(length, _MOST_HEADER)), {str: Any})
+        header.pop("__metadata__", None)
+        check_schema(header, _HEADER)
     except FileNotFoundError as error:
         raise _damaged(place, "nothing") from error
-    except (safetensors.SafetensorError, OSError, ValueError) as error:
-        raise _damaged(place, f"a file that cannot be read ({error})") from error
-    header.pop("__metadata__", None)
-    for name, entry in header.items():
+    except (SchemaError, OSError) as error:
+        raise _damaged(place, f"a file that cannot be read: {error}") from error
+    end = 0
+    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         if entry["dtype"] not in _DTYPES:
             raise _damaged(place, f"{name} of dtype {entry['dtype']}, which NumPy does not have")
-        shape, dtype = tuple(entry["shape"]), np.dtype(_DTYPES[entry["dtype"]])
-        read = functools.partial(_read_array, place, 8 + length + entry["data_offsets"][0], shape, dtype)
-        yield name, StoredArray(shape, dtype, read)
+        start, stop = entry["data_offsets"]
+        if start != end or stop - start != math.prod(entry["shape"]) * _dtype_of(entry).itemsize:
+            raise _damaged(place, f"{name} of other bytes than its shape needs, or than those after the array before")
+        end = stop
+    if identity.size != 8 + length + end:
+        raise _damaged(place, f"{identity.size:,} bytes instead of {8 + length + end:,}")
+    for name, entry in header.items():
+        sizes, dtype = tuple(entry["shape"]), _dtype_of(entry)
+        read = functools.partial(_read_array, place, identity, 8 + length + entry["data_offsets"][0], sizes, dtype)
+        yield name, StoredArray(sizes, dtype, read)
 
 
-def _read_array(place: Path, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+def _dtype_of(entry: Mapping[str, Any]) -> np.dtype[Any]:
+    return np.dtype(_DTYPES[entry["dtype"]])
+
+
+class _Identity(NamedTuple):
+    """What changes if a file is replaced or written to after its header was read."""
+
+    device: int
+    inode: int
+    size: int
+    time: int
+
+
+def _identity(file: IO[bytes]) -> _Identity:
+    status = os.fstat(file.fileno())
+    return _Identity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def _read_array(
+    place: Path, identity: _Identity, offset: int, sizes: tuple[int, ...], dtype: np.dtype[Any]
+) -> np.ndarray:
     try:
-        return np.fromfile(place, dtype, math.prod(shape), offset=offset).reshape(shape)
+        with open(place, "rb") as file:
+            if _identity(file) == identity:
+                return np.fromfile(file, dtype, math.prod(sizes), offset=offset).reshape(sizes)
     except (OSError, ValueError) as error:
-        raise _damaged(place, f"a file that has changed since it was opened ({error})") from error
+        raise _damaged(place, f"a file that has changed since it was opened: {error}") from error
+    raise _damaged(place, "a file that has changed since it was opened")
 
 
 def save_safetensors(
@@ -162,7 +195,7 @@ def save_safetensors(
         'model-00001-of-00002.safetensors'
     """
     target = Path(path).absolute()
-    shards = _shards({name: _storable(name, value) for name, value in arrays.items()}, shard_bytes)
+    arrays = {name: _storable(name, value) for name, value in arrays.items()}
     if os.path.lexists(target) and not overwrite:
         raise CheckpointError(
             "the path of the weights already exists",
@@ -180,7 +213,7 @@ def save_safetensors(
             do="choose another path, or delete the existing one yourself",
         )
     try:
-        _write(target, shards, None if metadata is None else dict(metadata))
+        _write(target, arrays, shard_bytes, None if metadata is None else dict(metadata))
     except OSError as error:
         raise CheckpointError(
             "the weights cannot be written",
@@ -192,27 +225,46 @@ def save_safetensors(
     return target
 
 
-def _write(target: Path, shards: list[dict[str, Any]], metadata: dict[str, str] | None) -> None:
-    from safetensors.numpy import save_file
-
+def _write(target: Path, arrays: Mapping[str, Any], shard_bytes: int, metadata: dict[str, str] | None) -> None:
     with written_whole(target, parents=True) as draft:
         if target.name.endswith(SUFFIX):
-            whole = {name: _on_host(value) for shard in shards for name, value in shard.items()}
-            save_file(whole, str(draft), metadata)
-        else:
-            draft.mkdir()
-            places = {}
-            for number, shard in enumerate(shards, 1):
-                file = WHOLE if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}{SUFFIX}"
-                save_file({name: _on_host(value) for name, value in shard.items()}, str(draft / file), metadata)
-                places.update(dict.fromkeys(shard, file))
-            if len(shards) > 1:
-                total = sum(bytes_of(value) for shard in shards for value in shard.values())
-                index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
-                (draft / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+            _write_file(draft, arrays, metadata)
+            return
+        draft.mkdir()
+        files = write_shards(draft, arrays, "model", shard_bytes=shard_bytes, metadata=metadata)
+        if len(files) > 1:
+            places = {name: file for file, names in files.items() for name in names}
+            index = {"metadata": {"total_size": sum(map(bytes_of, arrays.values()))}, "weight_map": places}
+            (draft / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _shards(arrays: dict[str, Any], shard_bytes: int) -> list[dict[str, Any]]:
+def write_shards(
+    folder: Path, arrays: Mapping[str, Any], stem: str, *, shard_bytes: int, metadata: dict[str, str] | None = None
+) -> dict[str, list[str]]:
+    """Write arrays to ``STEM.safetensors``, or to ``STEM-00001-of-00003.safetensors``, … in a folder.
+
+    Args:
+        shard_bytes: the maximum size of a file in bytes; a larger array gets its own file.
+
+    Returns:
+        The names of the arrays in each file.
+    """
+    shards = _shards(arrays, shard_bytes)
+    files = {}
+    for number, shard in enumerate(shards, 1):
+        file = f"{stem}{SUFFIX}" if len(shards) == 1 else f"{stem}-{number:05}-of-{len(shards):05}{SUFFIX}"
+        _write_file(folder / file, shard, metadata)
+        files[file] = list(shard)
+    return files
+
+
+def _write_file(file: Path, arrays: Mapping[str, Any], metadata: dict[str, str] | None) -> None:
+    from safetensors.numpy import save_file
+
+    save_file({name: _on_host(value) for name, value in arrays.items()}, str(file), metadata)
+
+
+def _shards(arrays: Mapping[str, Any], shard_bytes: int) -> list[dict[str, Any]]:
     shards: list[dict[str, Any]] = [{}]
     room = shard_bytes
     for name, value in arrays.items():

@@ -10,7 +10,8 @@ layers. (rule ST11)
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,8 +20,10 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ..errors import GraphError
-from ..ground.paths import format_path, iter_layer_paths, parse_path
+from ..ground.paths import format_path, iter_layer_paths, layers_of, parse_path
 from .leaf_descriptions import Description
+
+_MOST_LAYERS = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,8 +69,8 @@ def sources(own: Iterable[str], stored: Mapping[str, Description]) -> dict[str, 
     missing = [name for name in own if name not in stored]
     places: dict[Any, tuple[str, tuple[int, ...]]] = {}
     if missing:
-        for name in stored:
-            for layer, place in _layers(name):
+        for name, description in stored.items():
+            for layer, place in _layers(name, description.get("shape", ())):
                 places[layer] = (name, place)
     found = {}
     for name in missing:
@@ -87,17 +90,25 @@ def left_over(found: Iterable[Source], stored: Mapping[str, Description]) -> dic
     return {
         format_path(layer): _without_layers(stored[name], len(place))
         for name, places in taken.items()
-        for layer, place in _layers(name)
+        for layer, place in _layers(name, stored[name].get("shape", ()))
         if place not in places
     }
 
 
-def _layers(name: str) -> list[tuple[Any, tuple[int, ...]]]:
-    """The path of each layer of a stored name, and its index in the array."""
+def _layers(name: str, shape: Sequence[int] | None = None) -> list[tuple[Any, tuple[int, ...]]]:
+    """The path of each layer of a stored name, and its index in the array.
+
+    Args:
+        shape: that of the stored array. A name that claims other layers than the array has is one leaf, as is one that
+            claims more than any model has.
+    """
     try:
         path = parse_path(name)
     except GraphError:  # a key that is not a literal, such as an enum member
         return [(name, ())]
+    sizes = [len(layers) for layers in map(layers_of, path) if layers is not None]
+    if shape is not None and (sizes != [*shape[: len(sizes)]] or math.prod(sizes) > _MOST_LAYERS):
+        return [(path, ())]
     return [*iter_layer_paths(path)]
 
 

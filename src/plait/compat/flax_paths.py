@@ -120,19 +120,79 @@ class _Widened(ModuleType):
 
 
 def register() -> None:
-    """Make Flax's paths below ``flax.nnx`` importable below ``plait``; called once, after plait's own modules exist."""
-    for path in HOMES:
-        name = f"{ROOT}.{path}"
-        if not path or path.partition(".")[0] in LAZY_MODULES:
-            continue
-        module = sys.modules.get(name)
-        if module is None:
-            sys.modules[name] = FlaxModule(ROOT, path)
-        else:
-            module.__dict__["__flax_path__"] = path
-            module.__class__ = _Widened
-            # The file itself may use a renamed name, such as `Any` from typing, for something other than Flax does.
-            module.__dict__.update({name: find(ROOT, path, name) for name in RENAMED.get(path, ())})
+    """Make Flax's paths, and public modules that live elsewhere, importable below ``plait``; called once."""
+    sys.meta_path.insert(0, OwnFinder())
+
+
+class OwnFinder:
+    """Finds ``plait.graph``, which is ``plait.compat.graph``, and the modules of ``HOMES`` below ``plait``."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        """The spec of a public module that lives elsewhere, of a module that gets Flax's names, or of Flax's module."""
+        below = name.removeprefix(f"{ROOT}.")
+        is_flax_s = below in HOMES and below.partition(".")[0] not in LAZY_MODULES
+        if below == name or not (is_flax_s or below in MODULES):
+            return None
+        if MODULES.get(below, below) != below:
+            return importlib.machinery.ModuleSpec(name, _Alias(below), origin="plait")  # type: ignore[arg-type]
+        others = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
+        spec = next(filter(None, others), None)
+        if spec is None:
+            return importlib.machinery.ModuleSpec(name, _Absent(below), is_package=True, origin="plait")  # type: ignore[arg-type]
+        if is_flax_s and spec.loader is not None:
+            spec.loader = _Widening(below, spec.loader)  # type: ignore[assignment]
+        return spec
+
+
+class _Alias:
+    """Loads a public module that lives elsewhere: both names stand for one module."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        own = importlib.import_module(f"{ROOT}.{MODULES[self.path]}")
+        sys.modules[module.__name__] = own
+        if self.path in HOMES:
+            _widen(own, self.path)
+
+
+class _Absent(_Alias):
+    """Makes a module that plait lacks; names are looked up on access."""
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return FlaxModule(ROOT, self.path)
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+
+class _Widening(_Alias):
+    """Loads a module of plait as another loader does, and adds Flax's names."""
+
+    def __init__(self, path: str, loader: Any) -> None:
+        self.path, self.loader = path, loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = module.__spec__.loader = self.loader  # type: ignore[union-attr]
+        self.loader.exec_module(module)
+        _widen(module, self.path)
+
+
+def _widen(module: ModuleType, path: str) -> None:
+    module.__dict__["__flax_path__"] = path
+    module.__class__ = _Widened
+    # The file itself may use a renamed name, such as `Any` from typing, for something other than Flax does.
+    module.__dict__.update({name: find(ROOT, path, name) for name in RENAMED.get(path, ())})
 
 
 class FlaxFinder:

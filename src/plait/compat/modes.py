@@ -13,7 +13,9 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..core.objects.bound_methods import is_bound
 from ..core.objects.module import Pytree
+from ..core.objects.nodes import Kind
 from ..core.objects.settings import Restoring, Settings, declared
 from ..core.objects.visit import Place, visit
 from ..errors import GraphError
@@ -111,7 +113,7 @@ def check_mode(node: Any, graph: bool | None, labels: Callable[[], Sequence[str]
 
     for place in visit(node):
         value = place.value
-        if place.first is not None:
+        if place.first is not None and not _is_of_a_method(place):
             raise GraphError(
                 "Duplicate: tree mode takes no shared objects and no cycles",
                 at=f"{where(place.first)} and {where(place)}",
@@ -127,6 +129,16 @@ def check_mode(node: Any, graph: bool | None, labels: Callable[[], Sequence[str]
                 expected="classes that are pytrees",
                 do="use graph mode (graph=True)",
             )
+
+
+def _is_of_a_method(place: Place) -> bool:
+    """Whether a place is that of the owner of a bound method, or of an argument of a partial."""
+    owner = place.owner
+    while owner is not None and owner.kind is Kind.PYTREE:
+        if is_bound(owner.value):
+            return True
+        owner = owner.owner
+    return False
 
 
 @dataclasses.dataclass(frozen=True)

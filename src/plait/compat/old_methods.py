@@ -1,9 +1,12 @@
-"""Methods that programs for older versions of Flax call: ``State.to_pure_dict`` and ``State.replace_by_pure_dict``."""
+"""Methods that programs for older versions of Flax call: of states, and ``iter_modules`` and ``iter_children``."""
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from ..core.objects.module import Module
 from ..core.objects.pure_dicts import replace_by_pure_dict, to_pure_dict
 from ..core.objects.state import State
 from ..ground.notices import deprecated
@@ -23,3 +26,18 @@ def _replace_by_pure_dict(self: State, pure: Any, replace_fn: Any = None) -> Non
 
 setattr(State, "to_pure_dict", _to_pure_dict)  # noqa: B010  # type checkers see an unchanged class
 setattr(State, "replace_by_pure_dict", _replace_by_pure_dict)  # noqa: B010
+
+
+def _iterator(name: str) -> Callable[[Any], Iterator[tuple[Any, Any]]]:
+    """The older method form of a function, which warns."""
+
+    def method(self: Any) -> Iterator[tuple[Any, Any]]:
+        deprecated(f"module.{name}()", since="0.1", instead=f"plait.{name}(module)", removed_in="2.0")
+        return getattr(importlib.import_module(".functions", __package__), name)(self)
+
+    method.__name__, method.__doc__ = name, f"The older form of ``plait.{name}(module)``; warns."
+    return method
+
+
+for _name in ("iter_modules", "iter_children"):
+    setattr(Module, _name, _iterator(_name))

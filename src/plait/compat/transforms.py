@@ -18,7 +18,7 @@ from ..transforms import (
     streams,
     tangents,
 )
-from ..transforms.call import prefixes
+from ..transforms.call import prefix_trees
 from ..transforms.jit import function, shapes
 from .door import carried, checked
 
@@ -59,4 +59,4 @@ backup_keys = checked(streams.backup_keys)
 reseed = checked(streams.reseed)
 
 transform_metadata = carried(axis_names.transform_metadata)
-prefix = checked(prefixes.prefix)
+prefix = checked(prefix_trees.prefix)

@@ -8,12 +8,15 @@ and tuples are maps with the keys ``"0"``, ``"1"``, ….
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from ..errors import CheckpointError
+from ..ground.dtypes import is_number_dtype
+from ..ground.schemas import check_schema, fits, shape, size
 
 _ARRAY, _COMPLEX, _SCALAR = 1, 2, 3
 _CHUNKED = "__msgpack_chunked_array__"
@@ -30,7 +33,7 @@ def read_linen_bytes(data: bytes, *, at: str = "the bytes") -> Any:
     try:  # by default, nothing may be longer than the data
         tree = msgpack.unpackb(data, ext_hook=_extension, strict_map_key=False)
         tree = _joined(tree)
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, msgpack.exceptions.UnpackException) as error:
+    except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as error:
         raise CheckpointError(
             "the msgpack checkpoint is incomplete or damaged",
             at=at,
@@ -53,16 +56,24 @@ def _extension(code: int, data: bytes) -> Any:
     import msgpack
 
     if code == _COMPLEX:
-        real, imaginary = msgpack.unpackb(data)
-        return complex(real, imaginary)
+        parts = msgpack.unpackb(data)
+        check_schema(parts, (float, float), "a complex number")
+        return complex(*parts)
     if code not in (_ARRAY, _SCALAR):
         raise ValueError(f"an extension type {code} that Linen does not write")
-    shape, dtype, values = msgpack.unpackb(data, raw=False)
-    return np.frombuffer(values, _dtype(dtype)).reshape(shape)
+    array = msgpack.unpackb(data, raw=False)
+    check_schema(array, (shape, _is_dtype, bytes), "an array")
+    sizes, dtype, values = array
+    return np.frombuffer(values, _dtype(dtype)).reshape(sizes)
 
 
-def _dtype(name: str) -> np.dtype[Any]:
-    return np.dtype(getattr(jnp, name)) if hasattr(jnp, name) else np.dtype(name)
+def _dtype(name: str) -> Any:
+    return getattr(jnp, name, name)
+
+
+def _is_dtype(name: Any) -> bool:
+    """The name of a dtype of numbers."""
+    return isinstance(name, str) and is_number_dtype(_dtype(name))
 
 
 def _joined(tree: Any) -> Any:
@@ -71,6 +82,15 @@ def _joined(tree: Any) -> Any:
         return tree
     if _CHUNKED not in tree:
         return {key: _joined(value) for key, value in tree.items()}
-    shape, pieces = (tree[name] for name in ("shape", "chunks"))
-    whole = np.concatenate([pieces[str(number)] for number in range(len(pieces))])
-    return whole.reshape([shape[str(axis)] for axis in range(len(shape))])
+    check_schema(tree, {"shape": _numbered(size), "chunks": _numbered(np.ndarray)}, "a chunked array")
+    sizes, pieces = ([tree[name][str(number)] for number in range(len(tree[name]))] for name in ("shape", "chunks"))
+    return np.concatenate(pieces).reshape(sizes)
+
+
+def _numbered(schema: Any) -> Callable[[Any], bool]:
+    def is_numbered(value: Any) -> bool:
+        """A list as a map with the keys 0, 1, …."""
+        names = set(map(str, range(len(value)))) if isinstance(value, dict) else None
+        return names == {*value} and all(fits(item, schema) for item in value.values())
+
+    return is_numbered

@@ -119,7 +119,7 @@ def run(options: Options) -> int:
     learner = Learner(options, steps_per_epoch=len(train) // options.batch_size)
     folder = Run(options.output, {"seed": options.seed, "batch_size": options.batch_size})
     done = _resume(folder, learner, options) if options.resume else 0
-    folder.start(done)
+    folder.start(done, (CURVES, CONFUSION))
     _remove_results(options.output)
 
     try:

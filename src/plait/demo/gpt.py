@@ -37,10 +37,10 @@ from .byte_gpt import HISTORY, SIZES, ByteGPT, bits_per_byte, train_step, writte
 from .compression import ngram_bits, xz_bits
 from .corpus import Corpus, load_corpus, windows
 from .figures import BITS, save_bits
-from .runs import CHECKPOINTS, METRICS, not_writable, other_options
+from .runs import CHECKPOINTS, METRICS, OPTIONS, check_own, not_writable, other_options, stored_options
 from .table import print_table
 
-OPTIONS, SAMPLE = "options.json", "sample.txt"
+SAMPLE = "sample.txt"
 WARM_UP = 50  # steps
 EMA_DECAY = 0.95
 GLANCE = 1 << 15  # bytes of the held-out text that are used for evaluation during training
@@ -132,32 +132,26 @@ def run(options: Options, corpus: Corpus | None = None) -> int:
 
 
 def _prepare(options: Options) -> None:
-    """Prepare the folder: an earlier run in it is replaced, or resumed if it has the same options."""
+    """Prepare the folder: an earlier run in it is replaced, or resumed if it has the same options.
+
+    Raises:
+        ArgumentError: it has files under the names of a run's that no run wrote, or it is not writable.
+        CheckpointError: it is to be resumed, but has other options.
+    """
     kept = {"size": options.size, "steps": options.all_steps, "bf16": options.bf16, "seed": options.seed}
-    place = options.output / OPTIONS
     try:
         options.output.mkdir(parents=True, exist_ok=True)
-        before = _stored_options(place)
+        check_own(options.output, kept, (METRICS, SAMPLE, BITS, CHECKPOINTS))
+        before = stored_options(options.output)
         if options.resume and before not in (None, kept):
             raise other_options(options.output, before, kept)
         if not options.resume:
             for name in (METRICS, SAMPLE, BITS):
                 (options.output / name).unlink(missing_ok=True)
             shutil.rmtree(options.output / CHECKPOINTS, ignore_errors=True)
-        write_whole(place, json.dumps(kept).encode())
+        write_whole(options.output / OPTIONS, json.dumps(kept).encode())
     except OSError as error:
         raise not_writable(options.output, error) from error
-
-
-def _stored_options(place: Path) -> dict[str, Any] | None:
-    """The options of the run in the folder: ``None`` if there is no run, empty if their file is damaged."""
-    try:
-        found = json.loads(place.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _train(learner: Learner, corpus: Corpus, options: Options) -> Fitted:

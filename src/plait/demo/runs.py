@@ -1,5 +1,6 @@
 """The folder of a run, and how an interrupted run resumes.
 
+    options.json     the options that must not change, which mark the folder as one of a run
     metrics.jsonl    one line for each epoch
     checkpoints/     epoch-0001, epoch-0002, …
 
@@ -10,18 +11,20 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint.layout import latest, read_manifest_text
+from ..checkpoint.layout import latest, manifest_at
 from ..checkpoint.orbax import restore, save
 from ..errors import ArgumentError, CheckpointError
 from ..ground.whole_writes import write_whole
 
+OPTIONS = "options.json"
 METRICS = "metrics.jsonl"
 CHECKPOINTS = "checkpoints"
 
@@ -65,7 +68,7 @@ class Run:
                     do="omit --resume to start from the beginning",
                 )
             return 0
-        metrics = read_manifest_text(newest)["metrics"]
+        metrics = manifest_at(newest).metrics
         self._check_options(newest, metrics)
         restore(newest, objects)
         epochs = metrics["epoch"]
@@ -78,13 +81,18 @@ class Run:
         if stored != self.options or "epoch" not in metrics:
             raise other_options(place, stored, self.options)
 
-    def start(self, epochs: int) -> None:
+    def start(self, epochs: int, results: Iterable[str] = ()) -> None:
         """Prepare the folder for the epochs after the first ``epochs``: remove later ones of an earlier run.
 
+        Args:
+            results: the names of other files that the run will replace.
+
         Raises:
-            ArgumentError: the folder is not writable.
+            ArgumentError: the folder is not writable, or has files of other programs under the names of a run.
         """
         try:
+            if not epochs:
+                check_own(self.folder, self.options, (METRICS, CHECKPOINTS, *results))
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.folder), tempfile.TemporaryFile(dir=self.checkpoints):
                 pass
@@ -93,6 +101,7 @@ class Run:
                     shutil.rmtree(place)
             for place in self.checkpoints.glob(".epoch-*.partial"):
                 shutil.rmtree(place, ignore_errors=True)
+            write_whole(self.folder / OPTIONS, json.dumps(self.options).encode())
             self._write_rows()
         except OSError as error:
             raise not_writable(self.folder, error) from error
@@ -123,6 +132,33 @@ def _read_rows(file: Path) -> list[dict[str, Any]]:
             with contextlib.suppress(ValueError):
                 rows.append(json.loads(line))
     return [row for row in rows if isinstance(row, dict) and "epoch" in row]
+
+
+def stored_options(folder: Path) -> dict[str, Any] | None:
+    """The options of the run in a folder; ``None`` if no run has written there."""
+    try:
+        found = json.loads((folder / OPTIONS).read_bytes())
+    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def check_own(folder: Path, options: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Raise if a folder has something under the names of a run's files, but not the options of such a run.
+
+    Raises:
+        ArgumentError: names what would be deleted.
+    """
+    taken = [name for name in names if os.path.lexists(folder / name)]
+    stored = stored_options(folder)
+    if taken and (stored is None or stored.keys() != options.keys()):
+        raise ArgumentError(
+            "the output folder has files that this command did not write, and would delete",
+            at=str(folder),
+            found=", ".join(taken),
+            expected=f"a new folder, or one of an earlier run of this command, with its {OPTIONS}",
+            do="choose another one: --output FOLDER; or delete these files yourself",
+        )
 
 
 def other_options(place: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> CheckpointError:

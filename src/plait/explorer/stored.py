@@ -7,6 +7,7 @@ page needs its statistics, and is not kept.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import re
@@ -17,14 +18,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..checkpoint.layout import MANIFEST, latest
+from ..checkpoint.layout import MANIFEST, latest, manifest_at
 from ..checkpoint.orbax_trees import is_orbax, load_orbax_tree
-from ..checkpoint.plain import path_of_name, read_manifest, stored_arrays
+from ..checkpoint.plain import path_of_name, stored_arrays
 from ..checkpoint.safetensors import is_safetensors, load_safetensors
+from ..checkpoint.stored import StoredArray
 from ..errors import CheckpointError
 from ..export.formats import stablehlo_loader
 from ..export.formats.descriptions import Tensor
-from ..export.formats.manifest import refused_as_plait_does
+from ..export.formats.manifest import read_manifest, refused_as_plait_does
 from ..export.formats.table import Format, exports_at
 from ..ground.paths import Path
 from .outline import LEAF, Call, Entry, Outline, outline_of_leaves
@@ -72,7 +74,7 @@ def outline_of_file(path: str | os.PathLike[str]) -> Outline:
 
 
 def _checkpoint(place: FilePath) -> Outline:
-    manifest = read_manifest(place)
+    manifest = manifest_at(place.absolute())
     arrays = stored_arrays(place)
     leaves: dict[Path, Entry] = {}
     for name, description in manifest.leaves.items():
@@ -100,12 +102,17 @@ def _leaf(path: Path, array: Any) -> Entry:
 
 
 def _stablehlo(place: FilePath) -> Outline:
-    with refused_as_plait_does(place):
-        manifest = stablehlo_loader.read_manifest(place)
-        arrays: dict[str, np.ndarray] = {}
-        for file in manifest.get("weight_files", ()):
-            content = stablehlo_loader.checked(place, manifest, file)
-            arrays.update(stablehlo_loader.read_safetensors(content, file))
+    @functools.lru_cache(maxsize=1)  # values are read in the order of the files, and only one file is in memory
+    def read(file: str) -> dict[str, np.ndarray]:
+        with refused_as_plait_does(place):
+            return stablehlo_loader.read_safetensors(stablehlo_loader.checked(place, manifest, file), file)
+
+    manifest = read_manifest(place)
+    arrays = {
+        name: StoredArray(array.shape, array.dtype, lambda file=file, name=name: read(file)[name])
+        for file in manifest.get("weight_files", ())
+        for name, array in read(file).items()
+    }
     outline = _arrays(place, "StableHLO bundle", arrays)
     outline.entries[0].calls = [
         Call(name, _shapes(chosen["inputs"]), _shapes(chosen["outputs"]))

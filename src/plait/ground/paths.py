@@ -100,8 +100,10 @@ def _bracketed(text: str, place: int) -> tuple[Any, int]:
         return text[place + 1 : end], end + 1
     while text.startswith("[", place) and end >= 0:
         try:
-            return ast.literal_eval(text[place + 1 : end]), end + 1
-        except (ValueError, SyntaxError):  # a bracket inside a string
+            key = ast.literal_eval(text[place + 1 : end])
+            hash(key)
+            return key, end + 1
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # a bracket inside a string
             end = text.find("]", end + 1)
     raise GraphError(
         "this text is not a path",
@@ -134,7 +136,7 @@ def _layers_of(key: str) -> range | None:
     return layers if layers else None
 
 
-_LAYERS = re.compile(r"(\d+):(\d+)(?::(\d+))?")
+_LAYERS = re.compile(r"(\d{1,18}):(\d{1,18})(?::(\d{1,18}))?")
 
 
 def iter_layer_paths(path: Path) -> Iterator[tuple[Path, tuple[int, ...]]]:

@@ -1,7 +1,13 @@
-"""Temporary folders next to a path, and the removal of those whose writer was killed.
+"""Temporary folders next to a path, and what happens to those whose writer was killed.
 
 A folder is created under a hidden name and locked while its writer lives; the system releases the lock when the process
-ends, even if it is killed. The next writer to the same path removes unlocked folders.
+ends, even if it is killed. The next writer to the same path removes unlocked folders. If one of them has what its
+writer was replacing, that is moved back first; readers that find nothing at the path do this too.
+
+    .NAME.abc12345.partial/
+        writing.lock     locked by the writer
+        NAME             what is being written
+        replaced/NAME    what was there before, until the new one is in its place
 """
 
 from __future__ import annotations
@@ -21,7 +27,6 @@ except ImportError:  # no locks that end with their process: nothing is removed
 
 _SUFFIX = ".partial"
 _LOCK = "writing.lock"
-# Name for the old file or folder while it is being replaced.
 REPLACED = "replaced"
 
 
@@ -29,7 +34,8 @@ REPLACED = "replaced"
 def scratch_folder(target: Path) -> Iterator[Path]:
     """A new folder on the same disk as ``target``, removed at the end with its contents.
 
-    It is not removed if the block fails and leaves ``replaced`` in it: what was at ``target`` before.
+    If the block ends between moving the old ``target`` into it and moving the new one out, the old one is moved back;
+    if that fails too, the folder stays.
 
     Raises:
         OSError: it cannot be created.
@@ -38,15 +44,15 @@ def scratch_folder(target: Path) -> Iterator[Path]:
     scratch, lock = _locked_folder(target)
     if lock is None:  # without a lock, others cannot tell that the folder is in use
         (scratch / _LOCK).unlink(missing_ok=True)
-    is_done = False
     try:
         yield scratch
-        is_done = True
     finally:
-        if is_done or not os.path.lexists(scratch / "replaced"):
-            shutil.rmtree(scratch, ignore_errors=True)
-        if lock is not None:
-            lock.release()
+        try:
+            if _put_back(scratch):
+                shutil.rmtree(scratch, ignore_errors=True)
+        finally:
+            if lock is not None:
+                lock.release()
 
 
 def _locked_folder(target: Path) -> tuple[Path, Lock | None]:
@@ -67,16 +73,54 @@ def _locked_folder(target: Path) -> tuple[Path, Lock | None]:
 def remove_abandoned(parent: Path, name: str | None = None) -> None:
     """Remove the temporary folders of paths in ``parent`` (or of that name only) whose writer has ended.
 
-    Folders without a lock file are kept: they may be in use.
+    What such a writer was replacing is moved back to its path. Folders without a lock file are kept: they may be in
+    use.
     """
-    for folder in parent.glob(f".{'*' if name is None else _escaped(name)}.*{_SUFFIX}"):
+    for scratch in _iter_abandoned(parent, name):
+        if _put_back(scratch):
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def recover(path: Path) -> None:
+    """If nothing is at ``path``, because its writer was killed while replacing it, move the old contents back."""
+    if not os.path.lexists(path):
+        recover_in(path.parent, path.name)
+
+
+def recover_in(parent: Path, name: str | None = None) -> None:
+    """``recover`` all paths in a folder (or those of that name only)."""
+    for scratch in _iter_abandoned(parent, name):
+        _put_back(scratch)
+
+
+def _iter_abandoned(parent: Path, name: str | None) -> Iterator[Path]:
+    """The temporary folders whose writer has ended; each is locked while the caller uses it."""
+    for scratch in parent.glob(f".{'*' if name is None else _escaped(name)}.*{_SUFFIX}"):
         lock = None
         with contextlib.suppress(OSError):
-            lock = hold(folder / _LOCK, create=False)
+            lock = hold(scratch / _LOCK, create=False)
         if lock is not None:
-            if not os.path.lexists(folder / REPLACED):  # the old file or folder, which its writer could not restore
-                shutil.rmtree(folder, ignore_errors=True)
-            lock.release()
+            try:
+                yield scratch
+            finally:
+                lock.release()
+
+
+def _put_back(scratch: Path) -> bool:
+    """Move what was being replaced back to its path. Returns whether nothing in the folder is needed.
+
+    As long as the draft is in the folder, it was not moved to its path. If something else is there by now, both stay.
+    """
+    replaced = scratch / REPLACED
+    try:
+        for old in replaced.iterdir() if replaced.is_dir() else ():
+            if os.path.lexists(scratch / old.name):
+                if os.path.lexists(scratch.parent / old.name):
+                    return False
+                os.rename(old, scratch.parent / old.name)
+    except OSError:
+        return False
+    return True
 
 
 def _escaped(name: str) -> str:

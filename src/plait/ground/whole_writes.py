@@ -2,12 +2,16 @@
 
 A file or folder is written under a hidden name in the same parent. Then its bytes are synced, it is renamed, and the
 parent is synced. If the process or the machine stops at any point, the path has either the old contents or all of the
-new ones. Replacing a file takes one rename. Replacing a folder takes two, and the old folder is kept until the second.
+new ones, with one exception. Replacing a file takes one rename. Replacing a folder takes two, as no system call for
+exchanging two folders exists on all systems. A process that is killed between them leaves the old folder under a
+hidden name: the next writer to the path moves it back, and so does the next reader of a checkpoint or export there
+(``scratch.recover``). On systems without locks (Windows, some network disks) it stays under the hidden name.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,7 +52,7 @@ def written_whole(target: Path, check: Callable[[], None] = _always, *, parents:
         yield draft
         check()
         _sync(draft)
-        _put(draft, target, scratch / REPLACED)
+        _put(draft, target, scratch / REPLACED / target.name)
         _sync_folder(target.parent)
 
 
@@ -64,18 +68,23 @@ def remove_whole(path: Path) -> None:
         os.rename(path, scratch / "removed")
 
 
+def move_aside(path: Path, kind: str) -> Path:
+    """Rename a file or folder to the first free name of ``NAME.kind-1``, ``NAME.kind-2``, …, and return that path."""
+    aside = next(
+        each for n in itertools.count(1) if not os.path.lexists(each := path.with_name(f"{path.name}.{kind}-{n}"))
+    )
+    os.rename(path, aside)
+    return aside
+
+
 def _put(draft: Path, target: Path, replaced: Path) -> None:
     if not draft.is_dir() and not _is_folder(target):
         os.replace(draft, target)
         return
-    try:
-        if os.path.lexists(target):
-            os.rename(target, replaced)
-        os.rename(draft, target)
-    except BaseException:  # also an interrupt between the two
-        if os.path.lexists(replaced) and not os.path.lexists(target):
-            os.rename(replaced, target)
-        raise
+    if os.path.lexists(target):
+        replaced.parent.mkdir()
+        os.rename(target, replaced)
+    os.rename(draft, target)  # if it fails, or is interrupted, the scratch folder puts the old one back
 
 
 def _is_folder(path: Path) -> bool:

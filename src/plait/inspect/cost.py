@@ -8,6 +8,7 @@ from typing import Any
 
 from .._compat import buffers_of, program_costs, program_text
 from ..errors import ArgumentError
+from ..ground.notices import warn
 from ..ground.paths import Path, format_path
 from ..ground.words import first_few
 from ..observing.module_names import module_places, name_of_key
@@ -203,7 +204,11 @@ def called(f: Any, args: tuple[Any, ...], method: str = "__call__") -> tuple[Cal
 
 
 def report_of(stage: Any, places: list[tuple[Path, Any]], compiled: Any = None) -> CostReport:
-    """The report of a lowered or compiled program, with these modules among its arguments."""
+    """The report of a lowered or compiled program, with these modules among its arguments.
+
+    What cannot be attributed to a module counts for the root: instructions that XLA does not analyse one by one, and
+    those whose text could not be read.
+    """
     text = program_text(stage)
     program = Program(text)
     names: dict[Names, tuple[str, str]] = {(): ("", "")}
@@ -221,11 +226,13 @@ def report_of(stage: Any, places: list[tuple[Path, Any]], compiled: Any = None) 
     modules = Modules(names)
     costs = CostsByModule(program, modules, measure)
     spread = costs.spread()
-    if failed:  # instructions that could not be analysed one by one count for the program as a whole
-        rest = figures(program_costs(text))
+    if failed or program.unread:
+        whole = rest = figures(program_costs(text))
         for each in spread.values():
             rest = rest.plus(each, -1.0)
         spread[()] = spread.get((), Figures()).plus(rest)
+        if program.unread:
+            _warn_about(program.unread, rest.flops, whole.flops)
     memory = _temporary(compiled, costs) if compiled is not None else {}
     rows = tuple(
         ModuleCost(*names[path], *spread.get(path, Figures()), temp_bytes=memory.get(path, 0))
@@ -241,6 +248,16 @@ def report_of(stage: Any, places: list[tuple[Path, Any]], compiled: Any = None) 
         sizes.output_size_in_bytes,
         sizes.alias_size_in_bytes,
         sizes.temp_size_in_bytes,
+    )
+
+
+def _warn_about(unread: list[str], rest: float, whole: float) -> None:
+    warn(
+        UserWarning,
+        "the costs of modules are incomplete: what could not be attributed to a module counts for the root",
+        found=f"{first_few(unread)} in XLA's text, and {rest:,.0f} of {whole:,.0f} FLOPs without a module",
+        expected="the text form of the versions of JAX that plait was tested with",
+        do="update plait; the figures of the whole program are right",
     )
 
 

@@ -90,11 +90,13 @@ class Program:
     Attributes:
         entry: the computation that runs.
         computations: all computations, by name.
+        unread: what in the text is not as expected; a version of XLA may write it differently.
     """
 
     def __init__(self, text: str) -> None:
         self.entry = ""
-        self.computations: dict[str, list[Instruction]] = {}
+        self.computations: dict[str, list[Instruction]] = {self.entry: []}
+        self.unread: list[str] = []
         self._contents: dict[str, str] = {}
         current: list[Instruction] | None = None
         for line in text.splitlines():
@@ -107,6 +109,12 @@ class Program:
                 current = None
             elif (found := _parsed(line)) is not None:
                 current.append(found)
+            elif line.strip():
+                self.unread.append(line.strip())
+        if not self.entry:
+            self.unread.append("a program without an entry")
+        if "op_name=" in text and not any(each.op_name for part in self.computations.values() for each in part):
+            self.unread.append("names of operations")
 
     def called(self, instruction: Instruction) -> list[str]:
         """The computations that an instruction refers to."""
@@ -137,7 +145,7 @@ class Program:
             instructions = self.computations.get(name, [])
             places = {each.name: str(place) for place, each in enumerate(instructions)}
             lines = [
-                f"{each.is_root} {each.text(_NAME.sub(lambda found: places[found[1]], each.operands))}"
+                f"{each.is_root} {each.text(_NAME.sub(lambda found: places.get(found[1], found[0]), each.operands))}"
                 for each in instructions
             ]
             is_simple = bool(lines) and not any(map(self.called, instructions))
@@ -162,12 +170,13 @@ class Program:
         start = around.get(loop.operand_names()[0]) if loop.operand_names() else None
         if root is None or root.opcode != "compare" or "direction=LT" not in root.attributes or start is None:
             return 1
-        counter, end = (inside[name] for name in root.operand_names())
+        compared = [inside[name] for name in root.operand_names() if name in inside]
+        counter, end = compared if len(compared) == 2 else (root, root)
         place = re.search(r"index=(\d+)", counter.attributes)
         if start.opcode != "tuple" or counter.opcode != "get-tuple-element" or place is None:
             return 1
-        first = around[start.operand_names()[int(place[1])]]
-        numbers = [each.operands for each in (first, end) if each.opcode == "constant"]
+        first = around.get(start.operand_names()[int(place[1])])
+        numbers = [each.operands for each in (first, end) if each is not None and each.opcode == "constant"]
         return max(1, int(numbers[1]) - int(numbers[0])) if len(numbers) == 2 else 1
 
 
@@ -182,8 +191,8 @@ def _parsed(line: str) -> Instruction | None:
     if "={" in line:
         line = _LEFT_OUT.sub("", line)
     begin = start.end()
-    end = _closed(line, begin) if line[begin] == "(" else line.index(" ", begin)
-    opcode = _OPCODE.match(line, end)
+    end = _closed(line, begin) if line.startswith("(", begin) else line.find(" ", begin)
+    opcode = _OPCODE.match(line, end) if end > 0 else None
     if opcode is None:
         return None
     close = _closed(line, opcode.end() - 1)
@@ -449,6 +458,8 @@ class CostsByModule:
         return _add(found, {place: rest}) if any(rest) or not found else found
 
     def _alone(self, each: Instruction, shapes: dict[str, str]) -> Figures:
+        if not shapes.keys() >= {*each.operand_names()}:  # an operand could not be read, so this is not analysed
+            return Figures()
         operands = [shapes[name] for name in each.operand_names()]
         attributes = each.attributes
         if "%" in attributes:

@@ -127,9 +127,13 @@ class Conv(Module):
         )
 
     def __call__(self, x: Array, out_sharding: Any = None) -> Array:
-        n_spatial = len(self.kernel_size)
         _check_input(x, self)
         x, kernel, bias = promoted_with_mask(x, self)
+        return add_bias(self._convolved(x, kernel, out_sharding), bias)
+
+    def _convolved(self, x: Array, kernel: Array, out_sharding: Any = None) -> Array:
+        """The convolution itself, with any kernel of this window."""
+        n_spatial = len(self.kernel_size)
         x, unfold = fold_batch(x, n_spatial)
         kernel_dilation = per_axis(self.kernel_dilation, self, "kernel_dilation")
         padding = resolve_padding(self.padding, self)
@@ -147,7 +151,7 @@ class Conv(Module):
             feature_group_count=self.feature_group_count,
             **product_options(self.precision, self.preferred_element_type, out_sharding),
         )
-        return unfold(add_bias(y, bias))
+        return unfold(y)
 
 
 class ConvTranspose(Module):
@@ -293,7 +297,8 @@ def promoted_with_mask(x: Any, layer: Conv | ConvTranspose) -> tuple[Array, Arra
     kernel = layer.kernel.value
     if layer.mask is not None:
         check_same_shape(layer.mask, kernel.shape, layer=layer, name="mask", like="kernel")
-        kernel = kernel * jnp.asarray(layer.mask, kernel.dtype)
+        kernel, mask = promote_dtype((kernel, jnp.asarray(layer.mask)), inexact=False)
+        kernel = kernel * mask
     bias = None if layer.bias is None else layer.bias.value
     return layer.promote_dtype((x, kernel, bias), dtype=layer.dtype)
 

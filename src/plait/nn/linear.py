@@ -191,12 +191,12 @@ class LinearGeneral(Module):
         matrix = (math.prod(batch) * math.prod(self.in_features), math.prod(self.out_features))
         check_rngs(rngs, layer=self)
         kernel = initial(kernel_init, rngs.params, matrix, param_dtype)
-        self.kernel = Param(_reshaped(kernel, (*batch, *self.in_features, *self.out_features)), **kernel_metadata)
+        self.kernel = Param(reshaped(kernel, (*batch, *self.in_features, *self.out_features)), **kernel_metadata)
         self.bias = None
         if use_bias:
             shape = (*batch, *self.out_features)
             bias = initial(bias_init, rngs.params, (math.prod(shape),), param_dtype)
-            self.bias = Param(_reshaped(bias, shape), **bias_metadata)
+            self.bias = Param(reshaped(bias, shape), **bias_metadata)
 
     def _check_axes(self) -> None:
         if len(self.in_features) != len(self.axis):
@@ -224,15 +224,18 @@ class LinearGeneral(Module):
         for axis, size in self.batch_axis.items():
             check_axis(x, axis, weight_length(kernel, axis, size), layer=self, size_name="batch_axis")
         x, kernel, bias = self.promote_dtype((x, kernel, bias), dtype=self.dtype)
-        batch = tuple(range(n_batch))
-        dimensions = ((contracted, tuple(range(n_batch, n_batch + len(contracted)))), (batch, batch))
         options = product_options(self.precision, self.preferred_element_type, out_sharding)
-        y = self._dot()(x, kernel, dimensions, **options)
+        y = self._dot()(x, kernel, self._dimensions(x.ndim), **options)
         if bias is not None and n_batch:
             # Batch axes come first, then the rest of the input, then the features.
             between = (1,) * (y.ndim - bias.ndim)
             bias = jnp.reshape(bias, bias.shape[:n_batch] + between + bias.shape[n_batch:])
         return add_bias(y, bias)
+
+    def _dimensions(self, ndim: int) -> Any:
+        """The dimension numbers of the product of an input with so many axes and the kernel."""
+        contracted, batch = self._contracted(ndim), tuple(range(len(self.batch_axis)))
+        return (contracted, tuple(range(len(batch), len(batch) + len(contracted)))), (batch, batch)
 
     def _contracted(self, ndim: int) -> tuple[int, ...]:
         """The contracted axes of an input in order. An axis that the input lacks is kept, so that the check reports
@@ -260,7 +263,7 @@ def without_arrays(value: Any) -> Any:
     return tuple(map(without_arrays, value)) if value.ndim else operator.index(value)
 
 
-def _reshaped(value: Any, shape: tuple[int, ...]) -> Any:
+def reshaped(value: Any, shape: tuple[int, ...]) -> Any:
     """The initializer's result in a different shape, with its metadata."""
     if not isinstance(value, VariableMetadata):
         return jnp.reshape(value, shape)

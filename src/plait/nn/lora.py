@@ -17,22 +17,23 @@ from ..core.objects.statics import HashableMapping
 from ..core.objects.variable_kinds import LoRAParam
 from ..core.objects.variables import Variable
 from ..errors import ArgumentError
-from ..ground.paths import describe_path
 from ..ground.words import describe_type
-from ..surgery.surgery import Selection
 from ..transforms.jit.shapes import eval_shape
 from ..typing import Array, DTypeLike, Initializer
 from .checks import check_last_axis, weight_length
+from .dropout import Dropout
 from .initializers import default_lora_init, initial, zeros
-from .linear import Linear
+from .linear import Einsum, Linear
+from .low_rank import factor_shapes, form_of, product_of, weight_of, weight_sizes
 from .promotion import promote_dtype
 
 
 class LoRA(Module):
-    """A low-rank linear map, ``y = x @ lora_a @ lora_b``, alone or added to the output of ``base_module``.
+    """A low-rank linear map, ``y = scale · (x @ lora_a @ lora_b)``, alone or added to the output of ``base_module``.
 
     ``lora_b`` starts at zero, so a wrapped layer's output does not change. To train only the factors, pass their kind:
     ``plait.grad(loss, argnums=plait.DiffState(0, plait.LoRAParam))`` and ``plait.Optimizer(..., wrt=plait.LoRAParam)``.
+    ``plait.add_lora`` wraps the layers of a model, of any kind that has a low-rank form.
 
     Shapes:
         x: ``(..., in_features)``. y: ``(..., out_features)``.
@@ -41,19 +42,24 @@ class LoRA(Module):
         lora_a: ``lora_param_type``, ``(in_features, lora_rank)``, ``param_dtype``.
         lora_b: ``lora_param_type``, ``(lora_rank, out_features)``, ``param_dtype``.
         base_module: those of the wrapped layer, if any.
+        dropout: the stream of a ``Dropout``; ``None`` without dropout.
 
     Args:
         in_features: length of the last axis of ``x``.
         lora_rank: the rank.
         out_features: length of the last axis of ``y``.
         base_module: a layer whose output is added. It gets the input in ``dtype``, and the call's keyword arguments.
+        alpha: ``scale`` is ``alpha / lora_rank``; ``None`` means a scale of 1.
+        rank_stabilized: whether ``scale`` is ``alpha / √lora_rank`` instead (arXiv:2312.03732).
+        dropout_rate: the probability with which an entry of ``x`` is dropped before ``lora_a``.
+        adapter: the name of the adapter that this layer is a part of; see ``plait.use_lora``.
         dtype: dtype of the two products; ``None`` means the common dtype of input and factors.
         param_dtype: dtype in which the factors are stored.
         a_initializer: initializer of ``lora_a``.
         b_initializer: initializer of ``lora_b``.
         lora_param_type: kind of the two variables.
         promote_dtype: replaces the function that brings input and factors to one dtype.
-        rngs: draws one key from the ``params`` stream for each factor.
+        rngs: draws one key from the ``params`` stream for each factor, and one from ``dropout`` if there is dropout.
         a_metadata: metadata of ``lora_a``.
         b_metadata: metadata of ``lora_b``.
 
@@ -73,13 +79,19 @@ class LoRA(Module):
     Reference: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021, arXiv:2106.09685.
     """
 
+    base_module: Any
+
     def __init__(
         self,
-        in_features: int,
+        in_features: Any,  # an int; of a layer with other axes, a tuple
         lora_rank: int,
-        out_features: int,
+        out_features: Any,
         *,
         base_module: Callable[..., Any] | None = None,
+        alpha: float | None = None,
+        rank_stabilized: bool = False,
+        dropout_rate: float = 0.0,
+        adapter: str = "default",
         dtype: DTypeLike | None = None,
         param_dtype: DTypeLike = jnp.float32,
         a_initializer: Initializer = default_lora_init,
@@ -102,29 +114,60 @@ class LoRA(Module):
         self.lora_rank = lora_rank
         self.out_features = out_features
         self.base_module = base_module
+        self.alpha = alpha
+        self.rank_stabilized = rank_stabilized
+        self.dropout_rate = dropout_rate
+        self.adapter = adapter
+        self.is_active = True
+        self.is_merged = False
         self.dtype: DTypeLike | None = dtype
         self.param_dtype = param_dtype
         self.lora_param_type = lora_param_type
         self.promote_dtype: Callable[..., Any] = promote_dtype
-        a = initial(a_initializer, rngs.params, (in_features, lora_rank), param_dtype)
-        b = initial(b_initializer, rngs.params, (lora_rank, out_features), param_dtype)
-        self.lora_a = lora_param_type(a, **a_metadata)
-        self.lora_b = lora_param_type(b, **b_metadata)
+        shape_a, shape_b = self._factor_shapes()
+        self.lora_a = lora_param_type(initial(a_initializer, rngs.params, shape_a, param_dtype), **a_metadata)
+        self.lora_b = lora_param_type(initial(b_initializer, rngs.params, shape_b, param_dtype), **b_metadata)
+        self.dropout = Dropout(dropout_rate, rngs=rngs) if dropout_rate > 0 else None
+
+    def _factor_shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return (self.in_features, self.lora_rank), (self.lora_rank, self.out_features)
+
+    @property
+    def scale(self) -> float:
+        """What multiplies the low-rank product."""
+        if self.alpha is None:
+            return 1.0
+        return self.alpha / (math.sqrt(self.lora_rank) if self.rank_stabilized else self.lora_rank)
 
     def __call__(self, x: Array, **kwargs: Any) -> Array:
+        if self.base_module is not None and (self.is_merged or not self.is_active):
+            return self.base_module(x, **kwargs)
         a = self.lora_a.value
         check_last_axis(x, weight_length(a, 0, self.in_features), layer=self)
         values, a, b = self.promote_dtype((x, a, self.lora_b.value), dtype=self.dtype)
-        y = values @ a @ b
+        y = self._scaled(self._dropped(values) @ a @ b)
         return y if self.base_module is None else _sum(y, self.base_module(values, **kwargs))
 
-    def merge(self) -> Linear:
-        """An equivalent ``Linear``: a copy of ``base_module`` with ``lora_a @ lora_b`` added to its kernel.
+    def _dropped(self, x: Array) -> Array:
+        return x if self.dropout is None else self.dropout(x)
 
-        Leading axes of factors and kernels, as ``vmap`` adds them, are batched over.
+    def _scaled(self, y: Array) -> Array:
+        if not self.is_active:
+            return jnp.zeros_like(y)
+        return y if self.alpha is None else y * jnp.asarray(self.scale, y.dtype)
+
+    def product(self) -> Array:
+        """What the layer adds to the weight of its base: ``scale · (lora_a @ lora_b)``, in the shape of the weight."""
+        a, b = self.lora_a.value, self.lora_b.value
+        return self._scaled(a @ b)
+
+    def merge(self) -> Any:
+        """An equivalent layer without factors: a copy of ``base_module`` with ``product()`` added to its weight.
+
+        Leading axes of factors and weights, as ``vmap`` adds them, are batched over. Dropout is left out.
 
         Raises:
-            ArgumentError: ``base_module`` is not a ``Linear``.
+            ArgumentError: ``base_module`` has no weight of this form.
 
         Example:
             >>> adapted = plait.LoRA(3, 2, 4, base_module=plait.Linear(3, 4, rngs=plait.Rngs(0)), rngs=plait.Rngs(1))
@@ -133,15 +176,89 @@ class LoRA(Module):
             >>> bool(jnp.allclose(adapted.merge()(x), adapted(x), atol=1e-5))
             True
         """
-        if not isinstance(self.base_module, Linear):
+        base = self.innermost()
+        if form_of(base) is None or self.product_shape() != weight_of(base).shape:
             raise ArgumentError(
-                "only a LoRA around a Linear can be merged",
+                "only a LoRA around a Linear can be merged, or one that plait.add_lora made",
                 at=describe_place(self),
                 found=f"base_module={describe_type(self.base_module)}",
                 expected="a Linear",
                 do="keep the LoRA, or add lora_a @ lora_b to the weights of its layer yourself",
             )
-        return _with_product(clone(self.base_module), self.lora_a, self.lora_b)
+        inner = self.base_module
+        merged = inner.merge() if isinstance(inner, LoRA) else clone(inner)
+        if not self.is_merged:
+            add_to_weight(merged, self.product())
+        return merged
+
+    def product_shape(self) -> tuple[int, ...]:
+        """The shape of ``product()``."""
+        return jax.eval_shape(self.product).shape
+
+    def innermost(self) -> Any:
+        """The layer below all adapters; ``None`` if there is none."""
+        return self.base_module.innermost() if isinstance(self.base_module, LoRA) else self.base_module
+
+
+class LayerLoRA(LoRA):
+    """A ``LoRA`` around a layer of any kind that has a low-rank form; ``plait.add_lora`` makes it.
+
+    The factors have the axes of the layer's weight: around a ``LinearGeneral`` from 4 features to 2 heads of 3,
+    ``lora_a`` is ``(4, rank)`` and ``lora_b`` is ``(rank, 2, 3)``. A ``Conv`` is followed by a product over its
+    channels, an ``Embed`` looks up rows of ``lora_a``.
+
+    Args:
+        base_module: the layer.
+        lora_rank: the rank.
+        **options: as in ``LoRA``. The indices of an ``Embed`` are not dropped.
+    """
+
+    def __init__(self, base_module: Any, lora_rank: int, *, rngs: Rngs, **options: Any) -> None:
+        ins, outs = weight_sizes(_below_adapters(base_module))
+        super().__init__(ins, lora_rank, outs, base_module=base_module, rngs=rngs, **options)
+
+    def _factor_shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return factor_shapes(self.innermost(), self.lora_rank)
+
+    def __call__(self, x: Array, *args: Any, **kwargs: Any) -> Array:
+        y = self.base_module(x, *args, **kwargs)
+        if self.is_merged or not self.is_active:
+            return y
+        base = self.innermost()
+        if kwargs.get("einsum_str") is not None or (isinstance(base, Einsum) and args):
+            raise ArgumentError(
+                "a LoRA around an Einsum has the equation of its layer",
+                at=describe_place(self),
+                found="another equation in the call",
+                expected=f"calls with {base.einsum_str!r}",
+                do="leave that layer out of the selection of plait.add_lora",
+            )
+        form, a, b = form_of(base), self.lora_a.value, self.lora_b.value
+        assert form is not None
+        if form.takes_indices:
+            a, b = self.promote_dtype((a, b), dtype=self.dtype)
+            h = form.down(base, jnp.asarray(x), a)
+        else:
+            x, a, b = self.promote_dtype((x, a, b), dtype=self.dtype)
+            h = form.down(base, self._dropped(x), a)
+        return _sum(self._scaled(form.up(base, h, b, kwargs.get("out_sharding"))), y)
+
+    def attend(self, query: Array, out_sharding: Any = None) -> Array:
+        """``attend`` of an ``Embed``, with the same product added to its table."""
+        y = self.base_module.attend(query, out_sharding)
+        if self.is_merged or not self.is_active:
+            return y
+        query, a, b = self.promote_dtype((query, self.lora_a.value, self.lora_b.value), dtype=self.dtype)
+        h = jnp.einsum("...f,rf->...r", query, b)
+        return _sum(self._scaled(jnp.einsum("...r,nr->...n", h, a, out_sharding=out_sharding)), y)
+
+    def product(self) -> Array:
+        """What the layer adds to the weight of its base, in the shape of the weight."""
+        return self._scaled(product_of(self.innermost(), self.lora_a.value, self.lora_b.value))
+
+
+def _below_adapters(layer: Any) -> Any:
+    return layer.innermost() if isinstance(layer, LoRA) else layer
 
 
 class LoRALinear(Linear):
@@ -226,77 +343,15 @@ class LoRALinear(Linear):
         linear = eval_shape(lambda: Linear(self.in_features, self.out_features, rngs=Rngs(0), **given))
         linear.kernel = self.kernel.copy()
         linear.bias = None if self.bias is None else self.bias.copy()
-        return _with_product(linear, self.lora.lora_a, self.lora.lora_b)
+        add_to_weight(linear, self.lora.product())
+        return linear
 
 
-def add_lora(selection: Selection, lora_rank: int, *, rngs: Rngs, **options: Any) -> Selection:
-    """Wrap each ``Linear`` of a selection in a ``LoRA``; the model's outputs stay the same.
-
-    A ``Linear`` that is shared gets one ``LoRA``, shared as well. If its variables have leading axes, as in a stack
-    of layers made by ``vmap``, the factors get the same axes, with the axis names of its kernel.
-
-    Args:
-        selection: the layers, from ``plait.select``.
-        lora_rank: the rank.
-        rngs: draws one key from the ``params`` stream for each factor of each layer.
-        **options: keywords of ``LoRA``.
-
-    Returns:
-        The selection of the new layers. ``plait.select(model, plait.LoRA).replace(lambda path, layer: layer.merge())``
-        returns to ``Linear``.
-
-    Raises:
-        ArgumentError: a selected part is not a ``Linear``, or is the root of the model; the model is unchanged.
-
-    Example:
-        >>> rngs = plait.Rngs(0)
-        >>> model = plait.Sequential(plait.Linear(3, 3, rngs=rngs), plait.relu, plait.Linear(3, 2, rngs=rngs))
-        >>> _ = plait.add_lora(plait.select(model, plait.Linear), 2, rngs=plait.Rngs(2))
-        >>> sorted(plait.state(model, plait.LoRAParam)["layers"]), model.layers[2].lora_a.shape
-        ([0, 2], (3, 2))
-    """
-    for path, layer in selection:
-        if not isinstance(layer, Linear):
-            raise ArgumentError(
-                "add_lora wraps Linear layers",
-                at=describe_path(path),
-                found=describe_type(layer),
-                expected="a Linear",
-                do="select only those: plait.add_lora(plait.select(model, plait.Linear), ...)",
-            )
-    return selection.replace(lambda _, layer: _wrapped(layer, lora_rank, rngs, options))
-
-
-def _wrapped(layer: Linear, rank: int, rngs: Rngs, options: Mapping[str, Any]) -> LoRA:
-    stack, names = layer.kernel.shape[:-2], layer.kernel.get_metadata().get("out_sharding")
-    arguments: dict[str, Any] = {"param_dtype": layer.param_dtype, "dtype": layer.dtype, **options}
-    if isinstance(names, tuple) and len(names) == layer.kernel.ndim:
-        arguments.setdefault("a_metadata", {"out_sharding": (*names[:-1], None)})
-        arguments.setdefault("b_metadata", {"out_sharding": (*names[:-2], None, names[-1])})
-    for name, default in (("a_initializer", default_lora_init), ("b_initializer", zeros)):
-        arguments[name] = _stacked(arguments.get(name, default), stack)
-    lora = LoRA(layer.in_features, rank, layer.out_features, rngs=rngs, **arguments)
-    lora.base_module = layer
-    return lora
-
-
-def _stacked(init: Initializer, stack: tuple[int, ...]) -> Initializer:
-    """An initializer that draws each entry of a stack from its own key."""
-    if not stack:
-        return init
-
-    def make(key: Any, shape: Any, dtype: Any) -> Array:
-        entries = [init(each, shape, dtype) for each in jax.random.split(key, math.prod(stack))]
-        return jnp.reshape(jnp.stack(entries), (*stack, *shape))
-
-    return make
-
-
-def _with_product(linear: Linear, a: Variable[Any], b: Variable[Any]) -> Linear:
-    """The layer with ``a @ b`` added to its kernel; the kernel keeps its dtype."""
-    kernel, product = promote_dtype((linear.kernel.value, a.value @ b.value))
-    linear.kernel.value = (kernel + product).astype(linear.kernel.dtype)
-    return linear
+def add_to_weight(layer: Any, product: Array) -> None:
+    """Add to the weight of a layer, or of the layer below its adapters; the weight keeps its dtype."""
+    weight = weight_of(_below_adapters(layer))
+    value, product = promote_dtype((weight.value, product))
+    weight.value = (value + product).astype(weight.dtype)
 
 
 def _sum(x: Array, y: Array) -> Array:

@@ -59,8 +59,9 @@ class WeightNorm(Module):
         use_scale: whether to learn scales; otherwise all lengths are 1.
         scale_init: initializer of the scales.
         epsilon: added to the square of the length.
-        dtype: dtype to compute in; ``None`` means the common dtype of weight and scale. Weights keep theirs.
-        param_dtype: dtype in which the scales are stored.
+        dtype: dtype to which the new weights are rounded before they are stored in their own; ``None`` means no other
+            than their own. Lengths and scales are computed in the dtype of weight and scale.
+        param_dtype: not used, as in Flax: scales are stored in the dtype that ``scale_init`` gives, float32.
         variable_filter: which variables of the layer are weights.
         promote_dtype: replaces the function that brings weight and scale to one dtype.
         rngs: draws one key from the ``params`` stream for each scale. The default ``scale_init``, ones, needs none.
@@ -108,18 +109,18 @@ class WeightNorm(Module):
                 # As in Flax, the default draws no key, so later layers get the same keys.
                 key = None if scale_init is default_scale_init else rngs.params()
                 shape = tuple(weight.value.shape[axis] for axis in features)
-                self.scales[path] = Param(scale_init(key, shape, param_dtype))
+                self.scales[path] = Param(scale_init(key, shape))
 
     def __call__(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         new = []
         for path, weight in _weights(self.layer_instance, self.variable_filter):
             scale = None if self.scales is None else self.scales[path].value
-            w, scale = self.promote_dtype((weight.value, scale), dtype=self.dtype)
-            features = self._features(path, weight)
+            features, w = self._features(path, weight), weight.value
             w = _normalised(w, self.epsilon, tuple(axis for axis in range(w.ndim) if axis not in features))
             if scale is not None:
+                w, scale = self.promote_dtype((w, scale))
                 w = w * jnp.reshape(scale, [w.shape[axis] if axis in features else 1 for axis in range(w.ndim)])
-            new.append((weight, as_dtype(w, weight.value.dtype)))
+            new.append((weight, _rounded(w, self.dtype, weight.value.dtype)))
         with _holding(new, keep=not self.deterministic):
             return self.layer_instance(x, *args, **kwargs)
 
@@ -169,7 +170,8 @@ class SpectralNorm(Module):
         layer_instance: the layer.
         n_steps: steps of power iteration per call.
         epsilon: added to squared lengths.
-        dtype: dtype to compute in; ``None`` means the common dtype of weight and ``u``. Weights keep theirs.
+        dtype: dtype to which the new weights are rounded before they are stored in their own; ``None`` means no other
+            than their own. The iteration computes in the common dtype of weight and ``u``.
         param_dtype: dtype of ``u`` and ``sigma``.
         error_on_non_matrix: whether a weight with more than two axes raises.
         update_stats: whether calls store the new ``u``, ``sigma`` and weights. ``train()`` and ``eval()`` switch it,
@@ -234,11 +236,11 @@ class SpectralNorm(Module):
         new = []
         for path, weight in _matrices(self.layer_instance):
             kept_u, kept_sigma = self.batch_stats[(*path, "u")], self.batch_stats[(*path, "sigma")]
-            w, u = promote_dtype((weight.value, kept_u.value), dtype=self.dtype)
+            w, u = promote_dtype((weight.value, kept_u.value))
             matrix = jnp.reshape(w, (-1, w.shape[-1]))
             u, v = _power_iteration(lax.stop_gradient(matrix), u, self.n_steps, self.epsilon)
             sigma = jnp.reshape(v @ matrix @ u.T, ())
-            new.append((weight, as_dtype(w / jnp.where(sigma == 0, 1, sigma), weight.value.dtype)))
+            new.append((weight, _rounded(w / jnp.where(sigma == 0, 1, sigma), self.dtype, weight.value.dtype)))
             if update_stats:
                 kept_u.value = as_dtype(u, kept_u.value.dtype)
                 kept_sigma.value = as_dtype(lax.stop_gradient(sigma), kept_sigma.value.dtype)
@@ -288,6 +290,11 @@ def _holding(new: list[tuple[Variable[Any], Array]], *, keep: bool) -> Iterator[
     finally:
         for (cell, _), value in zip(cells, old, strict=True):
             cell.raw = value
+
+
+def _rounded(w: Array, dtype: DTypeLike | None, own: DTypeLike) -> Array:
+    """A new weight, rounded to ``dtype``, in the weight's own dtype."""
+    return as_dtype(w if dtype is None else as_dtype(w, dtype), own)
 
 
 def _normalised(x: Array, epsilon: float, axes: tuple[int, ...] | None = None) -> Array:

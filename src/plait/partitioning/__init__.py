@@ -1,10 +1,29 @@
-"""Partitioning: from the axis names of variables to specs, shardings, devices and processes."""
+"""Partitioning: from the axis names of variables to specs, shardings, devices and processes.
 
-from .activations import out_sharding as out_sharding, with_sharding_constraint as with_sharding_constraint
-from .creation import create_sharded as create_sharded
-from .processes import connect_processes as connect_processes
-from .recipes import rules_for as rules_for
-from .rule_checks import check_rules as check_rules
+Importing this package loads nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..ground.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from .activations import out_sharding as out_sharding, with_sharding_constraint as with_sharding_constraint
+    from .creation import create_sharded as create_sharded
+    from .processes import connect_processes as connect_processes
+    from .recipes import rules_for as rules_for
+    from .rule_checks import check_rules as check_rules
+
+_PLACES = {
+    "check_rules": "rule_checks",
+    "connect_processes": "processes",
+    "create_sharded": "creation",
+    "out_sharding": "activations",
+    "rules_for": "recipes",
+    "with_sharding_constraint": "activations",
+}
 
 __all__ = [
     "check_rules",
@@ -14,3 +33,5 @@ __all__ = [
     "rules_for",
     "with_sharding_constraint",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__, _PLACES)

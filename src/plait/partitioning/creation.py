@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,6 +12,7 @@ from jax.sharding import Mesh
 from .._compat import memory_saving_options
 from ..core.functional.merge import merge
 from ..core.functional.split import split
+from ..errors import UnevenLayoutWarning
 from .shardings import get_abstract_model
 
 A = TypeVar("A")
@@ -39,9 +41,17 @@ def create_sharded(make: Callable[[], A], mesh: Mesh | None = None) -> A:
     mesh = jax.sharding.get_mesh() if mesh is None else mesh
     if mesh.empty:
         return make()
-    graphdef, values = creation_program(make, mesh)
+    order: list[Any] = []
+
+    def noted() -> Any:
+        made: Any = make()
+        order[:] = made if type(made) is dict else ()
+        return made
+
+    graphdef, values = creation_program(noted, mesh)
     with jax.set_mesh(mesh):
-        return merge(graphdef, values())
+        made: Any = merge(graphdef, values())
+    return {key: made[key] for key in order} if type(made) is dict else made  # type: ignore[return-value]  # JAX sorts
 
 
 def creation_program(make: Callable[[], Any], mesh: Mesh) -> tuple[Any, Any]:
@@ -50,4 +60,10 @@ def creation_program(make: Callable[[], Any], mesh: Mesh) -> tuple[Any, Any]:
     shardings = jax.tree_util.tree_map(lambda x: x.sharding, abstract)
     # The variables are independent; computed all at once, the random bits of all of them would be in memory together.
     options = memory_saving_options()
-    return graphdef, jax.jit(lambda: split(make())[1], out_shardings=shardings, compiler_options=options)
+
+    def values() -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnevenLayoutWarning)  # told above, with the paths
+            return split(make())[1]
+
+    return graphdef, jax.jit(values, out_shardings=shardings, compiler_options=options)

@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ..core.objects.module import Module
+from ..core.objects.nodes import Static
 from ..core.objects.visit import iter_graph_nodes
 from ..errors import ArgumentError
 from ..ground.path_patterns import PathPattern
 from ..ground.paths import describe_path
 from ..ground.words import first_few
+from ..transforms.call.prefixes import is_graph_leaf
 from ..transforms.remat import remat
 
 Policy = Callable[..., bool] | bool
@@ -69,9 +71,18 @@ def _recomputed(cls: type, policy: Any) -> type:
     def recompute(self: Any, *args: Any, **kwargs: Any) -> Any:
         object.__setattr__(self, "__class__", cls)
         try:
-            return remat(call, policy=policy, prevent_cse=False)(self, *args, **kwargs)
+            settings = {name: _as_setting(value) for name, value in kwargs.items()}
+            return remat(call, policy=policy, prevent_cse=False)(self, *map(_as_setting, args), **settings)
         finally:
             object.__setattr__(self, "__class__", kind)
 
     kind = type(cls.__name__, (cls,), {"__call__": recompute, "__module__": cls.__module__})
     return kind
+
+
+def _as_setting(argument: Any) -> Any:
+    """A setting, such as ``is_causal=True``, stays what it is: code that branches on it cannot take a traced value."""
+    is_setting = isinstance(argument, (bool, int, float, complex, str)) or (
+        callable(argument) and not is_graph_leaf(argument)
+    )
+    return Static(argument) if is_setting else argument

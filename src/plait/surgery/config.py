@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -93,7 +93,9 @@ def _encode(part: GraphDef | StaticAttribute, values: Any, path: Path) -> dict[s
         }
     assert isinstance(part, NodeDef)
     if part.type is GenericPytree:
-        raise _cannot("a container that is registered only with JAX", path)
+        if part.attributes:
+            raise _cannot("a container that is registered only with JAX", path)
+        return {"value": _encode_static(Builder().build(part, []), path)}  # it has no leaves: it is a static value
     entries = [(entry.key, entry if isinstance(entry, StaticAttribute) else entry.value) for entry in part.attributes]
     attributes = [[key, _encode(child, values, (*path, key))] for key, child in entries]
     node: dict[str, Any] = {"node": _name_of(part.type, path), "attributes": attributes}
@@ -130,6 +132,9 @@ def _encode_static(value: Any, path: Path) -> Any:
         return {"spec": [_encode_static(item, path) for item in value]}
     if type(value) in (tuple, list):
         return {type(value).__name__: [_encode_static(item, path) for item in value]}
+    if isinstance(value, Mapping) and type(value) is not dict:
+        items = [[_encode_static(k, path), _encode_static(v, path)] for k, v in value.items()]
+        return {"mapping": _name_of(type(value), path), "items": items}
     if type(value) is dict:
         return {"dict": [[_encode_static(k, path), _encode_static(v, path)] for k, v in value.items()]}
     if isinstance(value, np.dtype):
@@ -186,6 +191,8 @@ def _decode(data: Any, leaves: list[Any], path: Path) -> Any:
     try:
         if "shared" in data:
             return graphs.node_ref(_resolve(data["type"], path), data["shared"])
+        if "value" in data and "variable" not in data:
+            return find_walk((_decode_value(data["value"], path),)).graphdefs[0]
         if "array" in data:
             leaves.append(_decode_value(data["array"], path))
             return graphs.leaf_def()
@@ -234,7 +241,7 @@ def _decode_value(data: Any, path: Path) -> Any:
     if not isinstance(data, dict):
         return data
     # The entry with the kind of the value, in any order.
-    kind = min(data, key=lambda name: name not in ("shape", "partial", "dataclass"))
+    kind = min(data, key=lambda name: name not in ("shape", "partial", "dataclass", "mapping"))
     value = data[kind]
     if kind == "shape":
         dtype = jax.random.key(0, impl=data["key"]).dtype if "key" in data else jnp.dtype(data["dtype"])
@@ -250,7 +257,10 @@ def _decode_value(data: Any, path: Path) -> Any:
     if kind in ("tuple", "list"):
         return (tuple if kind == "tuple" else list)(_decode_value(item, path) for item in value)
     if kind == "dict":
-        return {_key(_decode_value(k, path)): _decode_value(v, path) for k, v in value}
+        return _decode_items(value, path)
+    if kind == "mapping":
+        cls: Any = _class(value, path, "mapping class", lambda cls: issubclass(cls, Mapping))
+        return cls(_decode_items(data["items"], path))
     if kind == "dtype":
         return jnp.dtype(value)
     if kind == "ellipsis":
@@ -265,3 +275,7 @@ def _decode_value(data: Any, path: Path) -> Any:
     if kind == "name":
         return _resolve(value, path)
     raise TypeError(f"unknown kind of static value {kind!r}")
+
+
+def _decode_items(items: Any, path: Path) -> dict[Any, Any]:
+    return {_key(_decode_value(k, path)): _decode_value(v, path) for k, v in items}

@@ -72,7 +72,7 @@ def select(model: Any, /, *filters: FilterLiteral) -> Selection:
         >>> plait.select(model, "layers[0].**", plait.Param).freeze().paths
         (('layers', 0, 'bias'), ('layers', 0, 'kernel'))
     """
-    predicates = [to_predicate(_without_text(filter)) for filter in filters]
+    predicates = [to_predicate(with_patterns(filter)) for filter in filters]
     matches, parts = All(*predicates), parts_of(model)
     chosen = [part for part in parts if any(matches(path, part.value) for path in part.paths)]
     if not chosen:
@@ -80,11 +80,12 @@ def select(model: Any, /, *filters: FilterLiteral) -> Selection:
     return Selection(model, chosen)
 
 
-def _without_text(filter: Any) -> Any:
+def with_patterns(filter: Any) -> Any:
+    """A filter with path patterns in place of strings."""
     if isinstance(filter, str):
         return PathPattern(filter)
     if isinstance(filter, (list, tuple)):
-        return [_without_text(entry) for entry in filter]
+        return tuple(with_patterns(entry) for entry in filter)
     return filter
 
 

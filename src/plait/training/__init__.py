@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .accumulation import accumulated_value_and_grad as accumulated_value_and_grad
     from .batches import Batches as Batches
     from .callbacks import EarlyStop as EarlyStop, Moment as Moment
+    from .ema import warm_up_decay as warm_up_decay
     from .loggers import JsonLines as JsonLines, Logger as Logger, TensorBoard as TensorBoard
     from .loop import Fitted as Fitted, fit as fit
 
@@ -23,6 +24,7 @@ _PLACES = {
     "TensorBoard": "loggers",
     "accumulated_value_and_grad": "accumulation",
     "fit": "loop",
+    "warm_up_decay": "ema",
 }
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "TensorBoard",
     "accumulated_value_and_grad",
     "fit",
+    "warm_up_decay",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, _PLACES)

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ..core.functional.split import state
 from ..core.objects.variable_kinds import Param
@@ -32,8 +33,8 @@ def accumulated_value_and_grad(
 
     Args:
         loss: ``loss(model, part)`` returns ``(total, weight)``, scalars: the sum of the losses, and their number, such
-            as the number of tokens without padding. Statistics and random streams that the model writes are carried
-            from part to part.
+            as the number of tokens without padding. A part of weight 0 adds nothing, even if its loss or gradients are
+            not finite. Statistics and random streams that the model writes are carried from part to part.
         parts: the number of parts into which the first axis of each array of the batch is split.
         wrt: the variables of the model to differentiate.
 
@@ -60,14 +61,19 @@ def accumulated_value_and_grad(
     def one(carry: Any, part: Any) -> Any:
         model, total, weight, sums = carry
         (value, count), grads = of_part(model, part)
-        sums = [each + leaf.astype(each.dtype) for each, leaf in zip(sums, jax.tree.leaves(grads), strict=True)]
-        return (model, total + jnp.asarray(value, total.dtype), weight + jnp.asarray(count, weight.dtype), sums), None
+        counted = jnp.asarray(count) != 0
+        sums = [
+            each + jnp.where(counted, leaf, jnp.zeros_like(leaf)).astype(each.dtype)
+            for each, leaf in zip(sums, jax.tree.leaves(grads), strict=True)
+        ]
+        total += jnp.where(counted, jnp.asarray(value, total.dtype), jnp.zeros_like(total))
+        return (model, total, weight + jnp.asarray(count, weight.dtype), sums), None
 
     def whole(model: Any, batch: Any) -> tuple[jax.Array, Any]:
         leaves, treedef = jax.tree.flatten(state(model, wrt))
         is_double = any(jnp.finfo(leaf.dtype).dtype == jnp.float64 for leaf in leaves)
         zero = jnp.zeros((), jnp.float64 if is_double else jnp.float32)
-        begin = (model, zero, zero, [jnp.zeros(leaf.shape, _wide(leaf.dtype)) for leaf in leaves])
+        begin = (model, zero, zero, [jnp.zeros_like(leaf, dtype=_wide(leaf.dtype)) for leaf in leaves])
         (_, total, weight, sums), _ = scan(one, in_axes=(Carry, 0), out_axes=(Carry, 0))(begin, _split(batch, parts))
         weight = jnp.where(weight == 0, 1, weight)  # the mean of nothing is 0
         means = [(each / weight).astype(leaf.dtype) for each, leaf in zip(sums, leaves, strict=True)]
@@ -84,14 +90,28 @@ def _wide(dtype: Any) -> Any:
 def _split(batch: Any, parts: int) -> Any:
     def split_leaf(path: Any, leaf: Any) -> Any:
         leaf = jnp.asarray(leaf)
-        if leaf.ndim == 0 or leaf.shape[0] % parts:
+        layout = _explicit_sharding(leaf)
+        multiple = parts * (
+            1 if layout is None or leaf.ndim == 0 else leaf.shape[0] // layout.shard_shape(leaf.shape)[0]
+        )
+        if leaf.ndim == 0 or leaf.shape[0] % multiple:
             raise ArgumentError(
                 "the batch cannot be split into parts of equal size",
                 at=f"batch{jax.tree_util.keystr(path)}",
                 found=f"an array of shape {leaf.shape}",
-                expected=f"a first axis that is a multiple of {parts}",
-                do=f"pad the batch to a multiple of {parts}, with weight 0 for the padding, or choose other parts",
+                expected=f"a first axis that is a multiple of {multiple}"
+                + f", {parts} parts on {multiple // parts} devices" * (multiple > parts),
+                do=f"pad the batch to a multiple of {multiple}, with weight 0 for the padding, or choose other parts",
             )
-        return leaf.reshape(parts, leaf.shape[0] // parts, *leaf.shape[1:])
+        shape = (parts, leaf.shape[0] // parts, *leaf.shape[1:])
+        # Each part is sharded as the batch was.
+        spread = None if layout is None else NamedSharding(layout.mesh, PartitionSpec(None, *layout.spec))
+        return jnp.reshape(leaf, shape, out_sharding=spread)
 
     return jax.tree_util.tree_map_with_path(split_leaf, batch)
+
+
+def _explicit_sharding(batch: jax.Array) -> NamedSharding | None:
+    """The sharding of the batch on a mesh with explicit axes; ``None`` without such a mesh."""
+    sharding = jax.typeof(batch).sharding
+    return sharding if AxisType.Explicit in sharding.mesh.axis_types else None

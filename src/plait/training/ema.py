@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
@@ -19,9 +21,13 @@ from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
 from ..ground.paths import Path, describe_path
 from ..ground.words import describe_type
-from ..typing import FilterLiteral
+from ..typing import Array, ArrayLike, FilterLiteral
 
 M = TypeVar("M")
+
+
+class EMAStep(Variable[Any]):
+    """The number of updates of an EMA."""
 
 
 class EMA(Pytree):
@@ -32,10 +38,12 @@ class EMA(Pytree):
 
     Variables:
         params: a ``State`` with a copy of each selected variable, of the same type.
+        step: ``EMAStep``, ``()``, int32; the number of updates so far. Only if ``decay`` is a function.
 
     Args:
         params: a model, a state, or a container of variables; the averages start at its values.
-        decay: weight of the old average in each update, from 0 to 1.
+        decay: weight of the old average in each update, from 0 to 1; or a function of the number of earlier updates,
+            such as ``plait.training.warm_up_decay(0.999)`` or a schedule of Optax.
         only: which variables to average.
 
     Raises:
@@ -52,8 +60,17 @@ class EMA(Pytree):
     Reference: Polyak and Juditsky, "Acceleration of Stochastic Approximation by Averaging", 1992.
     """
 
-    def __init__(self, params: Any, decay: float, *, only: FilterLiteral = ..., graph: bool | None = None) -> None:
+    def __init__(
+        self,
+        params: Any,
+        decay: float | Callable[[Array], Any],
+        *,
+        only: FilterLiteral = ...,
+        graph: bool | None = None,
+    ) -> None:
         self.decay = decay
+        if callable(decay):
+            self.step = EMAStep(jnp.zeros((), jnp.int32))
         self.filter = only
         copies = []
         for path, leaf in _selected(params, only).items():
@@ -69,11 +86,13 @@ class EMA(Pytree):
             copies.append((path, leaf.copy(jax.tree.map(copied_buffers, plain_value(leaf)))))
         self.params = from_flat_state(FlatState(copies, sort=True))
 
-    def update(self, updates: Any) -> None:
+    def update(self, updates: Any, *, when: ArrayLike = True) -> None:
         """Update the averages with the values of a model.
 
         Args:
             updates: the model, or its state. Other variables are ignored.
+            when: a bool, which may be traced: whether to update at all. ``DynamicLossScale.update`` returns whether it
+                took the step: ``ema.update(model, when=loss_scale.update(optimizer, model, grads))``.
 
         Raises:
             ArgumentError: an averaged variable is missing, or has a different shape; no average changes.
@@ -92,14 +111,17 @@ class EMA(Pytree):
                     expected=f"a value of shape {expected}",
                     do="update with the model that the EMA was created from, or create a new EMA",
                 )
+        decay: Any = self.decay
+        if callable(decay):
+            check_trace(self.step._cell.trace, self.step, "change the value of")
+            decay = jnp.asarray(decay(self.step.get_raw_value()))
+            self.step.set_raw_value(self.step.get_raw_value() + jnp.asarray(when, jnp.int32))
         for path, average in averages.items():
-            average.set_raw_value(jax.tree.map(self._moved, plain_value(average), values[path]))
-
-    def _moved(self, average: Any, value: Any) -> Any:
-        if not jnp.issubdtype(average.dtype, jnp.inexact):
-            return value
-        same = value.dtype == average.dtype  # if so, a weak type stays weak
-        return self.decay * average + (1 - self.decay) * (value if same else value.astype(average.dtype))
+            old = plain_value(average)
+            moved = jax.tree.map(functools.partial(_moved, decay), old, values[path])
+            if when is not True:
+                moved = jax.tree.map(lambda new, kept: jnp.where(when, new, kept), moved, old)
+            average.set_raw_value(moved)
 
     def apply_to(self, model: M) -> M:
         """A copy of the model with the averages instead of its variables; all other variables are shared.
@@ -127,6 +149,38 @@ class EMA(Pytree):
                 do="apply the averages to the model that the EMA was created from",
             )
         return Builder().build(graphdef, leaves)
+
+
+def warm_up_decay(decay: float) -> Callable[[Array], Array]:
+    """The decay ``min(decay, (1 + t) / (10 + t))`` after ``t`` updates.
+
+    With a constant decay the initial values count for about ``1 / (1 − decay)`` updates; with this one they are soon
+    forgotten.
+
+    Args:
+        decay: the decay after the warm-up.
+
+    Example:
+        >>> ema = plait.EMA(plait.Linear(1, 1, rngs=plait.Rngs(0)), plait.training.warm_up_decay(0.999))
+        >>> [round(float(ema.decay(step)), 3) for step in (0, 90, 100_000)]
+        [0.1, 0.91, 0.999]
+    """
+    return functools.partial(_warm_up, decay)
+
+
+def _warm_up(decay: float, step: ArrayLike) -> Array:
+    step = jnp.asarray(step, jnp.float32)
+    return jnp.minimum(jnp.float32(decay), (1 + step) / (10 + step))
+
+
+def _moved(decay: Any, average: Any, value: Any) -> Any:
+    if not jnp.issubdtype(average.dtype, jnp.inexact):
+        return value
+    same = value.dtype == average.dtype  # if so, a weak type stays weak
+    value = value if same else value.astype(average.dtype)
+    if isinstance(decay, jax.Array):  # from a schedule; in bfloat16, 1 − 0.999 would be 0
+        return decay.astype(average.dtype) * average + (1 - decay).astype(average.dtype) * value
+    return decay * average + (1 - decay) * value
 
 
 def _selected(node: Any, only: FilterLiteral) -> dict[Path, Any]:

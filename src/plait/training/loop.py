@@ -12,6 +12,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import inspect
 import math
 import signal
 import threading
@@ -35,7 +36,7 @@ from .callbacks import Moment, restore_states, states_of
 from .counts import check_count
 from .loggers import Logger
 from .progress import progress
-from .timed_data import TimedData
+from .timed_data import timed
 
 BEHIND = 2  # the number of pending logs at which the loop waits for the oldest
 DATA = "data"  # the name of the data iterator in checkpoints
@@ -85,8 +86,8 @@ def fit(
     and training continues.
 
     Args:
-        step: ``step(*objects.values(), batch)``, usually jitted. Its result is logged: a scalar as ``loss``, or
-            scalars by name.
+        step: ``step(*objects, batch)``, usually jitted: its parameters have the names of the objects, in any order,
+            or others, in the order of ``objects``. Its result is logged: a scalar as ``loss``, or scalars by name.
         objects: the objects to save in checkpoints, by name: the model, the optimizer, metrics, random streams. The
             name ``data`` is that of the position in the data.
         data: an iterator over batches, or an iterable, which is wrapped in ``Batches``. To resume from a checkpoint,
@@ -108,7 +109,8 @@ def fit(
         The step, the last metrics, and why training ended.
 
     Raises:
-        ArgumentError: a number of steps is below 1, or an object has the name ``data``.
+        ArgumentError: a number of steps is below 1, an object has the name ``data``, or a parameter of ``step`` would
+            get another object than the one of its name.
         ArgumentTypeError: there are ``checkpoints``, but the data iterator has no position; or ``step`` returned
             something other than numbers.
         DataError: no batch arrived in time. The state is saved.
@@ -144,9 +146,35 @@ def fit(
             expected="both, or neither",
             do="pass evaluate=lambda: {'loss': ...}, or leave out evaluate_every",
         )
+    _arguments(step, objects)
     loop = _Loop(step, dict(objects), data, checkpoints, evaluate, loggers, callbacks, data_timeout)
     with loop.running(steps, show):
         return loop.run(steps, save_every, evaluate_every, log_every, profile)
+
+
+def _arguments(step: Callable[..., Any], objects: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The objects in the order in which a step takes them. JAX sorts dicts, so that of ``objects`` may be another.
+
+    Raises:
+        ArgumentError: only some of the parameters have the names of objects, and one would get another object.
+    """
+    try:
+        names = [*inspect.signature(step).parameters][: len(objects)]
+    except (TypeError, ValueError):  # it has no signature
+        return tuple(objects.values())
+    if set(names) == set(objects):
+        return tuple(objects[name] for name in names)
+    mixed_up = [(name, given) for name, given in zip(names, objects, strict=False) if name != given and name in objects]
+    if mixed_up:
+        name, given = mixed_up[0]
+        raise ArgumentError(
+            "a parameter of the step would get another object than the one of its name",
+            at=f"step({', '.join(names)}, …)",
+            found=f"objects in the order {', '.join(objects)}: {name} would be {given}",
+            expected="parameters with the names of the objects, or objects in the order of the parameters",
+            do=f"name the parameters of the step as the objects: {', '.join(objects)}",
+        )
+    return tuple(objects.values())
 
 
 class _Loop:
@@ -185,7 +213,7 @@ class _Loop:
                 expected="an iterator with both, or an iterable that can be iterated over again",
                 do="pass the iterable itself, or Batches(lambda epoch: make_iterator(epoch))",
             )
-        self.data: Any = data if data_timeout is None else TimedData(data, data_timeout)
+        self.data: Any = data if data_timeout is None else timed(data, data_timeout)
         self.pending: collections.deque[tuple[int, Any]] = collections.deque()
         self.values: dict[str, float] = {}
         self.unsaved: dict[str, float] = {}  # metrics of evaluations since the last checkpoint
@@ -210,7 +238,7 @@ class _Loop:
         log_every: int | None,
         profile: tuple[range, str] | None,
     ) -> Fitted:
-        arguments = tuple(self.objects.values())
+        arguments = _arguments(self.step, self.objects)
         if evaluate_every is not None and self.done and self.done % evaluate_every == 0 and self.reason is None:
             self.evaluate_once()  # the run may have ended before its evaluation at this step
         while self.done < steps and self.reason is None:

@@ -89,13 +89,18 @@ class DynamicLossScale(Pytree):
         self.good_steps = LossScaleState(jnp.zeros((), jnp.int32))
 
     def scaled(self, loss: Array) -> Array:
-        """The loss times the factor, in float32; differentiate this."""
-        return jnp.asarray(loss).astype(jnp.float32) * self.scale[...]
+        """The loss times the factor, in float32 or in the wider dtype of the loss; differentiate this."""
+        loss = _widened(jnp.asarray(loss))
+        return loss * self.scale[...].astype(loss.dtype)
 
     def unscaled(self, grads: Any) -> Any:
         """Divide gradients of the scaled loss by the factor; each keeps its dtype. ``update`` does this itself."""
-        scale = self.scale[...]
-        return jax.tree.map(lambda g: (jnp.asarray(g).astype(jnp.float32) / scale).astype(g.dtype), grads)
+
+        def divided(g: Any) -> Array:
+            wide = _widened(jnp.asarray(g))
+            return (wide / self.scale[...].astype(wide.dtype)).astype(g.dtype)
+
+        return jax.tree.map(divided, grads)
 
     def update(self, optimizer: Optimizer, model: Any, grads: Any, /, **kwargs: Any) -> Array:
         """Take an optimizer step with gradients of the scaled loss, unless one of them is not finite.
@@ -142,6 +147,12 @@ class DynamicLossScale(Pytree):
         larger = jnp.where(grows, jnp.minimum(scale * self.factor, self.maximum), scale)
         self.scale[...] = jnp.where(finite, larger, jnp.maximum(scale / self.factor, self.minimum))
         self.good_steps[...] = jnp.where(grows, 0, good)
+
+
+def _widened(x: Array) -> Array:
+    """The array in float32, or in its own dtype if that is wider."""
+    with jax.numpy_dtype_promotion("standard"):
+        return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def _all_finite(grads: Any) -> Array:

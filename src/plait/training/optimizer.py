@@ -8,7 +8,8 @@ transforms carry it, checkpoints save it, and it is sharded, like any model stat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import jax
@@ -19,7 +20,7 @@ from ..core.functional.split import state, variables
 from ..core.functional.update import update as write_state
 from ..core.graph.flatten import Walk, path_of
 from ..core.graph.locate import describe_place
-from ..core.objects.filters import to_predicate
+from ..core.objects.filters import All, to_predicate
 from ..core.objects.nodes import Kind, check_node, jax_to_nnx_path, kind_of
 from ..core.objects.pure_dicts import plain_value
 from ..core.objects.pytree import Pytree, copied_buffers
@@ -32,6 +33,9 @@ from ..ground.notices import warn_nothing_selected
 from ..ground.paths import Path, describe_path
 from ..ground.words import describe_filter, describe_type, first_few
 from ..typing import FilterLiteral
+from . import groups
+from .groups import at, check_transformation as check_transformation, resolve_tx, trained
+from .per_layer import nested
 
 __all__ = [
     "ModelAndOptimizer",
@@ -68,6 +72,9 @@ class GradientTransformation(Protocol):
         """``update(grads, state, params, **extra) -> (updates, state)``."""
 
 
+Transformations = GradientTransformation | Sequence[Any] | Mapping[Any, Any]
+
+
 class Optimizer(Pytree, Generic[M]):
     """Apply a gradient transformation to the variables of a model, and to its array attributes.
 
@@ -81,11 +88,20 @@ class Optimizer(Pytree, Generic[M]):
 
     Args:
         model: a module, or a container of modules and variables.
-        tx: a gradient transformation, such as Optax's.
-        wrt: which variables of the model to update. A filter that matches an array attribute updates that too.
+        tx: a gradient transformation, such as Optax's. Or a mapping from filters to these, for parameter groups: the
+            first filter that matches a parameter counts, strings are path patterns as in ``plait.select``, and ``None``
+            freezes a group. Or a list of either, applied one after the other.
+        wrt: which variables of the model to update. A filter that matches an array attribute updates that too. The
+            attribute ``wrt`` leaves frozen groups out, so ``plait.DiffState(0, optimizer.wrt)`` computes no gradients
+            for them.
+        per_layer: whether each layer of a ``Stack`` is a parameter of its own, as in a list, for transformations that
+            look at ranks, shapes or norms; otherwise a stacked array is one parameter. One that combines parameters,
+            such as ``optax.clip_by_global_norm``, always gets stacked arrays, and so does a chain with one in it. So
+            pass such a chain as a list: ``[optax.clip_by_global_norm(1.0), optax.contrib.muon(1e-3)]``.
 
     Raises:
         ArgumentTypeError: ``wrt`` is missing, or ``tx`` is not a gradient transformation.
+        OptimizerError: a variable is in no group.
 
     Warns:
         NothingSelectedWarning: ``wrt`` selects no variable of the model.
@@ -97,10 +113,22 @@ class Optimizer(Pytree, Generic[M]):
         >>> _ = optimizer.update(model, grads)
         >>> model.bias[...].tolist(), int(optimizer.step[...])
         ([-0.5], 1)
+
+        Groups, after a clip of all gradients together:
+
+        >>> groups = {"**.bias": optax.adamw(1e-3, weight_decay=0.0), ...: optax.adamw(1e-3, weight_decay=0.1)}
+        >>> optimizer = plait.Optimizer(model, [optax.clip_by_global_norm(1.0), groups], wrt=plait.Param)
+        >>> _ = optimizer.update(model, grads)
     """
 
     def __init__(
-        self, model: M, tx: GradientTransformation, *, wrt: FilterLiteral = _MISSING, graph: bool | None = None
+        self,
+        model: M,
+        tx: Transformations,
+        *,
+        wrt: FilterLiteral = _MISSING,
+        per_layer: bool = True,
+        graph: bool | None = None,
     ) -> None:
         if wrt is _MISSING:
             raise ArgumentTypeError(
@@ -110,11 +138,11 @@ class Optimizer(Pytree, Generic[M]):
                 do="for example Optimizer(model, tx, wrt=plait.Param); plait.ModelAndOptimizer(model, tx) stores the "
                 "model, and updates its Params",
             )
-        check_transformation(tx, type(self).__name__)
         self.step = OptState(jnp.zeros((), jnp.uint32))
-        self.tx = tx
-        self.wrt = wrt
-        selected = _selected(model, wrt)
+        self.tx: Any = resolve_tx(tx, type(self).__name__)
+        not_frozen = trained(self.tx)
+        self.wrt = wrt if not_frozen is None else All(wrt, not_frozen)
+        selected = _selected(model, self.wrt)
         if not selected:
             kinds = [type(leaf) if _is_variable(leaf) else None for leaf in _selected(model, ...).values()]
             warn_nothing_selected(
@@ -126,7 +154,16 @@ class Optimizer(Pytree, Generic[M]):
                 do="select variables that the model has, such as wrt=plait.Param",
             )
         values = {path: plain_value(leaf) for path, leaf in selected.items()}
-        self.opt_state = to_opt_state(_unshared(tx.init(_nested(values)), values), selected)
+        ways = tuple(groups.ways_of(self.tx, selected, values)) if per_layer else ()
+        if set(ways) - {"whole"}:
+            self.ways = ways
+        try:
+            opt_state = groups.init(self.tx, selected, values, self._ways())
+        except ValueError as error:
+            if "structure" in str(error):
+                raise _other_structure(selected, wrt) from error
+            raise
+        self.opt_state = to_opt_state(_unshared(opt_state, values), selected)
 
     def update(self, model: Any, grads: Any = _MISSING, /, **kwargs: Any) -> Any:
         """Take one step: change the selected variables of ``model`` and this optimizer's own state in place.
@@ -159,19 +196,19 @@ class Optimizer(Pytree, Generic[M]):
         _check_order(model, grads, selected)
         values = {path: plain_value(leaf) for path, leaf in selected.items()}
         extra = {name: _raw_extra(value, values) for name, value in kwargs.items()}
-        params, gradients = _nested(values), _nested(_matching_gradients(model, values, grads, self.wrt))
+        gradients = _matching_gradients(model, values, grads, self.wrt)
         old, structure = jax.tree.flatten(self.opt_state, is_leaf=_is_variable)
         raw_state = structure.unflatten([plain_value(leaf) for leaf in old])
 
         try:
-            updates, new_state = self.tx.update(gradients, raw_state, params, **extra)
+            updates, new_state = groups.update(self.tx, selected, gradients, raw_state, values, extra, self._ways())
         except jax.errors.UnexpectedTracerError as error:
             error.add_note(_LEAKED)
             raise
         except (ValueError, TypeError) as error:
             self._explain_other_model(selected, error)
             raise
-        new_values = {path: _at(updates, path) for path in values}
+        new_values = {path: at(updates, path) for path in values}
         new_values = {path: _added(value, new_values[path]) for path, value in values.items()}
         step = self.step.get_raw_value() + jnp.uint32(1)
 
@@ -188,6 +225,9 @@ class Optimizer(Pytree, Generic[M]):
         self._write_state(old, structure, new_state, selected)
         self.step.set_raw_value(step)
         return updates
+
+    def _ways(self) -> Iterator[str]:
+        return iter(self.ways) if "ways" in self.__dict__ else itertools.repeat("whole")
 
     def _explain_other_model(self, selected: Mapping[Path, Any], error: Exception) -> None:
         """Raise if the model's variables have changed since the optimizer was created.
@@ -245,6 +285,18 @@ class Optimizer(Pytree, Generic[M]):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
+def _other_structure(selected: Mapping[Path, Any], wrt: FilterLiteral) -> OptimizerError:
+    """The error for a tree in a transformation, such as a mask, that does not have the structure of the parameters."""
+    return OptimizerError(
+        "a tree that the transformation was made with does not have the structure of the parameters",
+        at=_listed(list(selected)),
+        found="a tree of another structure, such as a mask made of variables",
+        expected="a function of the parameters, or a State of plain values by the paths of the parameters",
+        do="optax.adamw(1e-3, mask=lambda params: jax.tree.map(lambda p: p.ndim > 1, params)); or make it from "
+        f"plait.pure(plait.state(model, {describe_filter(wrt)}))",
+    )
+
+
 def _mirrored_shapes(opt_state: Any) -> dict[Path, Any]:
     """The shapes of the state's variables that mirror the model's, by path."""
     return {
@@ -281,8 +333,8 @@ class ModelAndOptimizer(Optimizer[M]):
 
     model: M
 
-    def __init__(self, model: M, tx: GradientTransformation, *, wrt: FilterLiteral = Param) -> None:
-        super().__init__(model, tx, wrt=wrt)
+    def __init__(self, model: M, tx: Transformations, *, wrt: FilterLiteral = Param, per_layer: bool = True) -> None:
+        super().__init__(model, tx, wrt=wrt, per_layer=per_layer)
         self.model = model
 
     def update(self, grads: Any, /, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -293,22 +345,6 @@ class ModelAndOptimizer(Optimizer[M]):
             **kwargs: extra arguments of the transformation.
         """
         return super().update(self.model, grads, **kwargs)
-
-
-def check_transformation(tx: Any, name: str) -> None:
-    """Raise if a value lacks ``init`` and ``update``.
-
-    Raises:
-        ArgumentTypeError: names the type.
-    """
-    if not callable(getattr(tx, "init", None)) or not callable(getattr(tx, "update", None)):
-        known = getattr(tx, "__name__", None) if callable(tx) and not isinstance(tx, Pytree) else None
-        raise ArgumentTypeError(
-            f"tx of {name} is not a gradient transformation",
-            found=f"the function {known}" if known else describe_type(tx),
-            expected="an object with init and update, such as Optax optimizers return",
-            do=f"for example tx=optax.{known or 'adam'}(1e-3)",
-        )
 
 
 def _check_order(model: Any, grads: Any, selected: Mapping[Path, Any]) -> None:
@@ -415,7 +451,7 @@ def _raw_extra(extra: Any, values: Mapping[Path, Any]) -> Any:
     if not isinstance(extra, (State, FlatState, Variable)):
         return extra
     found = _gradients_by_path(extra)
-    return _nested({path: found[path] for path in (values if values.keys() <= found.keys() else found)})
+    return nested({path: found[path] for path in (values if values.keys() <= found.keys() else found)})
 
 
 def _selected(model: Any, wrt: FilterLiteral) -> dict[Path, Any]:
@@ -430,16 +466,6 @@ def _selected(model: Any, wrt: FilterLiteral) -> dict[Path, Any]:
         for path, leaf in leaves
         if (_is_variable(leaf) or kind_of(leaf) is Kind.ARRAY) and predicate(path, leaf)
     }
-
-
-def _nested(values: Mapping[Path, Any]) -> Any:
-    return values[()] if () in values else from_flat_state(values)
-
-
-def _at(tree: Any, path: Path) -> Any:
-    for key in path:
-        tree = tree[key]
-    return tree
 
 
 def _added(value: Any, update: Any) -> Any:

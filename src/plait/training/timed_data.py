@@ -4,56 +4,47 @@ from __future__ import annotations
 
 import queue
 import threading
+import weakref
 from typing import Any
 
 from ..checkpoint.positions import has_position
 from ..errors import DataError
 
 
-class TimedData:
-    """An iterator that raises if the next item takes too long.
-
-    A daemon thread reads the items; after a timeout it may remain blocked.
+def timed(data: Any, seconds: float) -> TimedData:
+    """An iterator over the same items that raises if the next one takes too long.
 
     Args:
-        data: the iterator; if it has ``get_state`` and ``set_state``, so has this one.
+        data: the iterator; if it has ``get_state`` and ``set_state``, so has the result.
         seconds: the maximum time to wait for an item.
 
     Raises:
         DataError: no item arrived in time. Raised by iteration.
     """
+    return (PositionedTimedData if has_position(data) else TimedData)(data, seconds)
+
+
+class TimedData:
+    """The iterator that ``timed`` returns.
+
+    A daemon thread reads the items. It ends when the iterator is garbage, but remains blocked after a timeout for as
+    long as the data blocks.
+    """
 
     def __init__(self, data: Any, seconds: float) -> None:
-        self.data: Any = data
         self.seconds = seconds
-        self.knows: bool = has_position(data)
-        self.position = data.get_state() if self.knows else None
-        self.asked: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.asked: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self.answers: queue.SimpleQueue[tuple[str, Any, Any]] = queue.SimpleQueue()
-        threading.Thread(target=self._serve, daemon=True, name="plait waits for data").start()
-        if self.knows:  # only then it also has these methods
-            self.get_state = lambda: self.position
-            self.set_state = self._go
-
-    def _serve(self) -> None:
-        while True:
-            self.asked.get()
-            try:
-                item = next(self.data)
-                position = self.data.get_state() if self.knows else None
-                self.answers.put(("item", item, position))
-            except BaseException as error:
-                self.answers.put(("error", error, None))
-
-    def _go(self, position: Any) -> None:
-        self.data.set_state(position)
-        self.position = position
+        # The thread has no reference to this object, whose end tells it to stop.
+        arguments = (data, self.asked, self.answers)
+        threading.Thread(target=_serve, args=arguments, daemon=True, name="plait waits for data").start()
+        weakref.finalize(self, self.asked.put, False)
 
     def __iter__(self) -> Any:
         return self
 
     def __next__(self) -> Any:
-        self.asked.put(None)
+        self.asked.put(True)
         try:
             kind, answer, position = self.answers.get(timeout=self.seconds)
         except queue.Empty:
@@ -68,3 +59,32 @@ class TimedData:
             raise answer
         self.position = position
         return answer
+
+
+class PositionedTimedData(TimedData):
+    """One whose data has a position: that after the last item that arrived."""
+
+    def __init__(self, data: Any, seconds: float) -> None:
+        self.data: Any = data
+        self.position = data.get_state()
+        super().__init__(data, seconds)
+
+    def get_state(self) -> Any:
+        """The position."""
+        return self.position
+
+    def set_state(self, position: Any) -> None:
+        """Move to a position."""
+        self.data.set_state(position)
+        self.position = position
+
+
+def _serve(data: Any, asked: queue.SimpleQueue[bool], answers: queue.SimpleQueue[tuple[str, Any, Any]]) -> None:
+    knows = has_position(data)
+    while asked.get():
+        try:
+            item = next(data)
+            answers.put(("item", item, data.get_state() if knows else None))
+            del item  # a batch is large
+        except BaseException as error:
+            answers.put(("error", error, None))

@@ -22,12 +22,28 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ProgramCacheError, ProgramCacheWarning
+from ..ground import schemas
 from ..ground.notices import warn
 from ..ground.whole_writes import written_whole
 
 DEFAULT_LIMIT = 10 * 2**30
 SUFFIX = ".program"
 _MAGIC = b"plait program 1 "
+_HEADER = {
+    "key": str,
+    "variant": str,
+    "function": str,
+    "stablehlo": schemas.sha256,
+    "reads": [(str, str, Any)],
+    "packages": {str: Any},
+    "settings": [[Any]],
+    "sources": [(Any, [Any], Any)],
+    "donated": schemas.Either(None, [schemas.size]),
+    "outcome": Any,
+    "ports": Any,
+    "executable": Any,
+    "donated leaves": schemas.Either(None, [schemas.size]),
+}
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -155,9 +171,6 @@ def _opened(file: Path) -> tuple[dict[str, Any], bytes]:
         raise Damaged("its checksum does not match: it was truncated or changed")
     head, _, program = rest.partition(b"\n")
     try:
-        header = json.loads(head)
-    except (ValueError, RecursionError):
-        header = None
-    if not isinstance(header, dict) or not {"key", "variant"} <= {*header}:
-        raise Damaged("it has no header")
-    return header, program
+        return schemas.parse_json(head, _HEADER), program
+    except schemas.SchemaError as error:
+        raise Damaged(f"its header has {error}") from error

@@ -4,6 +4,7 @@ from plait.errors import (
     ArgumentError,
     ArgumentTypeError,
     AxisNameMismatchError,
+    CapturedModelWarning,
     FilterError,
     GraphError,
     GraphTypeError,
@@ -132,6 +133,15 @@ ROWS = {
         r"at +layers\[0\]\.kernel and layers\[1\]\.kernel|at +head and layers\[0\]",
         setup="model.head = model.layers[0]; f = lambda model, x: x",
         fix="plait.jit(f)(model, x)",
+    ),
+    "a function that closes over its model": Row(
+        "plait.split(model)",
+        CapturedModelWarning,
+        (r"at +act", "whose 'model' is a Two"),
+        setup="import functools; self, function = model, lambda model: model(x)\n"
+        "model.act = (lambda model: lambda: model(x))(model)",
+        fix="self.act = functools.partial(function, model)",
+        cure="$; plait.split(model)",
     ),
     "a part that the graph does not have": Row(
         "plait.update(model, {'head': {'w': x}})",

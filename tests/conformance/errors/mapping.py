@@ -161,6 +161,13 @@ ROWS = {
         fix="{plait.Param: 0, ...: None}",
         cure="plait.prefix(model, $)",
     ),
+    "two prefix values for one variable": Row(
+        "plait.prefix((plait.Dict(a=tied), plait.Dict(b=tied)), {plait.PathContains('a'): 0, ...: 1})",
+        SharingError,
+        (r"at +\[0\]\.a and \[1\]\.b", "0 at the first, 1 at the second"),
+        "plait.prefix((plait.Dict(a=tied), plait.Dict(b=tied)), {...: 0})",
+        setup="tied = plait.Param(jnp.ones((2, 2)))",
+    ),
     "a mapping for an array": Row(
         "plait.vmap(lambda x: x, in_axes=plait.StateAxes({...: 0}))(x)",
         ArgumentError,

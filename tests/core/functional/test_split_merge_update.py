@@ -513,3 +513,17 @@ def test_entries_for_a_part_that_is_not_there_are_refused_and_nothing_changes():
         plait.update(model, {"a": jnp.zeros(2), "other": {"w": jnp.ones(2)}})
     assert model.a[0] == 1
     assert list(model) == ["a"]
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_state_with_strings_as_indices_is_told_the_cure(nested):
+    """As an Orbax checkpoint of lists is read without a target; the advice is run."""
+    model = plait.List([plait.Linear(2, 2, rngs=plait.Rngs(0)) for _ in range(2)])
+    state = {"1": {"bias": jnp.ones(2)}}
+    root, state = (plait.Dict(blocks=model), {"blocks": state}) if nested else (model, state)
+    with pytest.raises(plait.errors.GraphError, match=r"children of a List: 0, 1\n +do .*restore_int_paths\("):
+        plait.update(root, state)
+    plait.update(root, plait.restore_int_paths(state))
+    assert model[1].bias[0] == 1
+    with pytest.raises(plait.errors.GraphError, match="pass a state of the same model"):
+        plait.update(model, {"7": {"bias": jnp.ones(2)}})

@@ -13,6 +13,7 @@ import pytest
 
 import plait
 from plait.core.graph.graphdef import with_index_mapping
+from plait.errors import CapturedModelWarning
 from plait.graph import LeafAttribute, NodeDef, NodeRef, StaticAttribute, SubGraphAttribute, VariableDef
 from tests.strategies import Box, Leafy, Node
 
@@ -253,7 +254,8 @@ def test_a_static_value_that_leads_back_to_the_model_does_not_keep_it_alive():
             return self.w
 
     model = Caller()
-    plait.split(model)
+    with pytest.warns(CapturedModelWarning, match=r"at +again"):
+        plait.split(model)
     alive = weakref.ref(model)
     del model
     gc.collect()

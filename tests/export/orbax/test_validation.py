@@ -234,3 +234,9 @@ def test_e30_a_batch_without_a_signature_is_one_input():
     assert positional_inputs(None, batch) == [batch]
     assert positional_inputs(None, (1, 2)) == (1, 2)
     assert positional_inputs(None, 3) == [3]
+
+
+def test_floating_point_outputs_are_not_compared_with_others():
+    with pytest.raises(ValueError, match="floating-point output has a counterpart that is none"):
+        report([1.0, 2.0], [1.0, 2])
+    assert report([np.ones(1, np.float32)], [jnp.ones(1, jnp.bfloat16)]).status is Status.Pass

@@ -369,6 +369,19 @@ def test_a_captured_model_counts_when_it_is_read(used):
         f(jnp.float32(1))
 
 
+def test_a_function_whose_code_was_replaced():
+    """As interceptors do: the defaults are then not those of the code."""
+
+    def replaced(x, k=1):
+        return x
+
+    def code(*args, **kwargs):
+        return args[0] * 3
+
+    replaced.__code__ = code.__code__
+    assert float(plait.jit(lambda x: replaced(x))(1.0)) == 3.0
+
+
 @pytest.mark.parametrize("transform", [plait.grad, functools.partial(plait.vmap, in_axes=(None, 0))])
 def test_other_models_cost_an_eager_call_no_function_call(transform):
     """G64: their containers are compared, and nothing is searched."""

@@ -145,8 +145,10 @@ def _write(node: Any, mapping: Mapping[Any, Any], journal: Journal) -> None:
                     "the state has entries for a part that the graph does not have",
                     at=describe_path(path_of((link, key))),
                     found=f"the entries {sorted(map(str, value))}",
-                    expected=f"the children of a {type(owner).__name__}: {sorted(map(str, children))}",
-                    do="pass a state of the same model; to add a module, assign it",
+                    expected=f"the children of a {type(owner).__name__}: {', '.join(sorted(map(repr, children)))}",
+                    do="pass the state with integers as indices: plait.restore_int_paths(state)"
+                    if isinstance(key, str) and key.isdecimal() and int(key) in children
+                    else "pass a state of the same model; to add a module, assign it",
                 )
             elif value is not current:  # in a tuple, the same array again is allowed
                 set_key = change_of("set", owner, key, value, describe_path(path_of((link, key))))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from types import FunctionType, MethodType
 from typing import Any
 
 from ...ground.paths import format_path
@@ -106,6 +107,7 @@ class Walk:
         links: the first position of each leaf.
         stamps: those of every graph node and variable; ``None`` if some node does not record its changes.
         containers: mutable plain containers, each with a copy of its contents.
+        closures: static functions with a closure, each with its position.
     """
 
     def __init__(self, refs: RefMap | None = None, names: Callable[[], Sequence[str]] | None = None) -> None:
@@ -114,6 +116,7 @@ class Walk:
         self.links: list[Link] = []
         self.stamps: list[Stamp] | None = []
         self.containers: list[tuple[Any, Any]] = []
+        self.closures: list[tuple[FunctionType, Link]] = []
         self._latest_state: Stamp | None = None
         self._names = names
         self._once: LayersOnce | None = None
@@ -196,7 +199,7 @@ class Walk:
         children, metadata = pytree.flatten(node)
         if cls is list or cls is dict:
             self.containers.append((node, node.copy()))
-        elif not is_state and node is not None and not isinstance(node, tuple):  # a tuple, named or not, cannot change
+        elif not is_state and node is not None and not isinstance(node, _UNCHANGING):
             self.containers.append((node, [*children]))
         kept = cls if cls in PYTREE_REGISTRY else GenericPytree
         return kept, None, metadata, iter(children), [], link, node
@@ -233,6 +236,8 @@ class Walk:
                         if entry._key is None:
                             self.stamps = None  # it may change in place, and the change cannot be detected
                         entries.append(entry)
+                        if child_type is FunctionType and child.__closure__ is not None:
+                            self.closures.append((child, (link, key)))
                         continue
                 if kind is not Kind.GRAPH and kind is not Kind.PYTREE:
                     entries.append(leaf_attribute(key, self._add_leaf(child, kind, (link, key))))
@@ -267,5 +272,6 @@ def _check_no_cycle(child: Any, stack: Sequence[tuple[Any, tuple[Any, ...]]], li
             raise contains_itself(child, format_path(path_of(link)))
 
 
+_UNCHANGING = tuple, MethodType, functools.partial  # tuples may be named
 _ARRAY = leaf_def()
 _NONE = node_def(type(None), None, (), None)

@@ -25,6 +25,7 @@ from ..objects.foreign_reads import note_reads
 from ..objects.nodes import Kind, kind_of, pytree_impl
 from ..objects.pytree import Pytree
 from ..objects.variables import Variable
+from .closures import warn_about_closures
 from .flatten import Walk
 from .graphdef import GraphDef, Link, path_of
 
@@ -88,6 +89,8 @@ class CachedWalk:
             if contents:
                 self.containers.append(Contents(contents))
                 self.owners.append(place)
+        if walk.closures:
+            warn_about_closures(walk)
         self.graphdefs: tuple[GraphDef, ...] = tuple(graphdefs)
         self.counts = tuple(counts)
         self.cells: list[Any] = [leaf._cell if isinstance(leaf, Variable) else Constant(leaf) for leaf in walk.leaves]

@@ -15,7 +15,8 @@ from typing import Annotated, Any, TypeVar
 from ...errors import ArgumentTypeError, AttributeStatusError, GraphError
 from ...ground.paths import Path, format_path
 from ...ground.words import describe_type
-from .nodes import _KINDS, DATA_TYPES, Kind, kind_of, pytree_impl
+from .bound_methods import is_bound
+from .nodes import _KINDS, DATA_TYPES, Kind, kind_of, pytree_impl, unwrapped
 
 T = TypeVar("T")
 
@@ -133,7 +134,7 @@ def iter_data(value: Any, path: Path = (), above: tuple[int, ...] = ()) -> Itera
         if id(value) in above:
             raise contains_itself(value, format_path(path))
         for key, child in pytree_impl(type(value)).flatten(value)[0]:
-            yield from iter_data(child, (*path, key), (*above, id(value)))
+            yield from iter_data(unwrapped(child), (*path, key), (*above, id(value)))
     elif kind is not Kind.STATIC:
         yield path, value
 
@@ -177,7 +178,7 @@ def check_static(value: Any, name: str, owner: type) -> None:
     Raises:
         AttributeStatusError: names the attribute, the class, and what was found.
     """
-    found = next(iter_data(value, (name,)), None)
+    found = None if is_bound(value) else next(iter_data(value, (name,)), None)
     if found is not None:
         path, item = found
         raise AttributeStatusError(

@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
+
+import jax
 
 from ...ground.paths import format_path
 from .attributes import contains_itself
-from .nodes import Kind, Static, kind_of, pytree_impl
+from .bound_methods import is_bound
+from .nodes import Kind, Static, kind_of, pytree_impl, unwrapped
+
+
+@dataclasses.dataclass
+class HiddenCall:
+    """A method or partial of a node as a JAX pytree.
+
+    Attributes:
+        kind: its type.
+        children: its owner, function and arguments.
+    """
+
+    kind: type
+    children: dict[str, Any]
+
+
+jax.tree_util.register_dataclass(HiddenCall, data_fields=["children"], meta_fields=["kind"])
 
 
 def hide_static(value: Any, place: Any, above: tuple[int, ...] = ()) -> Any:
@@ -29,6 +49,8 @@ def hide_static(value: Any, place: Any, above: tuple[int, ...] = ()) -> Any:
     above = (*above, id(value))
     impl = pytree_impl(type(value))
     children, metadata = impl.flatten(value)
+    if is_bound(value):
+        return HiddenCall(type(value), {key: hide_static(unwrapped(child), place, above) for key, child in children})
     return impl.unflatten([(key, hide_static(child, place, above)) for key, child in children], metadata)
 
 
@@ -36,6 +58,9 @@ def show_static(value: Any) -> Any:
     """The inverse of ``hide_static``."""
     if type(value) is Static:
         return value.value
+    if type(value) is HiddenCall:
+        children = [(key, show_static(child)) for key, child in value.children.items()]
+        return pytree_impl(value.kind).unflatten(children, None)
     if value is None or type(value) is object or kind_of(value) is not Kind.PYTREE:
         return value
     impl = pytree_impl(type(value))

@@ -13,6 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
+from types import MethodType
 from typing import Any
 
 from ...errors import GraphError, LostSharingWarning
@@ -22,7 +23,7 @@ from ...stacks.layer_cells import is_slice, views_exist
 from .lost_writes import PLAIT, package_of
 from .nodes import Kind, kind_of
 from .variables import Variable
-from .visit import check_layers, children_if_any, visit
+from .visit import Place, check_layers, children_if_any, visit
 
 # JAX's own functions that flatten and use only the leaves, or only the structure.
 _KEEP_NO_TREE = {"tree_leaves", "leaves", "tree_structure", "structure", "tree_reduce", "tree_all", "block_until_ready"}
@@ -48,7 +49,7 @@ def check_no_cycle(node: Any, root: Any = None) -> None:
         GraphError: names the path.
     """
     places = visit(node, children=children_if_any)
-    if any(place.value is node and place.owner is not None for place in places):
+    if any(place.value is node and place.owner is not None and not _is_own_method(place.owner) for place in places):
         raise GraphError(
             "JAX was given a model that contains itself",
             at=_two_paths(node if root is None else root, node),
@@ -56,6 +57,12 @@ def check_no_cycle(node: Any, root: Any = None) -> None:
             expected="a tree, because here JAX itself flattens the model (jax.tree.map, jax.jit)",
             do="use plait's own transforms, plait.jit(f)(model, x), and plait.map(f, state) for plait.state(model)",
         )
+
+
+def _is_own_method(place: Place) -> bool:
+    """Whether a place is a method of the object that holds it, which is rebuilt with that object."""
+    owner = place.owner
+    return type(place.value) is MethodType and owner is not None and place.value.__self__ is owner.value
 
 
 def watched(node: Any, children: Sequence[Any]) -> Iterable[Any]:

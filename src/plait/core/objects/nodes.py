@@ -1,9 +1,11 @@
 """The kinds of values in a graph, and the two registries that determine them.
 
-Each value in a walk is of exactly one kind, decided by its type alone and cached per type. (rule G1)
+Each value in a walk is of exactly one kind, decided by its type and cached per type; of a method or partial, by its
+owner and arguments. (rule G1)
 
 * graph nodes have identity and may be shared or cyclic; a type must be registered itself, not through a base class;
-* pytree nodes are values that are rebuilt: list, tuple, dict, ``None``, states, and all containers registered with JAX;
+* pytree nodes are values that are rebuilt: list, tuple, dict, ``None``, states, all containers registered with JAX,
+  and methods and partials of nodes;
 * variables and references are leaves with identity, arrays leaves without;
 * everything else is static.
 """
@@ -142,6 +144,7 @@ class Static:
 GRAPH_REGISTRY: dict[type, GraphNodeImpl] = {}
 PYTREE_REGISTRY: dict[type, PytreeNodeImpl] = {}
 _KINDS: dict[type, Kind] = {}
+BY_VALUE: dict[type, Callable[[Any], Kind]] = {}  # types whose objects differ in kind, which is not cached
 _STATIC_TYPES = (bool, int, float, complex, str, bytes, type, FunctionType, BuiltinFunctionType, MethodType, np.generic)
 
 
@@ -254,6 +257,8 @@ def kind_of(value: Any) -> Kind:
 def _classify(value: Any) -> Kind:
     """Determine the kind of a new type."""
     cls = type(value)
+    if cls in BY_VALUE:
+        return BY_VALUE[cls](value)
     if issubclass(cls, Variable):
         kind = Kind.VARIABLE
     elif cls in GRAPH_REGISTRY:

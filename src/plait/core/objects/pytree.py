@@ -13,6 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MethodType
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -43,6 +44,7 @@ from .attributes import (
     holds_data,
     is_data,
 )
+from .bound_methods import after_their_owners
 from .cells import ARRAYS, run_through
 from .clock import mark_changed
 from .hidden_statics import hide_static, show_static
@@ -183,7 +185,7 @@ class Pytree:
     # As a graph node --------------------------------------------------------------------------------------------------
 
     def _graph_flatten(self) -> tuple[list[tuple[str, Any]], Any]:
-        items = sorted(self.__dict__.items())
+        items = after_their_owners(sorted(self.__dict__.items()))
         marks = self._info.marks
         if not marks and not self._declared:
             return items, None
@@ -241,11 +243,14 @@ class Pytree:
         """Children in name order, and the static part."""
         if "flax.nnx" in sys.modules:
             _warn_if_flax_reads(self)
-        names, children, rest = [], [], {}
+        names, children, rest, methods = [], [], {}, []
         marks = self._info.marks
         statuses = {**self._declared, **marks} if marks else self._declared
         for name, value in sorted(self.__dict__.items()):
             status, kind = statuses.get(name), kind_of(value)
+            if type(value) is MethodType and value.__self__ is self:
+                methods.append((name, value.__func__))
+                continue
             is_container = kind is Kind.PYTREE and status is None
             if is_container:
                 is_static = value is None or not holds_data(value, (name,))
@@ -256,7 +261,7 @@ class Pytree:
             else:
                 names.append(name)
                 children.append(hide_static(value, name) if is_container else value)
-        return children, _TreeAux((*names,), HashableMapping(rest), _in_order(marks) if marks else ())
+        return children, _TreeAux((*names,), HashableMapping(rest), _in_order(marks) if marks else (), (*methods,))
 
     @staticmethod
     def _tree_keys(aux: Any) -> list[Any]:
@@ -279,6 +284,7 @@ class Pytree:
         for name, child in zip(aux.names, children, strict=True):
             attributes[name] = show_static(child)
         attributes.update(aux.static._items)
+        attributes.update((name, MethodType(function, node)) for name, function in aux.methods)
         if not PLAIN.isdisjoint(map(type, attributes.values())):
             note_holder(node)
         return node
@@ -424,11 +430,26 @@ def check_kept_status(node: Pytree, name: str, value: Any) -> None:
 
 
 class _TreeAux(NamedTuple):
-    """The auxiliary data of a module as a JAX pytree."""
+    """The auxiliary data of a module as a JAX pytree. A mark ``data`` is not compared: that its attribute is a child
+    says the same, and a tree of prefix values needs the mark where the model needs none. The methods are the module's
+    own, by attribute."""
 
     names: tuple[str, ...]
     static: HashableMapping[str, Any]
     marks: tuple[tuple[str, str], ...]
+    methods: tuple[tuple[str, Any], ...]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _TreeAux) and self._compared() == other._compared()
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self._compared())
+
+    def _compared(self) -> tuple[Any, ...]:
+        return self.names, self.static, self.methods, tuple([mark for mark in self.marks if mark[1] != DATA])
 
 
 def check_pytree(node: Any, /) -> None:

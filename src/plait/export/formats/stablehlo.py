@@ -24,8 +24,8 @@ from ..program.lowering import PLATFORMS, export_program
 from ..program.program import SIGNATURE, Program, program_of, shared_weights
 from ..program.weights import Function
 from . import stablehlo_loader
-from .descriptions import Description, Running, Tensor, refused_if_damaged, size_of
-from .manifest import refused_as_plait_does, write_manifest
+from .descriptions import Description, Running, Tensor, size_of
+from .manifest import read_manifest, refused_as_plait_does, write_manifest
 from .options import WriteOptions
 from .whole_write import written_whole
 
@@ -115,32 +115,19 @@ def load_stablehlo(path: str | os.PathLike[str], signature: str | None = None) -
     Raises:
         ExportError: the folder is not a bundle, or one of its files is missing or was changed.
     """
+    manifest = read_manifest(path)
     with refused_as_plait_does(path):
-        return stablehlo_loader.load(path, signature)
+        return stablehlo_loader.load(path, signature, manifest)
 
 
 def _write_weights(weights: dict[str, np.ndarray], folder: Path, shard_bytes: int) -> list[str]:
-    from safetensors.numpy import save_file  # imported on use, so importing this file is cheap
+    from ...checkpoint.safetensors import write_shards  # imported on use, so importing this file is cheap
 
-    shards: list[dict[str, np.ndarray]] = [{}]
-    size = 0
     for name, array in weights.items():
         message, dtypes = "safetensors files do not support this dtype", sorted(stablehlo_loader.DTYPES.values())
         advice = "store it in another dtype, and convert it in the function"
         check_known(message, [array.dtype.name], dtypes, advice, at=name, kind=ExportError)
-        if size and size + array.nbytes > shard_bytes:
-            shards.append({})
-            size = 0
-        shards[-1][name] = array
-        size += array.nbytes
-    count = len(shards)
-    if count == 1:
-        files = ["weights.safetensors"]
-    else:
-        files = [f"weights-{i + 1:05d}-of-{count:05d}.safetensors" for i in range(count)]
-    for file, shard in zip(files, shards, strict=True):
-        save_file(shard, folder / file)
-    return files
+    return list(write_shards(folder, weights, "weights", shard_bytes=shard_bytes))
 
 
 def _signature(name: str, exported: jax.export.Exported, program: Program) -> dict[str, Any]:
@@ -171,19 +158,17 @@ def _described(name: str, shape: Sequence[Any], dtype: np.dtype) -> dict[str, An
 
 def describe(place: Path) -> Description:
     """Describe a bundle from its manifest."""
-    with refused_if_damaged(place), refused_as_plait_does(place):
-        manifest = stablehlo_loader.read_manifest(place)
-        signatures = {
-            name: (list(map(_from_json, chosen["inputs"])), list(map(_from_json, chosen["outputs"])))
-            for name, chosen in manifest["signatures"].items()
-        }
-        versions = {str(name): str(version) for name, version in manifest["versions"].items()}
-        weights = list(map(_from_json, manifest["weights"]))
-    return Description("stablehlo", place, size_of(place), versions, signatures, weights)
+    manifest = read_manifest(place)
+    signatures = {
+        name: (list(map(_from_json, chosen["inputs"])), list(map(_from_json, chosen["outputs"])))
+        for name, chosen in manifest["signatures"].items()
+    }
+    weights = list(map(_from_json, manifest["weights"]))
+    return Description("stablehlo", place, size_of(place), manifest["versions"], signatures, weights)
 
 
 def _from_json(entry: dict[str, Any]) -> Tensor:
-    return Tensor(str(entry["name"]), str(entry["dtype"]), tuple(entry["shape"]))
+    return Tensor(entry["name"], entry["dtype"], tuple(entry["shape"]))
 
 
 def run(path: str, signature: str | None) -> Running:

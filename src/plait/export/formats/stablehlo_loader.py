@@ -32,19 +32,20 @@ def need(condition, what, place):
         raise ArtifactError(f"{what}\n  at        {place}\n  do        copy the folder again, or export again")
 
 
-def load(path, signature=None):
+def load(path, signature=None, manifest=None):
     """Load one function of the bundle, by default its first, with its weights: ``load(path)(x)``, or inputs by name."""
-    folder, manifest = Path(path), read_manifest(path)
+    folder, manifest = Path(path), manifest or read_manifest(path)
     name = next(iter(manifest["signatures"])) if signature is None else signature
     need(name in manifest["signatures"], f"signatures {list(manifest['signatures'])}, but not {name!r}", folder)
     chosen, tensors = manifest["signatures"][name], {}
-    for file in manifest.get("weight_files", ()):
-        tensors.update(read_safetensors(checked(folder, manifest, file), file))
     states = {key: f"state:{key}" for key in chosen["state"]}
-    lacking = {*chosen["weights"], *states.values()} - set(tensors)
-    need(not lacking, f"no weights {lacking}", folder)
-    weights = {key: jax.device_put(tensors[key]) for key in chosen["weights"]}
-    file, takes = chosen["file"], {each["name"]: (*map(str, each["shape"]), each["dtype"]) for each in chosen["inputs"]}
+    used = {*chosen["weights"], *states.values()}
+    for file in manifest.get("weight_files", ()):  # only one file is on the host at a time
+        stored = read_safetensors(checked(folder, manifest, file), file)
+        tensors.update({key: jax.device_put(stored[key]) for key in used & set(stored)})
+    need(used <= set(tensors), f"no weights {used - set(tensors)}", folder)
+    weights, file = {key: tensors[key] for key in chosen["weights"]}, chosen["file"]
+    takes = {each["name"]: (*map(str, each["shape"]), each["dtype"]) for each in chosen["inputs"]}
     content = checked(folder, manifest, file)
     try:
         function = jax.export.deserialize(bytearray(content))
@@ -62,7 +63,7 @@ def load(path, signature=None):
         outputs = call(weights, inputs)
         return outputs["y"] if list(outputs) == ["y"] else outputs
 
-    apply.__dict__.update(signature=chosen, state={key: jax.device_put(tensors[each]) for key, each in states.items()})
+    apply.__dict__.update(signature=chosen, state={key: tensors[each] for key, each in states.items()})
     return apply
 
 
@@ -93,9 +94,9 @@ def is_file_name(text):
 
 
 def checked(folder, manifest, name):
-    """The bytes of one file, mapped into memory; raises an error with the name of a missing or changed file."""
+    """The bytes of one file; raises an error with the name of a missing or changed file."""
     try:
-        content = np.memmap(folder / name, np.uint8, "r")
+        content = np.fromfile(folder / name, np.uint8)  # what is read here is what is compared and used
     except (OSError, ValueError) as error:
         raise ArtifactError(f"{name} cannot be read: {error}\n  at        {folder / name}") from error
     is_same = hashlib.sha256(content.data).hexdigest() == manifest["files"][name]["sha256"]

@@ -18,6 +18,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ...ground.scratch import recover
 from ..program.checks import check_known, check_some
 
 
@@ -97,6 +98,7 @@ def formats_of(names: Any) -> list[Format]:
 def exports_at(path: str | os.PathLike[str]) -> list[tuple[Format, Path]]:
     """Each export at a path: an export itself, or a folder that ``save`` wrote."""
     given, rows = Path(path), FORMATS.values()
+    recover(given)
     return [(row, given) for row in rows if row.is_at(given)] or [
         (row, given / row.place) for row in rows if row.is_at(given / row.place)
     ]

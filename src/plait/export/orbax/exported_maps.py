@@ -14,8 +14,8 @@ from typing import Any
 import jax.export
 
 from ...errors import ExportError
-from ..formats.manifest import check_file_names, refused_as_plait_does, write_manifest
-from ..formats.stablehlo_loader import ArtifactError, checked, read_manifest
+from ..formats.manifest import check_file_names, read_manifest, refused_as_plait_does, write_manifest
+from ..formats.stablehlo_loader import ArtifactError, checked
 from ..formats.whole_write import written_whole
 from ..program.checks import check_some
 
@@ -67,8 +67,8 @@ def load_jax_exported_map(dir_path: str | os.PathLike[str]) -> dict[str, jax.exp
     Raises:
         ExportError: it is not such a folder, or one of its files is missing, was changed, or is outside of it.
     """
+    manifest = read_manifest(dir_path, KIND, "programs")
     with refused_as_plait_does(dir_path):
-        manifest = read_manifest(dir_path, KIND, "programs")
         return {name: _read(Path(dir_path), manifest, each["file"]) for name, each in manifest["programs"].items()}
 
 

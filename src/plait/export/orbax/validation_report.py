@@ -129,7 +129,7 @@ class ValidationReport:
         option: the tolerances.
 
     Raises:
-        ArgumentError: outputs differ in structure or shape.
+        ArgumentError: outputs differ in structure or shape, or floating-point values are compared with others.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class ValidationReport:
     ) -> None:
         option = option or ValidationReportOption()
         pairs = _pairs(baseline.outputs, candidate.outputs)
-        is_floating = [jax.numpy.issubdtype(b.dtype, jax.numpy.inexact) for b, _ in pairs]
+        is_floating = [_is_floating(b) for b, _ in pairs]
         floating = _floating([pair for pair, yes in zip(pairs, is_floating, strict=True) if yes], option)
         other = _other([pair for pair, yes in zip(pairs, is_floating, strict=True) if not yes], option)
         within = other.mismatch_ratio <= option.max_non_floating_mismatch_ratio
@@ -177,8 +177,15 @@ def _pairs(baseline: Sequence[Any], candidate: Sequence[Any]) -> list[tuple[np.n
         shapes = [{name: array.shape for name, array in sorted(side.items())} for side in (b, c)]
         message = "the outputs of the candidate differ from the baseline's in structure"
         check_equal(message, shapes[1], shapes[0], "give them the same structure in tf_postprocessor")
+        kinds = [{name: "floating" if _is_floating(side[name]) else "not floating" for name in b} for side in (b, c)]
+        message = "a floating-point output has a counterpart that is none"
+        check_equal(message, kinds[1], kinds[0], "cast one of the two in tf_postprocessor")
         pairs += [(b[name], c[name]) for name in sorted(b)]
     return pairs
+
+
+def _is_floating(array: np.ndarray) -> bool:
+    return bool(jax.numpy.issubdtype(array.dtype, jax.numpy.inexact))
 
 
 def _flat(outputs: Any) -> dict[str, np.ndarray]:

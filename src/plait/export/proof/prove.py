@@ -13,7 +13,7 @@ import numpy as np
 
 from ...errors import ArgumentError, ArgumentTypeError, ExportError
 from ...ground.words import describe_type
-from ..formats import stablehlo_loader
+from ..formats.manifest import read_manifest
 from ..formats.stablehlo import described_inputs, load_stablehlo
 from ..program.checks import check_equal, check_some
 from ..program.program import Program
@@ -89,13 +89,13 @@ def prove(
 
 def _check_platform(bundle: Path) -> None:
     """Raise for a bundle that was not written for a platform of this machine."""
-    written = stablehlo_loader.read_manifest(bundle).get("platforms", [])
+    written = read_manifest(bundle).get("platforms", [])
     here = {"gpu": {"cuda", "rocm"}}.get(jax.default_backend(), {jax.default_backend()})
     if not here & set(written):
         raise ExportError(
             "the bundle does not run on this machine",
             at=os.fspath(bundle),
-            found=f"written for {', '.join(map(str, written))}",
+            found=f"written for {', '.join(written)}",
             expected=" or ".join(sorted(here)),
             do="validate it on the machine where it will run, or export with platforms=('cpu', ...) too",
         )

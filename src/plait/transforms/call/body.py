@@ -113,6 +113,8 @@ class Body:
         if self.check_output is not None:
             self.check_output(out)
         left = self._leave(entered, out, dropped)
+        if left.copies_captured:
+            forget(self.f(), self)
         if self.loop is not None:
             self.loop.check(left, self.prefixes, self.labels, self.structural)
         return _Sorting(self, left, out, inputs).done()

@@ -88,7 +88,8 @@ def _named_in(f: FunctionType) -> list[tuple[str, Any]]:
     """What the closure, globals, defaults and wrapped function of a function hold, by their names."""
     code, defaults = f.__code__, f.__defaults__ or ()
     found: list[tuple[str, Any]] = [("", getattr(f, "__wrapped__", None)), *(f.__kwdefaults__ or {}).items()]
-    found += zip(code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True)
+    # The code may have been replaced by one with other parameters.
+    found += zip(reversed(code.co_varnames[: code.co_argcount]), reversed(defaults), strict=False)
     found += [(name, f.__globals__.get(name)) for name in sorted(_names(code))]
     for name, cell in zip(code.co_freevars, f.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):  # a variable that has no value yet

@@ -6,17 +6,20 @@ a function is traced. After it ran, arguments and output are walked again with o
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
+from ..._compat import trace_state
 from ...core.graph.captives import check_no_captives
 from ...core.graph.flatten import Walk, path_of
 from ...core.graph.graphdef import GraphDef, VariableDef
 from ...core.graph.identities import moved_indices
 from ...core.graph.plan import plan_of
 from ...core.graph.unflatten import Builder
+from ...core.objects.foreign_reads import note_reads
 from ...core.objects.nodes import jax_key_to_key
 from ...core.objects.statics import HashableMapping
 from ...core.objects.variables import Variable, make_variables
@@ -89,6 +92,11 @@ def rebuild(
     return jax.tree_util.tree_unflatten(structure.treedef, leaves)
 
 
+# Transforms that return a copy of what their function captured, as Flax does. The values of others are those of a
+# program, or have an axis.
+_COPIES = frozenset({"cond", "switch", "fori_loop", "remat", "eval_shape", "grad", "value_and_grad", "checkify"})
+
+
 class Left:
     """The arguments and the output after the function ran.
 
@@ -104,6 +112,7 @@ class Left:
         raws: the value of each leaf of the walk.
         variables: the private variable at each position of the input values; ``None`` for array attributes.
         after: the current value at each of these positions.
+        copies_captured: whether the output has objects of another trace, which come out as copies.
     """
 
     def __init__(
@@ -119,15 +128,21 @@ class Left:
             self.arguments = None if self._is_unchanged(arguments) else arguments
         else:
             self.ends = [0] * len(entered.roots)
-        self.argument_count = len(walk.leaves)
+        self.argument_count, referred = len(walk.leaves), len(walk.refs)
         self.leaves, treedef = jax.tree_util.tree_flatten(out, is_leaf=is_graph_leaf)
         graphdefs = tuple(self._add(leaf) if is_graph_leaf(leaf) else None for leaf in self.leaves)
         self.output = Structure(treedef, graphdefs)
         self._known = {id(variable): i for i, variable in enumerate(self.variables) if variable is not None}
         self.raws = [leaf._cell.raw if isinstance(leaf, Variable) else leaf for leaf in walk.leaves]
+        self.copies_captured, here = False, trace_state.value
         if self.arguments is not None or self.output.roots:
             known = set(map(id, entered.index_ref.values()))
-            check_no_captives(name, walk.refs, known, [*entered.roots, out])
+            copies = name in _COPIES if structural else name == "eval_shape"
+            checked = itertools.islice(walk.refs, referred) if copies else walk.refs
+            check_no_captives(name, checked, known, [*entered.roots, out])
+            stamps = [item._cell if isinstance(item, Variable) else getattr(item, "_info", None) for item in walk.refs]
+            self.copies_captured = any(getattr(stamp, "trace", here) is not here for stamp in stamps)
+            note_reads(stamps)
         if not structural:
             self._check_no_inputs(name, labels)
         has_attributes = any(variable is None for variable in self.variables)  # `in` would use ==

@@ -8,19 +8,20 @@ returns the prefix value of every leaf of the arguments. (rules X2, X3)
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import PartitionSpec, Sharding
 
-from ...core.functional.traversal import iter_graph
 from ...core.graph.flatten import Walk, path_of
-from ...core.graph.unflatten import Builder, raw_leaves
+from ...core.objects.attributes import DATA
 from ...core.objects.filters import PathIn, to_predicate
-from ...core.objects.nodes import Static, get_node_impl, unwrapped
+from ...core.objects.nodes import Kind, Static, get_node_impl, unwrapped
+from ...core.objects.pytree import Pytree
 from ...core.objects.state import State, to_flat_state
 from ...core.objects.variables import Variable
+from ...core.objects.visit import Place, children_of, visit
 from ...errors import ArgumentError, FilterError, SharingError
 from ...ground.paths import Path, describe_path
 from ...ground.repr import Text
@@ -185,12 +186,19 @@ class NodePrefix:
         return value
 
     def values(self) -> list[Any]:
-        """All its possible values, and possibly some others."""
-        leaves = jax.tree_util.tree_leaves(self.node, is_leaf=lambda x: x is None)
-        statics = [value for _, value in iter_graph(self.node)]
-        return [
-            v for v in [*leaves, *statics] if v is None or type(v) is int or isinstance(v, (PartitionSpec, Sharding))
-        ]
+        """All its values."""
+        return [place.value for place in visit(self.node, children=_below_specs) if _is_value(place)]
+
+
+def _is_value(place: Place) -> bool:
+    """Whether a place in a prefix tree is a prefix value; ``None`` may also be an attribute of the module itself."""
+    if place.value is None and place.owner is not None and isinstance(place.owner.value, Pytree):
+        return (place.owner.value._info.marks or {}).get(place.key) == DATA
+    return place.kind is Kind.ARRAY or place.value is None or isinstance(place.value, (PartitionSpec, Sharding))
+
+
+def _below_specs(node: Any) -> Iterable[tuple[Any, Any]]:
+    return () if isinstance(node, PartitionSpec) else children_of(node)
 
 
 def choose(prefix: Any, path: Path, leaf: Any, root: str = "") -> Any:
@@ -254,7 +262,7 @@ class Prefix:
         spread: list[Any] = []
         for prefix, part in zip(self.leaves, parts, strict=True):
             leaves = jax.tree_util.tree_leaves(part, is_leaf=is_graph_leaf)
-            if isinstance(prefix, FilterMapping) and isinstance(part, State):
+            if isinstance(prefix, (FilterMapping, NodePrefix)) and isinstance(part, State):
                 spread += [prefix.choose(path, leaf) for path, leaf in to_flat_state(part)]
                 continue
             if isinstance(prefix, (FilterMapping, NodePrefix)) and not all(map(is_graph_leaf, leaves)):
@@ -288,7 +296,7 @@ class Prefix:
 def _checked_leaf(transform: str, argument: str, path: Any, leaf: Any, updates: bool) -> Any:
     place = f"{argument}{jax.tree_util.keystr(path)}"
     if isinstance(leaf, State):
-        leaf = StateAxes(leaf)
+        leaf = StateAxes(leaf) if updates else NodePrefix(leaf)
     if isinstance(leaf, FilterMapping) and not updates:
         raise ArgumentError(
             f"{transform} with graph_updates=False does not accept a mapping from filters",
@@ -315,29 +323,6 @@ _AXES_BY_FILTER = "plait.StateAxes({plait.Param: 0, ...: None})"
 _BY_FILTER: dict[str, str] = dict.fromkeys(
     ("jit", "shard_map"), "plait.StateSharding({plait.Param: P('data'), ...: P()})"
 )
-
-
-def prefix(node: Any, filter_map: Mapping[Any, Any] | Callable[[Path, Any], Any], /) -> Any:
-    """A tree like ``node`` whose leaves are prefix values, for transforms with ``graph_updates=False``.
-
-    Args:
-        node: a module, variable or pytree of them.
-        filter_map: filter → value, tried in order; or a function ``(path, leaf) -> value``.
-
-    Raises:
-        FilterError: no filter matches a leaf; names its path.
-
-    Example:
-        >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
-        >>> axes = plait.prefix(model, {plait.PathContains("kernel"): 0, ...: None})
-        >>> axes.kernel, axes.bias
-        (0, None)
-    """
-    select = filter_map if callable(filter_map) else FilterMapping(filter_map).choose
-    walk = Walk()
-    graphdef = walk.add(node)
-    values = [select(path_of(link), leaf) for leaf, link in zip(walk.leaves, walk.links, strict=True)]
-    return Builder(make_variables=raw_leaves).build(graphdef, values)
 
 
 class Treatment(NamedTuple):
@@ -370,10 +355,15 @@ def check_aliasing(name: str, treatments: Sequence[Treatment], known: dict[int, 
             place = joined(label, path)
             before, first = known.setdefault(id(leaf), (value, place))
             if before != value:
-                raise SharingError(
-                    f"Inconsistent aliasing detected: {name} was given one variable with two different prefixes",
-                    at=f"{first} and {place} (the same {type(leaf).__name__})",
-                    found=f"{shown_prefix(before)} at the first, {shown_prefix(value)} at the second",
-                    expected="one prefix per variable, no matter how many paths lead to it",
-                    do="use the same prefix for both, or pass the variable only once",
-                )
+                raise aliasing_error(name, type(leaf), (first, place), (before, value))
+
+
+def aliasing_error(name: str, kind: type, places: tuple[str, str], values: tuple[Any, Any]) -> SharingError:
+    """The error for a variable of this class with different prefix values at two places."""
+    return SharingError(
+        f"Inconsistent aliasing detected: {name} was given one variable with two different prefixes",
+        at=f"{places[0]} and {places[1]} (the same {kind.__name__})",
+        found=f"{shown_prefix(values[0])} at the first, {shown_prefix(values[1])} at the second",
+        expected="one prefix per variable, no matter how many paths lead to it",
+        do="use the same prefix for both, or pass the variable only once",
+    )
