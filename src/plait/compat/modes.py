@@ -22,7 +22,7 @@ from ..errors import GraphError
 from ..ground.paths import describe_path
 from ..ground.words import describe_type
 from ..transforms.call import policy
-from ..transforms.call.names import joined
+from ..transforms.call.arguments import joined
 
 
 def _flag(name: str) -> bool:

@@ -15,9 +15,8 @@ import jax
 from ..core.objects.visit import iter_variables
 from ..errors import ArgumentError, ArgumentTypeError
 from ..ground.words import describe_type
+from ..transforms.call.arguments import argument_name, is_graph_leaf, parameter_names
 from ..transforms.call.functions import check_function
-from ..transforms.call.names import argument_name, parameter_names
-from ..transforms.call.prefixes import is_graph_leaf
 from ..transforms.jit.function import jit
 from .modes import Crossing, graph_mode, graph_updates_mode
 

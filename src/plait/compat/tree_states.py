@@ -16,8 +16,8 @@ import jax
 from ..core.graph.graphdef import GraphDef
 from ..core.objects.variables import Variable
 from ..errors import GraphError
-from ..transforms.call.aliasing import Treatment, check_aliasing
-from ..transforms.call.prefixes import Prefix, is_graph_leaf
+from ..transforms.call.arguments import is_graph_leaf
+from ..transforms.call.prefixes import Prefix, Treatment, check_aliasing
 from .update_context import MergeContext, SplitContext, merge_context, split_context
 
 

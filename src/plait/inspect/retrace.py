@@ -21,7 +21,7 @@ from ..core.objects.nodes import Static
 from ..errors import ArgumentTypeError, RetraceError
 from ..ground.paths import Path, format_path
 from ..ground.words import describe_type, with_article
-from ..transforms.call.names import argument_name, parameter_names
+from ..transforms.call.arguments import argument_name, parameter_names
 from ..transforms.jit.compiled import TraceSignature, process_listeners, trace_listening
 
 

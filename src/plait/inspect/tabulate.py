@@ -27,7 +27,7 @@ from ..observing.module_names import module_places, path_in_program
 from ..observing.unrolled_loops import only_looked_at
 from ..partitioning.specs import variable_spec
 from ..transforms.autodiff import value_and_grad
-from ..transforms.call.prefixes import is_graph_leaf
+from ..transforms.call.arguments import is_graph_leaf
 from ..transforms.jit.function import jit
 from .cost import CostReport, ModuleCost, report_of
 from .sharding import item_size

@@ -33,10 +33,11 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ..ground.paths import layers_key
 from ..ground.words import describe_type
 from ..transforms.batching import vmap
+from ..transforms.call.arguments import is_graph_leaf
 from ..transforms.call.call import Call
 from ..transforms.call.functions import check_function
 from ..transforms.call.loop_rules import Loop
-from ..transforms.call.prefixes import Carry, Prefix, StateAxes, is_graph_leaf
+from ..transforms.call.prefixes import Carry, Prefix, StateAxes
 from .every_layer import note_stack
 from .layer_scan import Recomputing, scan_layers
 from .per_layer import PerLayer

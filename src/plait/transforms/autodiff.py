@@ -29,13 +29,12 @@ from ..core.objects.variables import make_variable
 from ..errors import ArgumentTypeError
 from ..ground.notices import warn_nothing_selected
 from ..ground.words import describe_type, name_of_class
-from .call.arguments import positional
+from .call.arguments import is_graph_leaf, parameter_names, positional
 from .call.call import Call
-from .call.enter import rebuild
 from .call.functions import check_function, curried
-from .call.names import parameter_names
+from .call.inside import rebuild
 from .call.policy import STRUCTURE, Crossing
-from .call.prefixes import Prefix, is_graph_leaf
+from .call.prefixes import Prefix
 from .selections import (
     DIFFERENTIATED,
     DiffState,

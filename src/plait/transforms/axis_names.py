@@ -19,12 +19,11 @@ from ..core.graph.flatten import Walk, path_of
 from ..core.objects.variables import Variable
 from ..errors import PartitioningUnspecifiedError
 from ..ground.context_values import held
-from .call.arguments import positional
+from .call.arguments import is_graph_leaf, parameter_names, positional
 from .call.call import prefixes_of
 from .call.functions import check_function, curried
-from .call.names import parameter_names
 from .call.policy import STRUCTURE, Crossing
-from .call.prefixes import Prefix, choose, is_graph_leaf
+from .call.prefixes import Prefix, choose
 
 _NAME = "_plait_axis_name"
 # Whether the transform of the running function handles the names.

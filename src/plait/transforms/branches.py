@@ -15,14 +15,14 @@ from ..core.graph.diff import diff
 from ..core.graph.graphdef import NodeRef
 from ..core.objects.sowing import shut_in
 from ..errors import ArgumentError, ArgumentTypeError, PlaitError
+from .call.arguments import joined
 from .call.body import Body, describe_address
 from .call.call import Call
 from .call.functions import check_function
 from .call.gather import Structure
-from .call.names import joined
+from .call.kept import Traces, Types, types_of
 from .call.outcome import Address, Outcome
 from .call.policy import STRUCTURE, Crossing
-from .call.traces import Traces, Types, types_of
 
 
 def cond(

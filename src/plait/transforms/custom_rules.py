@@ -13,9 +13,9 @@ from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from ..errors import ArgumentError, ArgumentTypeError
 from ..ground.words import describe_type
-from .call.enter import Entered, rebuild
 from .call.functions import RuledFunction, check_function, curried
 from .call.gather import gather
+from .call.inside import Entered, rebuild
 from .call.policy import STRUCTURE, Crossing, ValuesOnly
 from .rule_calls import RuleCall, cotangents_as_objects
 from .selections import DiffState, check_argnums

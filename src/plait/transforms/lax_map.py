@@ -16,13 +16,13 @@ from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
 from ..ground.paths import format_path
 from .batching import check_axes, vmap
+from .call.arguments import is_graph_leaf, parameter_names
 from .call.call import Call, prefixed_call
 from .call.functions import check_function
 from .call.loop_rules import Loop
-from .call.names import parameter_names
 from .call.policy import STRUCTURE, Crossing
 from .call.prefix_trees import prefix
-from .call.prefixes import Carry, StateAxes, is_graph_leaf
+from .call.prefixes import Carry, StateAxes
 from .loops import scan_ports
 from .streams import split_rngs
 

@@ -23,14 +23,13 @@ from ..core.objects.nodes import Static
 from ..core.objects.state import State
 from ..errors import ArgumentError, ArgumentTypeError
 from ..ground.words import describe_type
+from .call.arguments import argument_name, is_graph_leaf, parameter_names
 from .call.body import guarded, reveal
 from .call.call import Call
-from .call.enter import Entered, rebuild
 from .call.gather import Structure
-from .call.names import argument_name, parameter_names
+from .call.inside import Entered, rebuild
 from .call.outcome import Address, Outcome
 from .call.policy import Crossing
-from .call.prefixes import is_graph_leaf
 from .selections import DIFFERENTIATED, DiffState, check_argnums, spread_filters
 from .tangent_trees import leaves_like, shapes_of, state_of
 

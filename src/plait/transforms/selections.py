@@ -16,7 +16,8 @@ from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
 from ..ground.words import describe_type
 from ..typing import FilterLiteral
-from .call.prefixes import FilterMapping, is_graph_leaf
+from .call.arguments import is_graph_leaf
+from .call.prefixes import FilterMapping
 
 # The input ports.
 DIFFERENTIATED = Sentinel(__name__, "DIFFERENTIATED", "differentiated")

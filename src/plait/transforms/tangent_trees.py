@@ -18,8 +18,8 @@ from ..core.objects.variables import Variable
 from ..errors import ArgumentError
 from ..ground.paths import Path, describe_path
 from ..ground.words import describe_type
+from .call.arguments import is_graph_leaf
 from .call.gather import Structure
-from .call.prefixes import is_graph_leaf
 
 
 def flatten_like(

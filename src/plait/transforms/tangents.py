@@ -18,9 +18,9 @@ from jax.tree_util import Partial
 from ..errors import ArgumentError, ArgumentTypeError
 from ..ground.words import describe_type
 from .autodiff import Differentiated, check_pair
-from .call.enter import rebuild
 from .call.functions import check_function, curried
 from .call.gather import Structure
+from .call.inside import rebuild
 from .call.outcome import Outcome
 from .call.policy import STRUCTURE, Crossing, ValuesOnly
 from .tangent_trees import flatten_like, shapes_of

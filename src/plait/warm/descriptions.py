@@ -40,7 +40,7 @@ from ..core.objects.nodes import Static
 from ..core.objects.statics import HashableMapping
 from ..ground.paths import format_path
 from ..ground.words import describe_type
-from ..transforms.call.prefixes import is_graph_leaf
+from ..transforms.call.arguments import is_graph_leaf
 from .codes import EMPTY, cells_of, code_token, content_of, digest, inner_codes
 from .origins import Origin, is_users, origin_of
 from .values import HEAP, HOLDERS, ITEMS, held_by, is_plain, is_python, registered_with

@@ -51,7 +51,6 @@ from ..ground.words import first_few
 from ..transforms.call.call import Call
 from ..transforms.call.outcome import Outcome
 from ..transforms.jit.compiled import Compiled, Other
-from ..transforms.jit.stablehlo import compiled_export, exported
 from .codes import digest
 from .descriptions import Describer, Unrecordable
 from .environment import environment
@@ -60,6 +59,7 @@ from .forms import Forms, NoForm
 from .packages import package_token, setting_of
 from .reads import Recording, stands
 from .sources import sources_of, sources_token
+from .stablehlo import compiled_export, exported
 
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError)  # raised when reading a file that plait did not write
 _ARRAYS = frozenset({ArrayImpl, KeyArray, np.ndarray, bool, int, float, complex, jax.ShapeDtypeStruct})

@@ -6,13 +6,12 @@ import pytest
 
 import plait
 from plait.errors import ArgumentError
+from plait.transforms.call.arguments import is_graph_leaf
 from plait.transforms.call.call import Call
-from plait.transforms.call.enter import Entered
 from plait.transforms.call.functions import check_function
 from plait.transforms.call.gather import gather
-from plait.transforms.call.leave import Left
+from plait.transforms.call.inside import Entered, Left
 from plait.transforms.call.outcome import Address
-from plait.transforms.call.prefixes import is_graph_leaf
 from tests.oracles import describe
 from tests.strategies import Leafy, Node
 

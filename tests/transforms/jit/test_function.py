@@ -17,6 +17,8 @@ import pytest
 import plait
 from plait.core.graph.walks import find_walk
 from plait.errors import ArgumentError
+from plait.transforms.call import call as call_module
+from plait.transforms.jit import function as function_module
 from tests.forked import run_python
 from tests.oracles import describe
 from tests.sampling import slow_but
@@ -780,3 +782,13 @@ def test_an_argument_that_is_no_array_is_named(name):
 
 def step_with_mode(x, mode):
     return x
+
+
+@pytest.mark.parametrize("options", [{}, {"donate": True}, {"in_shardings": None, "out_shardings": None}])
+def test_a_first_call_gathers_its_arguments_once(options, monkeypatch):
+    """U33."""
+    gathered, trees = call_module.gather, []
+    for module in (call_module, function_module):
+        monkeypatch.setattr(module, "gather", lambda tree, f=None: trees.append(tree) or gathered(tree, f))
+    plait.jit(lambda model, x: model.w[...] * x, **options)(plait.Dict(w=plait.Param(jnp.float32(2))), jnp.float32(3))
+    assert len(trees) == 1

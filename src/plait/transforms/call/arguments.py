@@ -1,18 +1,24 @@
-"""The arguments of a call: moving keywords to positions, and wrapping static ones."""
+"""The arguments of a call: what they are called in messages, moving keywords to positions, wrapping static ones."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...core.objects.attributes import has_data
-from ...core.objects.nodes import Static
+from ...core.objects.nodes import GRAPH_REGISTRY, Static, jax_key_to_key
+from ...core.objects.pytree import Pytree
 from ...core.objects.statics import static_key
+from ...core.objects.variables import Variable
 from ...errors import ArgumentError
+from ...ground.paths import Path, format_path
 from ...ground.words import describe_type
-from .names import parameter_names
-from .prefixes import is_graph_leaf
+
+
+def is_graph_leaf(x: Any) -> bool:
+    """Whether the flattening of arguments stops here: a graph node or a variable."""
+    return isinstance(x, (Pytree, Variable)) or type(x) in GRAPH_REGISTRY
 
 
 def static_argument(transform: str, value: Any, name: str) -> Static:
@@ -63,3 +69,48 @@ def positional(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     except (TypeError, ValueError):
         return args, kwargs
     return bound.args, bound.kwargs
+
+
+class ParameterNames(NamedTuple):
+    """What a function calls its positional arguments.
+
+    Attributes:
+        positional: the names of the parameters that take one argument each.
+        rest: the name of the parameter that takes all others, such as ``models`` for ``*models``; ``None`` if the
+            function has none, or no signature.
+    """
+
+    positional: tuple[str, ...] = ()
+    rest: str | None = None
+
+    def at(self, position: int) -> str:
+        """The name of the argument at a position: ``x``, ``models[0]``; ``args[2]`` if the function has none for it."""
+        if position < len(self.positional):
+            return self.positional[position]
+        return f"args[{position}]" if self.rest is None else f"{self.rest}[{position - len(self.positional)}]"
+
+
+def parameter_names(function: Callable[..., Any]) -> ParameterNames:
+    """What a function calls its positional arguments."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return ParameterNames()
+    names = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
+    return ParameterNames(names, next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None))
+
+
+def argument_name(path: Any, names: ParameterNames) -> str:
+    """The name of what is at a JAX path in ``(args, kwargs)``: ``batch["x"]``, ``models[1].kernel``.
+
+    Args:
+        names: the function's names; if it is not known, positional arguments are ``args[0]``, ``args[1]``, …
+    """
+    kind, first, *rest = map(jax_key_to_key, path)
+    return joined(names.at(first) if kind == 0 else str(first), tuple(rest))
+
+
+def joined(root: str, path: Path) -> str:
+    """The path of an object in an argument: ``model.layers[0].kernel``."""
+    text = format_path(tuple(path))
+    return root + (text if not (root and text) or text.startswith("[") else f".{text}")

@@ -35,16 +35,14 @@ from ...core.objects.sowing import shared_by_all, sows
 from ...core.objects.variables import Variable
 from ...core.objects.visit import iter_graph_nodes
 from ...errors import ArgumentError, AxisNameMismatchError
-from .aliasing import Treatment, check_aliasing
+from .arguments import is_graph_leaf, joined
 from .captures import containers_watched
-from .enter import Entered
 from .gather import Parts, Structure, gather
+from .inside import Entered, Left
 from .kept import forget
-from .leave import Left
 from .loop_rules import Loop, new_variable_error, warn_of_dropped
-from .names import joined
 from .outcome import INPUT, Address, Outcome
-from .prefixes import Carry, Prefix, is_graph_leaf
+from .prefixes import Carry, Prefix, Treatment, check_aliasing
 
 # Written values leave by their input port.
 OWN: Any = Sentinel(__name__, "OWN", "its own port")

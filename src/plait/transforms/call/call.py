@@ -34,7 +34,6 @@ from ...core.graph.locate import Announcing, remember_cause
 from ...core.objects.named import Sentinel
 from ...core.objects.statics import HashableMapping
 from ...errors import ArgumentTypeError
-from .aliasing import Treatment, check_aliasing
 from .arguments import positional
 from .body import Body, describe_address
 from .functions import FUNCTIONS, RuledFunction
@@ -42,7 +41,7 @@ from .gather import Gathered, gather
 from .kept import keep
 from .outcome import Address, Outcome
 from .policy import STRUCTURE, Crossing
-from .prefixes import FilterMapping, NodePrefix, Prefix, choose, values_in
+from .prefixes import FilterMapping, NodePrefix, Prefix, Treatment, check_aliasing, choose, values_in
 from .refused import explain
 from .write_back import check_own, write_back
 
@@ -62,6 +61,7 @@ class Call:
         ins: the prefix of each leaf of the arguments, or of ``args`` as a tree; ``ALL`` for a single port.
         outs: the prefix of the output.
         crossing: whether structural changes are carried out.
+        gathered: the flattened arguments, if the transform has them.
         kinds: ports that exist even if no value belongs to them.
         axis_metadata, rules: fields of ``Body``.
 
@@ -82,12 +82,14 @@ class Call:
         ins: Any = ALL,
         outs: Prefix | Any = ALL,
         crossing: Crossing = STRUCTURE,
+        gathered: Gathered | None = None,
         kinds: Sequence[Any] = (),
         axis_metadata: Mapping[str, Any] | None = None,
         **rules: Any,
     ) -> None:
         self.name, self.f = name, f
-        self.gathered = gathered = gather((args, dict(kwargs or {})), f)
+        gathered = gather((args, dict(kwargs or {})), f) if gathered is None else gathered
+        self.gathered = gathered
         structural, graphdefs = crossing.updates, gathered.structure.graphdefs
 
         def labels() -> Sequence[str]:

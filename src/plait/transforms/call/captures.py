@@ -27,7 +27,7 @@ from ...core.objects.variables import Variable
 from ...core.objects.visit import children_if_any, visit
 from ...errors import CapturedModelWarning
 from ...ground.notices import warn
-from .prefixes import is_graph_leaf
+from .arguments import is_graph_leaf
 
 # Functions that were warned about.
 _told: weakref.WeakSet[Any] = weakref.WeakSet()

@@ -17,8 +17,7 @@ from ...core.graph.walks import CachedWalk, find_walk
 from ...core.objects.cells import dict_of
 from ...core.objects.variables import make_variable
 from ...ground.paths import Path
-from .names import ParameterNames, argument_name, joined, parameter_names
-from .prefixes import is_graph_leaf
+from .arguments import ParameterNames, argument_name, is_graph_leaf, joined, parameter_names
 
 
 class Loose(NamedTuple):

@@ -7,18 +7,24 @@ from outside is forgotten at once, and traced again by the next call. (rule U27)
 
 Entries are kept until the user's function dies; of each function the latest ``MOST``. They keep alive only structures,
 which reference no object, and functions of arrays that reference the user's function weakly.
+
+``jax.lax.while_loop`` and ``cond`` return no static values, so a kept function remembers what each of its traces did,
+by the types of its inputs: a later call with inputs of known types is not traced. (``Traces``)
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable
-from typing import Any, TypeVar
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, Generic, TypeVar
+
+import jax
 
 from ..._compat import trace_settings
 from ...errors import StaticValueError
 
 T = TypeVar("T")
+Types = tuple[tuple[tuple[Any, Any], ...], ...]
 
 MOST = 64
 
@@ -48,3 +54,26 @@ def forget(f: Any, body: Any) -> None:
     entries = _kept.get(f, {})
     for key in [key for key, (known, _) in [*entries.items()] if known is body]:
         entries.pop(key, None)
+
+
+class Traces(Generic[T]):
+    """What the traces of a function did, by the types of its inputs."""
+
+    def __init__(self) -> None:
+        self._by_types: dict[Types, T] = {}
+
+    def add(self, values: Iterable[Any], outcome: T) -> None:
+        """Record a trace with these input values."""
+        self._by_types[types_of(values)] = outcome
+
+    def of(self, values: Iterable[Any]) -> T | None:
+        """The outcome of the trace for values of these types."""
+        return self._by_types.get(types_of(values))
+
+
+def types_of(values: Iterable[Any]) -> Types:
+    """Shape and dtype of each leaf of each value."""
+    return tuple(
+        tuple((jax.typeof(leaf).shape, jax.typeof(leaf).dtype) for leaf in jax.tree_util.tree_leaves(value))
+        for value in values
+    )

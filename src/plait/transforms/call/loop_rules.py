@@ -24,9 +24,9 @@ from ...core.objects.variables import Variable
 from ...errors import ArgumentError, ArgumentTypeError, LostUpdateWarning
 from ...ground.notices import warn
 from ...ground.words import describe_type, first_few, name_of_class
-from .leave import Left
-from .names import joined
-from .prefixes import Carry, is_graph_leaf
+from .arguments import is_graph_leaf, joined
+from .inside import Left
+from .prefixes import Carry
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,8 +12,7 @@ from ...core.objects.nodes import unwrapped
 from ...core.objects.pytree import Pytree, own_info
 from ...core.objects.visit import children_of, visit
 from ...ground.paths import Path, describe_path
-from .aliasing import aliasing_error
-from .prefixes import FilterMapping
+from .prefixes import FilterMapping, aliasing_error
 
 
 def prefix(node: Any, filter_map: Mapping[Any, Any] | Callable[[Path, Any], Any], /) -> Any:

@@ -8,29 +8,25 @@ returns the prefix value of every leaf of the arguments. (rules X2, X3)
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import PartitionSpec, Sharding
 
+from ...core.graph.flatten import Walk, path_of
 from ...core.objects.attributes import DATA
 from ...core.objects.filters import PathIn, to_predicate
-from ...core.objects.nodes import GRAPH_REGISTRY, Kind, Static, get_node_impl, unwrapped
+from ...core.objects.nodes import Kind, Static, get_node_impl, unwrapped
 from ...core.objects.pytree import Pytree
 from ...core.objects.state import State, to_flat_state
 from ...core.objects.variables import Variable
 from ...core.objects.visit import Place, children_of, visit
-from ...errors import ArgumentError, FilterError
+from ...errors import ArgumentError, FilterError, SharingError
 from ...ground.paths import Path, describe_path
 from ...ground.repr import Text
 from ...ground.words import describe_filter, describe_type, name_of_class, with_article
-from .names import joined
-
-
-def is_graph_leaf(x: Any) -> bool:
-    """Whether the flattening of arguments stops here: a graph node or a variable."""
-    return isinstance(x, (Pytree, Variable)) or type(x) in GRAPH_REGISTRY
+from .arguments import is_graph_leaf, joined
 
 
 class Carry:
@@ -327,3 +323,47 @@ _AXES_BY_FILTER = "plait.StateAxes({plait.Param: 0, ...: None})"
 _BY_FILTER: dict[str, str] = dict.fromkeys(
     ("jit", "shard_map"), "plait.StateSharding({plait.Param: P('data'), ...: P()})"
 )
+
+
+class Treatment(NamedTuple):
+    """A root, its name in errors, and its prefix."""
+
+    label: str
+    root: Any
+    prefix: Any
+
+
+def check_aliasing(name: str, treatments: Sequence[Treatment], known: dict[int, tuple[Any, str]]) -> None:
+    """Raise if a variable has two different prefixes.
+
+    Args:
+        name: the transform, for errors.
+        treatments: the roots.
+        known: id of a variable → (its prefix value, the path of that prefix); extended by the call.
+
+    Raises:
+        SharingError: names the variable, both paths and both prefixes.
+    """
+    for label, root, prefix in treatments:
+        walk = Walk()
+        walk.add(root)
+        for leaf, link in zip(walk.leaves, walk.links, strict=True):
+            if not isinstance(leaf, Variable):
+                continue
+            path = path_of(link)
+            value = choose(prefix, path, leaf, label)
+            place = joined(label, path)
+            before, first = known.setdefault(id(leaf), (value, place))
+            if before != value:
+                raise aliasing_error(name, type(leaf), (first, place), (before, value))
+
+
+def aliasing_error(name: str, kind: type, places: tuple[str, str], values: tuple[Any, Any]) -> SharingError:
+    """The error for a variable of this class with different prefix values at two places."""
+    return SharingError(
+        f"Inconsistent aliasing detected: {name} was given one variable with two different prefixes",
+        at=f"{places[0]} and {places[1]} (the same {kind.__name__})",
+        found=f"{shown_prefix(values[0])} at the first, {shown_prefix(values[1])} at the second",
+        expected="one prefix per variable, no matter how many paths lead to it",
+        do="use the same prefix for both, or pass the variable only once",
+    )

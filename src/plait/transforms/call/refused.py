@@ -3,6 +3,7 @@ ended, and what to do instead."""
 
 from __future__ import annotations
 
+import keyword
 import re
 import traceback
 from collections.abc import Callable
@@ -16,9 +17,9 @@ from ...core.objects.cells import gone, is_gone
 from ...core.objects.nodes import jax_key_to_key
 from ...errors import ArgumentError, ArgumentTypeError, PlaitError, TraceContextError
 from ...ground.words import describe_type, first_few
+from .arguments import ParameterNames, argument_name, parameter_names
 from .body import Body, guarded
 from .gather import Gathered, Structure
-from .names import ParameterNames, argument_name, is_name, name_in_code, parameter_names
 
 # Not every error after a donation is one about donated buffers: a callback may have raised.
 _DELETED = re.compile("(array|buffer) has been deleted", re.IGNORECASE)
@@ -132,16 +133,27 @@ def _instead(transform: str, f: Callable[..., Any], path: Any, names: ParameterN
         return ("make the whole argument static, or " if transform in _OPTIONS else "") + "remove such values from it"
     kind, key, *_ = map(jax_key_to_key, path)
     name = names.at(key) if kind == 0 else str(key)
-    if transform == "jit" and is_name(name):
-        return f"make it static: plait.jit({name_in_code(f)}, static_argnames={name!r})"
+    if transform == "jit" and _is_name(name):
+        return f"make it static: plait.jit({_name_in_code(f)}, static_argnames={name!r})"
     number = key if kind == 0 else names.positional.index(name) if name in names.positional else None
     if transform in _OPTIONS and number is not None:
         how = "make it static" if kind == 0 else "pass it by position, and make it static"
-        return f"{how}: plait.{transform}({name_in_code(f)}, {_OPTIONS[transform].format(number)})"
+        return f"{how}: plait.{transform}({_name_in_code(f)}, {_OPTIONS[transform].format(number)})"
     args, kwargs = jax.tree_util.tree_unflatten(structure.treedef, structure.graphdefs)
     given = [*map(names.at, range(len(args)))]
-    if transform in _LOOPS or not all(map(is_name, [*given, *kwargs])):
+    if transform in _LOOPS or not all(map(_is_name, [*given, *kwargs])):
         return "take it from outside of the function, instead of passing it"
     passed = ", ".join([*given, *(f"{each}={each}" for each in kwargs)])
     taken = ", ".join(each for each in [*given, *kwargs] if each != name)
-    return f"take it from outside: {f'lambda {taken}' if taken else 'lambda'}: {name_in_code(f)}({passed})"
+    return f"take it from outside: {f'lambda {taken}' if taken else 'lambda'}: {_name_in_code(f)}({passed})"
+
+
+def _name_in_code(function: Callable[..., Any]) -> str:
+    """The name of a function in advice that is code; ``f`` for one without a name, such as a lambda."""
+    name = getattr(function, "__name__", "f")
+    return name if _is_name(name) else "f"
+
+
+def _is_name(text: str) -> bool:
+    """Whether a text is the name of a Python variable."""
+    return text.isidentifier() and not keyword.iskeyword(text)

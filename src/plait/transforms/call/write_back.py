@@ -22,8 +22,8 @@ from ...core.objects.pytree import Pytree
 from ...core.objects.trace_guard import check_trace
 from ...core.objects.variables import Variable
 from ...core.objects.visit import visit
-from .enter import rebuild
 from .gather import Gathered
+from .inside import rebuild
 from .outcome import INPUT, Address, Outcome, at
 
 

@@ -20,6 +20,7 @@ Donation: JAX must know before compilation which buffers are donated. Only writt
 from __future__ import annotations
 
 import dataclasses
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from keyword import iskeyword
@@ -32,11 +33,12 @@ from ...core.objects.filters import Predicate
 from ...core.objects.settings import settings_of_thread
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError
+from ..call.arguments import is_graph_leaf
 from ..call.call import Call
-from ..call.enter import rebuild
-from ..call.gather import Gathered, Structure
+from ..call.gather import Gathered, Structure, gather
+from ..call.inside import rebuild
 from ..call.outcome import INPUT, Address, Outcome, at
-from ..call.prefixes import is_graph_leaf
+from ..call.refused import explain
 from ..call.write_back import check_own, write_back
 from .shardings import Shardings, laid_out, leave_in_layout
 
@@ -349,6 +351,16 @@ class Compiled:
         if self.shardings is not None:
             leave_in_layout(gathered, [self.body.ports[port] for port in self.body.value_ports], outcome)
         return result
+
+    def explain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise an error with paths if two variables share a buffer that would be donated, or if the error being
+        handled is about a buffer that was donated to an earlier call, or about a sharding."""
+        gathered, error = gather((args, kwargs), self.f), sys.exc_info()[1]
+        if isinstance(error, Exception):
+            explain("jit", self.f, gathered, error)
+        self.arguments(gathered, args, kwargs)
+        if error is not None and self.shardings is not None:
+            self.shardings.explain(error, self.f, args)
 
     def built(self, output: Sequence[Any], objects: Sequence[Any]) -> Any:
         """The output of a quick call that returns objects; ``objects`` are those of the arguments."""

@@ -29,7 +29,7 @@ results to the cells of the written variables. For a function of a model with tw
         try:
             returned = call(c0.raw, c1.raw, a1)
         except (ValueError, RuntimeError):
-            explain_failure(compiled, (a0, a1,), {})    # raises if it is about buffers that were donated
+            explain((a0, a1,), {})                      # raises if it is about buffers that were donated
             raise
         if type(returned) is Other:                     # another trace, which did something else
             return compiled.finish(gather(((a0, a1,), {})), returned)
@@ -65,11 +65,10 @@ from ...core.graph.walks import CachedWalk, containers_stand, drop_runs
 from ...core.objects.clock import clock
 from ...core.objects.named import Sentinel
 from ...core.objects.variables import Variable
+from ..call.arguments import is_graph_leaf
 from ..call.gather import gather
 from ..call.policy import Crossing
-from ..call.prefixes import is_graph_leaf
 from .compiled import Compiled, Layout, Other
-from .failures import explain_failure
 
 UNROLL = 256
 MOST_LAYOUTS = 8  # of one function, the latest
@@ -400,21 +399,20 @@ def _run_factory(
         setup += [f"written = [cells[i] for i in {written!r}]"]
         write[-2] = f"{'_' if builds else 'out'} = write_all(written, returned)"
 
+    comparing: list[str] = []
     if explained:
-        body_first = [f"held = [{', '.join(reads)}]", f"leaves = leaves_of((held, [{', '.join(plain)}]))"]
-        body_first += ["if len({*map(id, leaves)}) < len(leaves):", f"    explain_failure(compiled, {given})"]
+        comparing = [f"held = [{', '.join(reads)}]", f"leaves = leaves_of((held, [{', '.join(plain)}]))"]
+        comparing += ["if len({*map(id, leaves)}) < len(leaves):", f"    explain({given})"]
         reads = ["*held"]
     call = f"returned = call({', '.join([*reads, *passed])})"
-    body = ["try:", f"    {call}", "except (ValueError, RuntimeError):"]
-    body += [f"    explain_failure(compiled, {given})", "    raise"]
-    if explained:
-        body = [*body_first, *body]
+    body = [*comparing, "try:", f"    {call}", "except (ValueError, RuntimeError):"]
+    body += [f"    explain({given})", "    raise"]
     if checked:
         body.insert(0, f"check(graphdefs, cells, [{', '.join(objects)}])")
     between, inside = "\n    ", "\n        "
     source = f"""\
 def make(*, compiled, walk, identities, crossing, check):
-    call, build, touched = compiled.jitted, compiled.built, crossing.touched
+    call, build, touched, explain = compiled.jitted, compiled.built, crossing.touched, compiled.explain
     cells, graphdefs, containers = walk.cells, walk.graphdefs, walk.containers
     stamp, stamps, versions = walk.stamp, walk.stamps, walk.versions
     lists, saved = [current for current, _ in walk.lists], [copy for _, copy in walk.lists]
@@ -445,7 +443,6 @@ def make(*, compiled, walk, identities, crossing, check):
         "Other": Other,
         "clock": clock,
         "containers_stand": containers_stand,
-        "explain_failure": explain_failure,
         "gather": gather,
         "is_plain": is_plain,
         "leaves_of": jax.tree.leaves,

@@ -292,9 +292,9 @@ class JittedFunction:
         if compiled is None:
             if self.shardings is None:
                 rules: Any = {"returns_inputs": True, "captured": warn_about_captures}
-                call = Call("jit", self.f, args, kwargs, crossing=self.crossing, **rules)
+                call = Call("jit", self.f, args, kwargs, crossing=self.crossing, gathered=gathered, **rules)
             else:
-                call = self.shardings.call(self.f, args, kwargs)
+                call = self.shardings.call(self.f, args, kwargs, gathered)
             make = Compiled if self.programs is None else self.programs.compiled
             given = self.options, self.history, self.donation, layout, self.shardings
             compiled = self.compiled.setdefault(key, make(call, args, kwargs, *given))

@@ -16,9 +16,9 @@ from ...core.graph.axes import sharding_hooks
 from ...ground.paths import describe_path
 from ..call.arguments import with_statics
 from ..call.call import Call
-from ..call.enter import Entered
 from ..call.functions import check_function, curried
 from ..call.gather import Parts, Structure
+from ..call.inside import Entered
 from ..call.policy import STRUCTURE, Crossing, ValuesOnly
 
 

@@ -40,7 +40,9 @@ class Shardings:
         self.outs = prefixes_of("jit", options, crossing)[1]  # raises immediately if one is wrong
         self.given = tuple(ins) if isinstance(ins, list) else ins
 
-    def call(self, f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    def call(
+        self, f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], gathered: Gathered | None = None
+    ) -> Call:
         """A call with these arguments; its ports are shardings.
 
         Raises:
@@ -57,7 +59,7 @@ class Shardings:
             )
         ins = Prefix.of("jit", "in_shardings", self._aligned(args), updates=self.crossing.updates)
         rules: Any = {"returns_inputs": True, "captured": warn_about_captures}
-        call = Call("jit", f, args, ins=ins, outs=self.outs, crossing=self.crossing, **rules)
+        call = Call("jit", f, args, ins=ins, outs=self.outs, crossing=self.crossing, gathered=gathered, **rules)
         for place, sharding, value in call.labelled():
             check_layout("in_shardings", lambda place=place: place, value, sharding)
         return call

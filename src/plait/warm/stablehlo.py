@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from ..._compat import Executable, executable_of, traced_afresh
+from .._compat import Executable, executable_of, traced_afresh
 
 
 def exported(jitted: Any, stage: Any, leaves: Sequence[Any], tree: Any) -> tuple[bytes, list[int]]:

@@ -1,9 +1,13 @@
-"""Step 3 of a call, leave: after the function ran, arguments and output are walked again with one new index."""
+"""Steps 2 and 3 of a call, inside of the transform: enter and leave.
+
+The function gets private copies of the arguments, with traced values; the caller's own objects are never changed while
+a function is traced. After it ran, arguments and output are walked again with one new index.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,17 +15,81 @@ import jax
 from ..._compat import trace_state
 from ...core.graph.captives import check_no_captives
 from ...core.graph.flatten import Walk, path_of
-from ...core.graph.graphdef import GraphDef
+from ...core.graph.graphdef import GraphDef, VariableDef
 from ...core.graph.identities import moved_indices
+from ...core.graph.plan import plan_of
+from ...core.graph.unflatten import Builder
 from ...core.objects.foreign_reads import note_reads
 from ...core.objects.nodes import jax_key_to_key
 from ...core.objects.statics import HashableMapping
-from ...core.objects.variables import Variable
+from ...core.objects.variables import Variable, make_variables
 from ...errors import ArgumentError
 from ...ground.paths import format_path
-from .enter import Entered
+from .arguments import is_graph_leaf
 from .gather import Structure
-from .prefixes import choose, is_graph_leaf
+from .prefixes import choose
+
+
+class Entered:
+    """The arguments inside the transformed function.
+
+    Attributes:
+        tree: the arguments, with private objects.
+        roots: the private objects.
+        index_ref: outer index → private object.
+        values: the traced values of the objects.
+    """
+
+    __slots__ = ("index_ref", "roots", "structure", "tree", "values")
+
+    def __init__(
+        self, structure: Structure, values: Sequence[Any], plain: Sequence[Any], known: Mapping[int, Any] | None = None
+    ) -> None:
+        self.structure = structure
+        self.values = list(values)
+        self.index_ref: dict[int, Any] = dict(known or {})
+        builder, roots = Builder(self.index_ref), []
+
+        def make(graphdef: GraphDef, leaves: list[Any]) -> Any:
+            roots.append(root := builder.build(graphdef, leaves))
+            return root
+
+        self.tree = structure.unflatten(make, self.values, plain)
+        self.roots = tuple(roots)
+
+    def variables(self) -> list[Any]:
+        """The private variable at each position of the values; ``None`` for array attributes."""
+        return [
+            self.index_ref[part.index] if isinstance(part, VariableDef) else None  # type: ignore[index]
+            for graphdef in self.structure.roots
+            for part in plan_of(graphdef).leaves
+        ]
+
+    def put(self, values: Mapping[int, Any]) -> None:
+        """Store other values in the private variables at these positions, as if they had been entered with them."""
+        variables = self.variables()
+        for position, value in values.items():
+            variables[position]._cell.raw = value
+
+
+def rebuild(
+    structure: Structure, values: Sequence[Any], plain: Sequence[Any], known: Mapping[int, Any] | None = None
+) -> Any:
+    """Build the tree of a structure with new leaves, such as gradients.
+
+    Args:
+        known: index → object, for existing objects that it refers to.
+    """
+    loose = structure.loose
+    if loose is None:
+        return Entered(structure, values, plain, known).tree
+    leaves = make_variables(loose.kinds, values, loose.metadata)
+    if len(leaves) < len(structure.graphdefs):
+        objects = {**(known or {}), **dict(zip(loose.indices, leaves, strict=True))}
+        supply = iter(plain)
+        leaves = [next(supply) if g is None else objects[g.index] for g in structure.graphdefs]  # type: ignore[union-attr]
+    return jax.tree_util.tree_unflatten(structure.treedef, leaves)
+
 
 # Transforms that return a copy of what their function captured, as Flax does. The values of others are those of a
 # program, or have an axis.
