@@ -29,6 +29,7 @@ EXEMPT = {
     "typing",
     ".",
     "plait",
+    "_plait_calls",
 }
 WORDS_OF_A_TEXT = {"startswith", "endswith", "search", "match", "lower"}
 

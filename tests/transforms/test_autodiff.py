@@ -337,11 +337,6 @@ ERRORS = {
         ValueError,
         "return an input variable",
     ),
-    "captured": (
-        lambda: (lambda other: plait.grad(lambda m, x: (loss(m, x), other), has_aux=True)(Net(), X))(Net()),
-        ValueError,
-        "(?s)captured.*Net",
-    ),
     "integers without updates": (
         lambda: plait.grad(lambda m: m.w.value, graph_updates=False)(Node(w=plait.Param(1.0), n=plait.Cache(1))),
         TypeError,

@@ -141,26 +141,37 @@ def _write(node: Any, mapping: Mapping[Any, Any], journal: Journal) -> None:
             elif kind is Kind.REF:
                 _write_leaf(current, value, journal)
             elif current is _ABSENT and _is_part(value) and not getattr(owner, "_takes_parts", False):
-                raise GraphError(
-                    "the state has entries for a part that the graph does not have",
-                    at=describe_path(path_of((link, key))),
-                    found=f"the entries {sorted(map(str, value))}",
-                    expected=f"the children of a {type(owner).__name__}: {', '.join(sorted(map(repr, children)))}",
-                    do="pass the state with integers as indices: plait.restore_int_paths(state)"
-                    if isinstance(key, str) and key.isdecimal() and int(key) in children
-                    else "pass a state of the same model; to add a module, assign it",
-                )
+                raise _no_such_part(owner, children, (link, key), value)
             elif value is not current:  # in a tuple, the same array again is allowed
-                path = describe_path(path_of((link, key)))
-                set_key = change_of("set", owner, key, value, path)
-                if isinstance(owner, Pytree):
-                    check_trace(owner._info.trace, owner, "update")
-                if isinstance(owner, list) or (isinstance(owner, List) and type(key) is int):
-                    check_index(owner, key, len(owner), path)
-                journal.note_node(owner)
-                set_key(owner, key, _new_child(value, current is _ABSENT))
+                _set_child(owner, key, value, current is _ABSENT, describe_path(path_of((link, key))), journal)
     if holds_layers:
         check_walk(node)
+
+
+def _set_child(owner: Any, key: Any, value: Any, is_new: bool, path: str, journal: Journal) -> None:
+    """Replace a child that is no node, or add one."""
+    set_key = change_of("set", owner, key, value, path)
+    if isinstance(owner, Pytree):
+        check_trace(owner._info.trace, owner, "update")
+    if isinstance(owner, list) or (isinstance(owner, List) and type(key) is int):
+        check_index(owner, key, len(owner), path)
+    journal.note_node(owner)
+    set_key(owner, key, _new_child(value, is_new))
+
+
+def _no_such_part(owner: Any, children: Mapping[Any, Any], link: Link, value: Mapping[Any, Any]) -> GraphError:
+    """The error for entries of a part that the graph does not have."""
+    key = path_of(link)[-1]
+    is_text = isinstance(key, str) and key.isdecimal() and int(key) in children
+    return GraphError(
+        "the state has entries for a part that the graph does not have",
+        at=describe_path(path_of(link)),
+        found=f"the entries {sorted(map(str, value))}",
+        expected=f"the children of a {type(owner).__name__}: {', '.join(sorted(map(repr, children)))}",
+        do="pass the state with integers as indices: plait.restore_int_paths(state)"
+        if is_text
+        else "pass a state of the same model; to add a module, assign it",
+    )
 
 
 def _is_part(value: Any) -> bool:
