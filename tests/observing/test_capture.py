@@ -1,11 +1,13 @@
 """Sowing, perturbing, and capturing what was sown."""
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import pytest
 
 import plait as nnx
-from plait.errors import GraphError, TraceContextError
+from plait.errors import GraphError, LostUpdateWarning, TraceContextError
 from plait.observing.capture import recording
 
 
@@ -419,3 +421,18 @@ def test_flax_returns_the_same_beside_what_was_preset():
     x = jnp.asarray(3.0)
     ours, theirs = gradients_and_sown(nnx, Probed(), x), gradients_and_sown(flax_nnx, Theirs(), x)
     assert nnx.to_pure_dict(ours) == flax_nnx.to_pure_dict(theirs)
+
+
+def test_what_is_sown_where_only_values_come_out_is_warned_about():
+    """It does come out with structural changes, and where the values existed before."""
+
+    class Sower(nnx.Module):
+        def __call__(self, x):
+            self.sow(nnx.Intermediate, "y", x)
+            return x
+
+    for updates, seen in ((True, ["y"]), (False, [])):
+        run = nnx.jit(lambda model, x: model(x), graph_updates=updates)
+        expected = contextlib.nullcontext() if updates else pytest.warns(LostUpdateWarning, match=r"at +y of a Sower")
+        with expected:
+            assert list(nnx.capture(run, nnx.Intermediate)(Sower(), jnp.ones(2))[1]) == seen

@@ -33,8 +33,8 @@ from ..ground.paths import Path, format_path
 from ..ground.words import with_article
 from ..transforms.call.body import Body
 from ..transforms.call.captures import named_captures
-from ..transforms.call.inside import Entered
 from ..transforms.call.gather import Gathered
+from ..transforms.call.inside import Entered
 from .labelled_calls import labelled, wants_labels
 from .method_observers import MethodCall, observed_methods
 from .unrolled_loops import Holder, advise_stacks

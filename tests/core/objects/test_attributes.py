@@ -404,3 +404,30 @@ def test_a_pytree_registered_as_data_is_walked():
     model = nnx.Dict(kernel=Quantized(nnx.Param(jnp.ones(2))))
     assert [path for path, _ in nnx.to_flat_state(nnx.state(model, nnx.Param))] == [("kernel", "value")]
     assert nnx.is_data(Quantized(1))
+
+
+SHAPE = jax.ShapeDtypeStruct((2,), jnp.float32)
+
+
+class Abstract(nnx.Module):
+    def __init__(self, mark=lambda value: value):
+        self.spec, self.specs = mark(SHAPE), mark([SHAPE, {"a": SHAPE}])
+        self.array, self.arrays = jnp.ones(2), [jnp.ones(2)]
+
+
+@pytest.mark.parametrize("mark", [lambda value: value, nnx.static])
+def test_shapes_and_dtypes_that_a_program_assigns_are_static(mark):
+    assert list(nnx.state(Abstract(mark))) == ["array", "arrays"]
+    assert nnx.jit(lambda model: model.array * model.spec.shape[0])(Abstract(mark)).tolist() == [2.0, 2.0]
+    assert list(nnx.state(Abstract(nnx.data))) == ["array", "arrays", "spec", "specs"]
+
+
+def test_shapes_and_dtypes_that_stand_for_arrays_are_data():
+    abstract = nnx.eval_shape(Abstract)
+    assert (abstract.array, abstract.arrays) == (SHAPE, [SHAPE])
+    assert list(nnx.state(abstract)) == ["array", "arrays"]
+    abstract.array, abstract.arrays = SHAPE, [SHAPE]
+    assert list(nnx.state(abstract)) == ["array", "arrays"]
+    nnx.update(abstract, {"new": SHAPE})
+    assert list(nnx.state(abstract)) == ["array", "arrays", "new"]
+    assert len(jax.tree.leaves(jax.tree.map(lambda x: SHAPE, Abstract()))) == 2

@@ -578,3 +578,26 @@ def test_a_set_view_that_takes_any_name_is_asked_by_view_alone():
             raise AssertionError(settings)
 
     Forwarding().eval()
+
+
+def test_a_class_may_have_a_new_of_its_own():
+    """Also one that calls ``object.__new__``, and one for a subclass."""
+
+    class Own(nnx.Module):
+        def __new__(cls, n):
+            return object.__new__(cls)
+
+        def __init__(self, n):
+            self.n, self.w = n, nnx.Param(jnp.ones(2))
+
+    class Sub(Own):
+        def __new__(cls, n):
+            return super().__new__(cls, n)
+
+    class Other(nnx.Module):
+        def __new__(cls):
+            return 7
+
+    for made in (Own(1), Sub(1), nnx.clone(Sub(1))):
+        assert (made.n, nnx.jit(lambda m: m.w.sum())(made)) == (1, 2.0)
+    assert Other() == 7

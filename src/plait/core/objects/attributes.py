@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Any, TypeVar
 
+import jax
+
 from ...errors import ArgumentTypeError, AttributeStatusError, GraphError
 from ...ground.paths import Path, format_path
 from ...ground.words import describe_type
@@ -172,13 +174,24 @@ def declared_statuses(cls: type) -> dict[str, str]:
     return declared
 
 
+def is_only_abstract(value: Any) -> bool:
+    """Whether all data in a value are shapes and dtypes, which are static where a program assigns them, and data where
+    they stand for the arrays of an abstract model."""
+    if type(value) is not jax.ShapeDtypeStruct and type(value) not in (list, tuple, dict):
+        return False
+    kinds = (type(item) for _, item in iter_data(value))
+    return next(kinds, None) is jax.ShapeDtypeStruct and all(kind is jax.ShapeDtypeStruct for kind in kinds)
+
+
 def check_static(value: Any, name: str, owner: type) -> None:
     """Raise if a static attribute contains data.
 
     Raises:
         AttributeStatusError: names the attribute, the class, and what was found.
     """
-    found = None if is_bound(value) else next(iter_data(value, (name,)), None)
+    if is_bound(value):
+        return
+    found = next((each for each in iter_data(value, (name,)) if type(each[1]) is not jax.ShapeDtypeStruct), None)
     if found is not None:
         path, item = found
         raise AttributeStatusError(

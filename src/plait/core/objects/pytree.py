@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import copyreg
+import functools
 import itertools
 import sys
 import threading
@@ -41,6 +42,7 @@ from .attributes import (
     declared_statuses,
     holds_data,
     is_data,
+    is_only_abstract,
 )
 from .bound_methods import after_their_owners
 from .cells import ARRAYS, run_through
@@ -104,6 +106,8 @@ class Pytree:
                 expected="attributes in __dict__, where plait can find them",
                 do="remove __slots__ from the class",
             )
+        if "__new__" in cls.__dict__:
+            cls.__new__ = _with_info(cls.__new__)
         if pytree is not None:
             cls._pytree = pytree
         cls._declared = declared_statuses(cls) if cls._pytree else {}
@@ -149,6 +153,13 @@ class Pytree:
         if kind is list or kind is tuple or kind is dict:
             check_no_marks_inside(value, name, type(self))
             note_holder(self)
+        if (
+            (kind is jax.ShapeDtypeStruct or kind in PLAIN)
+            and known is None
+            and is_only_abstract(value)
+            and (before is _MISSING or not holds_data(before))
+        ):
+            known = status = STATIC
         if known is STATIC or known == STATIC:
             check_static(value, name, type(self))
         if before is _MISSING and name in RESERVED:
@@ -203,7 +214,7 @@ class Pytree:
         if not isinstance(key, str):
             raise self._no_such_key("set", key)
         check_kept_status(self, key, value)
-        setattr(self, key, value)
+        setattr(self, key, Mark(DATA, value, {}) if key not in self.__dict__ and is_only_abstract(value) else value)
 
     def _graph_pop_key(self, key: Any) -> Any:
         if key not in self.__dict__:
@@ -376,6 +387,7 @@ def own_info(node: Pytree) -> NodeInfo:
 _new: Callable[[Any], Any] = object.__new__
 
 
+_get_info: Callable[[Any], NodeInfo] = Pytree.__dict__["_info"].__get__
 _set_info: Callable[[Any, NodeInfo], None] = Pytree.__dict__["_info"].__set__
 
 
@@ -388,6 +400,23 @@ def empty_object(cls: type, marks: Mapping[Any, str] | Iterable[tuple[Any, str]]
     _set_info(node, NodeInfo(trace_state.value, dict(marks) if marks else None))
     _set_walks(node, None)  # never unset, or a user's delegating __getattr__ would return those of another object
     return node
+
+
+def _with_info(new: Callable[..., Any]) -> Callable[..., Any]:
+    """A user's ``__new__``, which may call that of ``object``, with plait's data about the object."""
+
+    @functools.wraps(new)
+    def wrapper(cls: type, *args: Any, **kwargs: Any) -> Any:
+        node = new(cls, *args, **kwargs)
+        if isinstance(node, Pytree):
+            try:
+                _get_info(node)
+            except AttributeError:
+                _set_info(node, NodeInfo(trace_state.value))
+                _set_walks(node, None)
+        return node
+
+    return wrapper
 
 
 def empty_objects(classes: Sequence[type]) -> list[Any]:
