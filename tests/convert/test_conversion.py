@@ -93,10 +93,10 @@ def test_every_layer_has_a_case():
     layers = {
         name
         for name, home in PUBLIC.items()
-        if home.startswith("nn.")
+        if home.startswith(("nn.", "stacks."))
         and isinstance(getattr(plait, name), type)
         and issubclass(getattr(plait, name), plait.Module)
-        and name != "RNNCellBase"
+        and name not in ("RNNCellBase", "RoPE")  # one has no instances, the other no variables
     }
     assert len(layers) > 20
     assert layers - classes == set()
@@ -427,7 +427,7 @@ def test_the_streams_of_a_model_with_values_stay():
     assert model.drop.rngs.key[...] == before
 
 
-@pytest.mark.parametrize("name", convert.__all__)
+@pytest.mark.parametrize("name", [name for name in convert.__all__ if not name.endswith("_peft")])
 def test_the_bridge_still_has_the_names_of_conversion(name):
     assert getattr(bridge, name) is getattr(convert, name)
     assert name in dir(bridge)

@@ -111,7 +111,7 @@ def _read_file(place: Path) -> Iterator[tuple[str, StoredArray]]:
         with open(place, "rb") as file:
             identity = _identity(file)
             length = int.from_bytes(file.read(8), "little")
-            header = parse_json(file.read(min(length, _MOST_HEADER)), {str: Any})
+            header = parse_json(file.read(min(length, _MOST_HEADER, identity.size)), {str: Any})
         header.pop("__metadata__", None)
         check_schema(header, _HEADER)
     except FileNotFoundError as error:

@@ -8,6 +8,7 @@ and tuples are maps with the keys ``"0"``, ``"1"``, ….
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable
 from typing import Any
 
@@ -45,7 +46,7 @@ def read_linen_bytes(data: bytes, *, at: str = "the bytes") -> Any:
         raise CheckpointError(
             "this is not a Linen msgpack checkpoint",
             at=at,
-            found=f"{tree!r:.60}",
+            found=reprlib.repr(tree)[:60],
             expected="a map of collections, as flax.serialization.to_bytes writes",
             do="check the path; safetensors files end in .safetensors",
         )

@@ -166,6 +166,13 @@ ROWS = {
     "pop without a filter": Row(
         "plait.pop(model)", FilterError, "Expected at least one filter", "plait.pop(model, ...)", fix="..."
     ),
+    "pop from the middle of a List": Row(
+        "plait.pop(model, plait.PathContains(0))",
+        GraphError,
+        (r"at +items\[0\]", r"items\[1\], which stays"),
+        setup="model = plait.Dict(items=plait.List([plait.Param(x), plait.Param(x)])); filter = plait.Param",
+        fix="plait.state(model, filter)",
+    ),
     "pop from a tuple": Row(
         "plait.pop(pair, ...)",
         GraphError,

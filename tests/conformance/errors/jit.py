@@ -104,8 +104,9 @@ ROWS = {
         "plait.capture(plait.jit(f, graph_updates=False), plait.Intermediate)(model, x)",
         LostUpdateWarning,
         (r"at +h of a Two", "return the values from the function"),
-        "plait.capture(plait.jit(f, graph_updates=True), plait.Intermediate)(model, x)",
+        "plait.capture(plait.jit(f, $), plait.Intermediate)(model, x)",
         setup="f = lambda model, x: model.sow(plait.Intermediate, 'h', x)",
+        fix="graph_updates=True",
     ),
     "a captured list is changed": Row(
         "plait.jit(g)(x)",
