@@ -82,9 +82,9 @@ from .compat.update_context import update_context as update_context
 from .core.objects.variable_metadata import VariableMetadata as VariableMetadata
 from .core.objects.variable_metadata import with_metadata as with_metadata
 from .core.objects.variable_metadata import with_partitioning as with_partitioning
-from .core.objects.variable_names import register_variable_name as register_variable_name
-from .core.objects.variable_names import variable_name_from_type as variable_name_from_type
-from .core.objects.variable_names import variable_type_from_name as variable_type_from_name
+from .sowing.variable_names import register_variable_name as register_variable_name
+from .sowing.variable_names import variable_name_from_type as variable_name_from_type
+from .sowing.variable_names import variable_type_from_name as variable_type_from_name
 from .core.objects.variables import A as A
 from .core.objects.variable_kinds import BatchStat as BatchStat
 from .core.objects.variable_kinds import Cache as Cache

@@ -86,7 +86,7 @@ _NAMES_FOR_FLAX = {
     "compat.update_context": (
         "MergeContext SplitContext UpdateContext current_update_context merge_context split_context update_context"
     ),
-    "core.objects.variable_names": "register_variable_name variable_name_from_type variable_type_from_name",
+    "sowing.variable_names": "register_variable_name variable_name_from_type variable_type_from_name",
     "core.objects.variable_kinds": "VariableState",
     "core.objects.variables": "A",
     "compat.partials": "cached_partial jit_partial",

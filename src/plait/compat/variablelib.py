@@ -24,9 +24,9 @@ from ..core.objects.variable_metadata import (
     with_metadata as with_metadata,
     with_partitioning as with_partitioning,
 )
-from ..core.objects.variable_names import (
+from ..core.objects.variables import A as A, Variable as Variable, eager_sharding_hooks as eager_sharding_hooks
+from ..sowing.variable_names import (
     register_variable_name as register_variable_name,
     variable_name_from_type as variable_name_from_type,
     variable_type_from_name as variable_type_from_name,
 )
-from ..core.objects.variables import A as A, Variable as Variable, eager_sharding_hooks as eager_sharding_hooks

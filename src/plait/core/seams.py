@@ -18,8 +18,8 @@ around_program: Callable[[Any, int | None], Any] | None = None
 around_call: Callable[[Any, list[Callable[[], Any]]], AbstractContextManager[None]] | None = None
 """(gathered arguments, the functions that name them) → the context in which a call runs its JAX transform."""
 
-around_body: Callable[[Any, Any, Callable[[], Any]], Any] | None = None
-"""(body, entered arguments, the call of its function) → the result of the call."""
+around_body: dict[str, Callable[[Any, Any, Callable[[], Any]], Any]] = {}
+"""By the name of a guest: (body, entered arguments, the call of its function) → the result of the call."""
 
 around_change: Callable[[Any], AbstractContextManager[None]] | None = None
 """node → the context in which a method of the node changes its modes."""

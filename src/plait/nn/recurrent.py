@@ -21,11 +21,11 @@ from ..core.graph.locate import describe_place
 from ..core.objects.filters import All, PathContains
 from ..core.objects.module import Module
 from ..core.objects.rngs import RngCount, Rngs, RngStream
-from ..core.objects.sowing import RECORD, sows
 from ..core.objects.state import to_flat_state
 from ..core.objects.visit import iter_graph_nodes
 from ..errors import ShapeError
 from ..ground.paths import Path
+from ..sowing.sowing import RECORD, sows
 from ..transforms.call.prefixes import Carry, StateAxes
 from ..transforms.loops import scan
 from ..transforms.streams import split_rngs

@@ -29,12 +29,12 @@ from ..core.objects.journal import Journal
 from ..core.objects.node_info import NodeInfo
 from ..core.objects.nodes import Kind, change_of, kind_of
 from ..core.objects.pytree import Pytree, own_info
-from ..core.objects.sowing import set_record, sows
 from ..core.objects.statics import same_static
 from ..core.objects.variables import Variable, eager_sharding_hooks, make_variable, variable_around
 from ..core.objects.visit import iter_graph_nodes, iter_variables
 from ..errors import ArgumentError, SharingError
 from ..ground.paths import Path, describe_path, has_layers, layers_of
+from ..sowing.sowing import RECORD, set_record, sows
 from .every_layer import axes_along
 from .layer_cells import (
     SliceCell,
@@ -76,6 +76,7 @@ class ViewInfo(NodeInfo):
 
     __slots__ = ("source",)
     fixed = staticmethod(restructured)
+    free = (RECORD,)
 
 
 def layer_view(stacked: Any, index: int, count: int, axis: str | None) -> Any:

@@ -13,7 +13,6 @@ import jax
 
 from ..core.graph.diff import diff
 from ..core.graph.graphdef import NodeRef
-from ..core.objects.sowing import shut_in
 from ..errors import ArgumentError, ArgumentTypeError, PlaitError
 from .call.arguments import joined
 from .call.body import Body, describe_address
@@ -127,8 +126,7 @@ class _Branch:
         self.traces: Traces[tuple[Outcome, Types]] = Traces()
 
     def __call__(self, inputs: Any) -> Any:
-        with shut_in(self.body.name):
-            outputs, outcome = self.body(inputs)
+        outputs, outcome = self.body(inputs)
         self.traces.add(inputs[0], (outcome, types_of(outputs[0])))
         return outputs, outcome.like()
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, TypeVar, dataclass_transform
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from ...errors import ArgumentError
 from .attributes import _NOTHING, Mark, data, static
@@ -11,14 +12,13 @@ from .filters import All, Predicate
 from .journal import Journal
 from .modes import change_modes, mode_names
 from .pytree import Pytree
-from .sowing import Sowing
 from .visit import iter_graph_nodes
 
 M = TypeVar("M", bound="Module")
 C = TypeVar("C", bound=type)
 
 
-class Module(Sowing, Pytree):
+class Module(Pytree):
     """Base class of layers and models. Attributes can be variables, modules, containers of them, arrays and static
     values.
 
@@ -34,6 +34,9 @@ class Module(Sowing, Pytree):
         >>> net(jnp.ones((4, 2))).shape
         (4, 1)
     """
+
+    sow: ClassVar[Callable[..., bool]]  # with ``perturb`` from the guest that keeps what is sown
+    perturb: ClassVar[Callable[..., Any]]
 
     def set_attributes(self, *filters: Any, raise_if_not_found: bool = True, **attributes: Any) -> None:
         """Set existing attributes, or modes, on this module and all modules below it, in place.

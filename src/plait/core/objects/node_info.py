@@ -15,6 +15,7 @@ class NodeInfo(Stamp):
     marks: dict[Any, str] | None  # by attribute name; in a List also by index
     trace: Any
     fixed: ClassVar[Any] = None  # as of a cell
+    free: ClassVar[tuple[str, ...]] = ()  # attributes that may change all the same
 
     def __init__(self, trace: Any, marks: dict[Any, str] | None = None) -> None:
         self.version = 0

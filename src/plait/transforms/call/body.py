@@ -14,7 +14,6 @@ An ``Outcome`` records where each value is. (rules X2, X3, U24 to U28)
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -31,9 +30,7 @@ from ...core.graph.locate import Announcing
 from ...core.objects.foreign_reads import recording
 from ...core.objects.named import Sentinel
 from ...core.objects.nodes import Static
-from ...core.objects.sowing import shared_by_all, sows
 from ...core.objects.variables import Variable
-from ...core.objects.visit import iter_graph_nodes
 from ...errors import ArgumentError, AxisNameMismatchError
 from .arguments import is_graph_leaf, joined
 from .captures import containers_watched
@@ -139,8 +136,9 @@ class Body:
     def call(self, entered: Entered, run: Callable[[Entered], Any] | None = None) -> Any:
         """Call the user's function, or ``run``, with the private objects."""
         call = functools.partial(self._run if run is None else run, entered)
-        with self._sharing(entered):
-            return call() if seams.around_body is None else seams.around_body(self, entered, call)
+        for around in seams.around_body.values():
+            call = functools.partial(around, self, entered, call)
+        return call()
 
     def _run(self, entered: Entered) -> Any:
         args, kwargs = entered.tree
@@ -151,14 +149,6 @@ class Body:
             if found and self.captured is not None:
                 self.captured(f, self.name, found)
         return out
-
-    def _sharing(self, entered: Entered) -> contextlib.AbstractContextManager[None]:
-        """Tells modules that all examples of a map share."""
-        if self.axis_metadata is None:
-            return contextlib.nullcontext()
-        roots = [root for root, prefix in zip(entered.roots, self.prefixes, strict=True) if prefix is None]
-        nodes = (node for root in roots if sows(root) for _, node in iter_graph_nodes(root))
-        return shared_by_all(nodes, self.name)
 
     def output_of(self, inputs: Sequence[Sequence[Any]]) -> Parts:
         """The flattened output of the function; its changes to the arguments are ignored."""
