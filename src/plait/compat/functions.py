@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ..core.functional import merge, split as splitting, traversal
+from ..core.functional import merge, split as splitting
 from ..partitioning import shardings
-from ..surgery import views
+from ..states import graph_state
+from ..surgery import traversal, views
 from .door import checked, checked_result
 
 clone = checked(merge.clone)
@@ -12,7 +13,7 @@ flatten = checked(splitting.flatten)
 graphdef = checked(splitting.graphdef)
 split = checked(splitting.split)
 state = checked(splitting.state)
-unpack = checked(splitting.unpack)
+unpack = checked(graph_state.unpack)
 variables = checked(splitting.variables)
 
 iter_children = checked(traversal.iter_children)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from ..core.functional.graph_state import GraphState as GraphState
 from ..core.functional.merge import merge as merge, unflatten as unflatten
 from ..core.functional.pop import graph_pop as graph_pop, pop as pop
-from ..core.functional.proxy_caller import call as call
-from ..core.functional.traversal import find_duplicates as find_duplicates, set_metadata as set_metadata
 from ..core.functional.update import update as update
 from ..core.graph.flatten import RefMap as RefMap
 from ..core.graph.graphdef import (
@@ -30,6 +27,9 @@ from ..core.objects.nodes import (
     register_pytree_node_type as register_pytree_node_type,
 )
 from ..core.objects.statics import HashableMapping as HashableMapping
+from ..states.graph_state import GraphState as GraphState
+from ..states.proxy_caller import call as call
+from ..surgery.traversal import find_duplicates as find_duplicates, set_metadata as set_metadata
 from .functions import (
     clone as clone,
     flatten as flatten,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..surgery import reseeding
 from ..transforms import (
     autodiff,
     axis_names,
@@ -56,7 +57,7 @@ split_rngs = carried(streams.split_rngs)
 fork_rngs = carried(streams.fork_rngs)
 with_rngs = carried(streams.with_rngs)
 backup_keys = checked(streams.backup_keys)
-reseed = checked(streams.reseed)
+reseed = checked(reseeding.reseed)
 
 transform_metadata = carried(axis_names.transform_metadata)
 prefix = checked(prefix_trees.prefix)

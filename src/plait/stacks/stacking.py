@@ -19,7 +19,7 @@ from .._compat import is_mutable_array
 from ..core import seams
 from ..core.functional.merge import clone
 from ..core.functional.update import children_by_key
-from ..core.graph.axes import PARTITION_NAME, add_axis, drop_axis, has_axis_metadata
+from ..core.graph.axes import PARTITION_NAME, drop_axis, has_axis_metadata, put_axis
 from ..core.graph.diff import diff
 from ..core.graph.flatten import Walk, path_of
 from ..core.graph.graphdef import GraphDef
@@ -208,7 +208,8 @@ def stacked(blocks: Sequence[Any], axis: str | None, names: Callable[[int], str]
         array = _stack_trees(values, lambda number, at=at: f"{names(number)}.{at}")
         leaves.append(first.copy(array) if isinstance(first, Variable) else array)
     block = Builder().build(graphdefs[0], leaves)
-    add_axis(block, 0, {PARTITION_NAME: axis})
+    for _, variable in iter_variables(block):
+        put_axis(variable, 0, {PARTITION_NAME: axis})
     place_new(block)
     return block
 

@@ -10,7 +10,7 @@ from typing import Any
 from ...core.objects.module import Module
 from ...core.objects.pytree import RESERVED
 from ...core.objects.rngs import Rngs
-from ...core.objects.settings import using_eager_sharding
+from ...core.objects.settings import defaults
 from ...core.objects.trace_guard import check_trace
 from ...core.objects.variables import Variable, eager_sharding_hooks
 from ...errors import ArgumentError, ArgumentTypeError
@@ -173,7 +173,7 @@ class ToNNX(Module):
 
 def _place(variable: Variable[Any]) -> None:
     """Shard a new variable by its axis names, if there is a mesh, as a variable's constructor does. (rule V39)"""
-    if using_eager_sharding() and variable.get_metadata("out_sharding", None):
+    if defaults.eager_sharding and variable.get_metadata("out_sharding", None):
         for place in eager_sharding_hooks:
             variable.set_raw_value(place(variable, variable.get_raw_value()))
 

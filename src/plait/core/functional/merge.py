@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 import jax
@@ -10,15 +10,13 @@ import jax
 from ...errors import ArgumentError, GraphError, GraphTypeError
 from ..graph.flatten import Walk
 from ..graph.graphdef import GraphDef, NodeDef, NodeRef
-from ..graph.state_leaves import leaves_in_order
+from ..graph.state_leaves import joined, leaves_in_order
 from ..graph.unflatten import Builder, copied_variables, own_variables, raw_leaves
 from ..graph.walks import find_walk
 from ..objects.journal import Journal
 from ..objects.pytree import copied_buffers
 from ..objects.state import State
-from ..objects.state_functions import joined
 from ..objects.variables import Variable
-from .graph_state import GraphState
 from .split import detached_leaves
 
 N = TypeVar("N")
@@ -66,6 +64,16 @@ def leaves_of(graphdef: GraphDef, *states: Any) -> list[Any]:
     return [] if isinstance(graphdef, NodeRef) else full[-1:]
 
 
+class Bundle:
+    """What ``merge`` takes in place of a graphdef and its states."""
+
+    __slots__ = ()
+
+    def opened(self, others: Iterable[Any]) -> tuple[Any, ...]:
+        """The graphdef, and the states of this and of other bundles."""
+        raise NotImplementedError
+
+
 def merge(
     graphdef: Any,
     state: Any = None,
@@ -93,16 +101,9 @@ def merge(
         >>> again is model, bool((again.kernel[...] == model.kernel[...]).all())
         (False, True)
     """
-    if isinstance(graphdef, GraphState):
-        bundles = [each for each in (graphdef, state, *states) if each is not None]
-        if any(not isinstance(each, GraphState) or each.graphdef != graphdef.graphdef for each in bundles):
-            raise GraphError(
-                "the graph states have different graphdefs",
-                found=f"{len(bundles)} graph states",
-                expected="equal graphdefs",
-                do="merge only graph states that one call of unpack returned",
-            )
-        graphdef, state, states = graphdef.graphdef, graphdef.state, tuple(each.state for each in bundles[1:])
+    if isinstance(graphdef, Bundle):
+        graphdef, state, *rest = graphdef.opened(each for each in (state, *states) if each is not None)
+        states = (*rest,)
     _check_mergeable(graphdef, state, states)
     make_variables = raw_leaves if not recreate_variables else copied_variables if copy else own_variables
     return Builder(None, None, make_variables).build(graphdef, leaves_of(graphdef, state, *states))

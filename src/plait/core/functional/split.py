@@ -18,7 +18,6 @@ from ..objects.clock import DETACHED
 from ..objects.nodes import Kind, check_node, kind_of, not_a_node
 from ..objects.state import FlatState, State, group_leaves
 from ..objects.variables import Variable, copied_cells
-from .graph_state import GraphState
 
 
 def flatten(node: Any, /, ref_index: RefMap | None = None, *, with_paths: bool = True) -> tuple[GraphDef, Any]:
@@ -142,10 +141,3 @@ def variables(node: Any, *filters: FilterLiteral) -> Any:
     groups = group_leaves(flat, filters, exhaustive=False) if filters else [flat]
     results = nested_groups(groups, is_leaf=isinstance(node, Variable))
     return results[0] if len(results) == 1 else tuple(results)
-
-
-def unpack(node: Any, *filters: FilterLiteral) -> Any:
-    """One ``GraphState`` per filter; without filters, one for the whole graph."""
-    graphdef, *states = split(node, *filters)
-    bundles = tuple(GraphState(graphdef, each) for each in states)
-    return bundles[0] if len(bundles) == 1 else bundles

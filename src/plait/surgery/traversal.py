@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ..._compat import Tracer
-from ...errors import GraphError
-from ...ground.paths import Path
-from ...typing import FilterLiteral
-from ..objects.cells import ARRAYS
-from ..objects.filters import to_predicate
-from ..objects.module import Module
-from ..objects.nodes import Kind, kind_of, not_a_node
-from ..objects.pytree import Pytree
-from ..objects.variables import Variable
-from ..objects.visit import Place, children_first, children_of, has_identity, iter_variables, visit
+from .._compat import Tracer
+from ..core.objects.cells import ARRAYS
+from ..core.objects.filters import to_predicate
+from ..core.objects.module import Module
+from ..core.objects.nodes import Kind, kind_of, not_a_node
+from ..core.objects.pytree import Pytree
+from ..core.objects.variables import Variable
+from ..core.objects.visit import Place, children_first, children_of, has_identity, iter_variables, visit
+from ..errors import GraphError
+from ..ground.paths import Path
+from ..typing import FilterLiteral
 
 
 def iter_graph(node: Any, /) -> Iterator[tuple[Path, Any]]:
