@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from . import _public
 from . import guests as _guests  # first, since what is loaded below takes its own seams
 from .compat import flax_paths
+from .compat import flax_reads as _flax_reads
 from .compat import old_methods as _old_methods
 from .compat import private_names as _private_names
 from .core.objects.attributes import Data as Data
@@ -39,7 +40,7 @@ from .core.objects.filters import to_predicate as to_predicate
 from .states.graph_state import GraphState as GraphState
 from .core.functional.merge import merge as merge
 from .core.functional.pop import pop as pop
-from .core.functional.merge import unflatten as unflatten
+from .states.flat_graphs import unflatten as unflatten
 from .core.functional.update import update as update
 from .core.graph.graphdef import GraphDef as GraphDef
 from .core.objects.module import M as M

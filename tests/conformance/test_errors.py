@@ -29,7 +29,7 @@ ELSEWHERE = {
     ("warm/programs.py", "check"): "needs a program that recorded too little: W9 in tests/transforms",
     ("compat/old_methods.py", "_to_pure_dict"): "a deprecated method: tests/compat/test_old_methods.py",
     ("compat/old_methods.py", "_replace_by_pure_dict"): "a deprecated method: tests/compat/test_old_methods.py",
-    ("core/objects/pytree.py", "_warn_if_flax_reads"): "needs Flax: tests/test_as_flax.py",
+    ("compat/flax_reads.py", "_warn_if_flax_reads"): "needs Flax: tests/test_as_flax.py",
 }
 
 

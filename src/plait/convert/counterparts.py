@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from ..core.functional.split import variables
 from ..core.functional.update import children_by_key
 from ..core.objects.module import Module
 from ..core.objects.nodes import Kind, check_node, kind_of
@@ -18,6 +17,7 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ..ground.paths import Path, describe_path, sorted_keys
 from ..ground.words import describe_type
 from ..sowing.variable_names import variable_name_from_type
+from ..surgery.traversal import variables
 from .layouts import Layout, Piece, alternatives, path_of_name
 
 # Variables that are not weights: no other library stores them.

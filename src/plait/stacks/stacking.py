@@ -25,12 +25,12 @@ from ..core.graph.flatten import Walk, path_of
 from ..core.graph.graphdef import GraphDef
 from ..core.graph.unflatten import Builder
 from ..core.objects.cells import PLAIN_METADATA
+from ..core.objects.clock import NodeInfo
 from ..core.objects.journal import Journal
-from ..core.objects.node_info import NodeInfo
 from ..core.objects.nodes import Kind, change_of, kind_of
 from ..core.objects.pytree import Pytree, own_info
 from ..core.objects.statics import same_static
-from ..core.objects.variables import Variable, eager_sharding_hooks, make_variable, variable_around
+from ..core.objects.variables import Variable, eager_sharding_hooks, make_variable
 from ..core.objects.visit import iter_graph_nodes, iter_variables
 from ..errors import ArgumentError, SharingError
 from ..ground.paths import Path, describe_path, has_layers, layers_of
@@ -111,7 +111,9 @@ def _slice(variable: Variable[Any], index: int, count: int, axis: str | None) ->
         inner = make_variable(type(variable), cell.raw, dict(metadata), cell.trace)
         drop_axis(inner, 0, names)
         metadata = inner._cell.metadata
-    return variable_around(type(variable), SliceCell(cell, index, count, metadata))
+    view = object.__new__(type(variable))
+    object.__setattr__(view, "_cell", SliceCell(cell, index, count, metadata))
+    return view
 
 
 def is_same_layer(view: Any, other: Any) -> bool:

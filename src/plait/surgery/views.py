@@ -14,8 +14,7 @@ from .._compat import new_ref
 from ..core.functional.merge import clone, merge
 from ..core.graph.flatten import Walk, path_of
 from ..core.objects.filters import to_predicate
-from ..core.objects.modes import change_modes, mode_names
-from ..core.objects.module import set_attributes
+from ..core.objects.module import change_modes, mode_names, set_attributes
 from ..core.objects.nodes import PytreeNodeImpl, get_node_impl
 from ..core.objects.variables import Variable
 from ..core.objects.visit import Place, children_first, iter_graph_nodes, visit

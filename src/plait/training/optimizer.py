@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import jax
 import jax.numpy as jnp
 
-from ..core.functional.split import state, variables
+from ..core.functional.split import state
 from ..core.functional.update import update as write_state
 from ..core.graph.flatten import Walk, path_of
 from ..core.graph.locate import describe_place
@@ -32,6 +32,7 @@ from ..ground.paths import Path, describe_path
 from ..ground.words import describe_filter, describe_type, first_few
 from ..states.graph_state import GraphState
 from ..states.pure_dicts import plain_value
+from ..surgery.traversal import variables
 from ..typing import FilterLiteral
 from . import groups
 from .groups import at, check_transformation as check_transformation, resolve_tx, trained

@@ -186,6 +186,6 @@ ROWS = {
         DeprecationWarning,
         "overrides get_value, set_value or create_value",
         "class Scale(plait.Param):\n    def set_value(self, value):\n        super().set_value(value)\nScale(x)",
-        setup="from plait.core.objects.metadata_methods import _hooks_warned; _hooks_warned.clear()",
+        setup="from plait.core.objects.variable_metadata import _hooks_warned; _hooks_warned.clear()",
     ),
 }

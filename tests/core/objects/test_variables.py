@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import plait as nnx
-from plait.core.objects import metadata_methods, variable_metadata
+from plait.core.objects import variable_metadata, variable_metadata as metadata_methods
 from plait.core.objects.cells import PLAIN_METADATA
 from plait.core.objects.variables import make_variable
 from plait.errors import MetadataError, MetadataKeyError, TraceContextError, VariableAttributeError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import jax
@@ -13,45 +13,12 @@ from ..graph.graphdef import GraphDef, NodeDef, NodeRef
 from ..graph.state_leaves import joined, leaves_in_order
 from ..graph.unflatten import Builder, copied_variables, own_variables, raw_leaves
 from ..graph.walks import find_walk
-from ..objects.journal import Journal
 from ..objects.pytree import copied_buffers
 from ..objects.state import State
 from ..objects.variables import Variable
 from .split import detached_leaves
 
 N = TypeVar("N")
-
-
-def unflatten(
-    graphdef: GraphDef,
-    state: Any,
-    /,
-    *,
-    index_ref: dict[int, Any] | None = None,
-    index_ref_cache: Mapping[int, Any] | None = None,
-    outer_index_outer_ref: Mapping[int, Any] | None = None,
-    copy_variables: bool = False,
-    recreate_variables: bool = True,
-) -> Any:
-    """Build the graph of a graphdef from the leaves of a state.
-
-    Args:
-        state: a ``State``, nested mapping, ``FlatState``, or a list of leaves in walk order.
-        index_ref: index → object, filled while building; shared by several calls.
-        index_ref_cache: index → existing object to reuse (also called ``outer_index_outer_ref``).
-        copy_variables: whether the result gets new variables instead of the state's.
-        recreate_variables: whether to create variables for raw values; ``False`` keeps the raw values.
-
-    Raises:
-        GraphError: the state does not match the graphdef; the message names the paths.
-        TraceContextError: a reused object would be changed and belongs to a different trace.
-
-    If it raises, the reused objects are as before.
-    """
-    make_variables = copied_variables if copy_variables else own_variables if recreate_variables else raw_leaves
-    with Journal() as journal:
-        builder = Builder(index_ref, index_ref_cache or outer_index_outer_ref, make_variables, journal)
-        return builder.build(graphdef, leaves_of(graphdef, state))
 
 
 def leaves_of(graphdef: GraphDef, *states: Any) -> list[Any]:

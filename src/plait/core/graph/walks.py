@@ -20,12 +20,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..._compat import top_level_trace, trace_state
+from ...errors import CapturedModelWarning
+from ...ground.notices import warn
+from ...ground.paths import format_path
+from ...ground.words import with_article
 from ..objects.clock import Stamp, clock
 from ..objects.foreign_reads import note_reads
 from ..objects.nodes import Kind, kind_of, pytree_impl
 from ..objects.pytree import Pytree
 from ..objects.variables import Variable
-from .closures import warn_about_closures
 from .flatten import Walk
 from .graphdef import GraphDef, Link, path_of
 
@@ -247,3 +250,33 @@ def walked_roots() -> list[Any]:
             return list(_walked)
         except RuntimeError:  # another thread is walking its first model
             continue
+
+
+# Functions that were warned about.
+_told: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def warn_about_closures(walk: Walk) -> None:
+    """Warn, once for each function, that a static function of a graph closes over a node of that graph.
+
+    Warns:
+        CapturedModelWarning: names the attribute, and what it closes over.
+    """
+    for function, link in walk.closures:
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            try:
+                value = cell.cell_contents
+            except ValueError:  # the variable has no value yet
+                continue
+            if isinstance(value, (Pytree, Variable)) and value in walk.refs and function not in _told:
+                _told.add(function)
+                path = path_of(link)
+                warn(
+                    CapturedModelWarning,
+                    "a function in an attribute closes over a part of its own model",
+                    at=format_path(path),
+                    found=f"{function.__name__!r}, whose {name!r} is {with_article(type(value).__name__)} of it; "
+                    "in transforms and clones it uses the original, with its old values",
+                    expected="a function that takes what it uses, or a method, whose owner is replaced with the model",
+                    do=f"bind it: self.{path[-1]} = functools.partial(function, {name})",
+                )

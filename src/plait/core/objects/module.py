@@ -1,16 +1,25 @@
-"""Modules, the base class of layers and models, and plait's dataclasses. (rules G64 to G66)"""
+"""Modules, the base class of layers and models, and plait's dataclasses. (rules G64 to G66)
+
+Modes: settings that change how a layer computes, such as training and evaluation. (rules D4, D5, L6)
+
+The protocol is a single method. A layer with modes defines ``set_view`` with a keyword for each mode, where ``None``
+leaves the mode unchanged; ``view``, ``train``, ``eval`` and ``set_attributes`` call it with the keywords that it
+accepts. The layer itself defines what a mode does; it need not be an attribute of that name.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from ...errors import ArgumentError
+from .. import seams
 from .attributes import _NOTHING, Mark, data, static
 from .filters import All, Predicate
 from .journal import Journal
-from .modes import change_modes, mode_names
 from .pytree import Pytree
 from .visit import iter_graph_nodes
 
@@ -139,3 +148,24 @@ def dataclass(cls: Any = None, /, **options: Any) -> Any:
             else:
                 delattr(cls, name)
     return dataclasses.dataclass(cls, **{"repr": False, "eq": False, **options})
+
+
+def mode_names(node: Any) -> set[str] | None:
+    """The modes of a node; ``None`` if its ``set_view`` accepts any name."""
+    if not hasattr(node, "set_view"):
+        return set()
+    parameters = inspect.signature(node.set_view).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    return {parameter.name for parameter in parameters}
+
+
+def change_modes(node: Any, settings: dict[str, Any]) -> None:
+    """Call the ``set_view`` of a node, which may be a block of many layers."""
+    with around_change(node):
+        node.set_view(**settings)
+
+
+def around_change(node: Any) -> contextlib.AbstractContextManager[None]:
+    """The context in which a node changes its modes, or creates variables; the node may be a block of many layers."""
+    return contextlib.nullcontext() if seams.around_change is None else seams.around_change(node)

@@ -16,7 +16,6 @@ from ..._compat import trace_state
 from ...core.graph.captives import check_no_captives
 from ...core.graph.flatten import Walk, path_of
 from ...core.graph.graphdef import GraphDef, VariableDef
-from ...core.graph.identities import moved_indices
 from ...core.graph.plan import plan_of
 from ...core.graph.unflatten import Builder
 from ...core.objects.foreign_reads import note_reads
@@ -211,7 +210,7 @@ class Left:
 
     def moved(self) -> HashableMapping[int, int]:
         """Outer index → new index, for the objects that existed before."""
-        return HashableMapping(moved_indices(self.entered.index_ref, self.walk.refs))
+        return HashableMapping(self.walk.refs.moved_from(self.entered.index_ref))
 
 
 def _names_of_output(out: Any) -> list[str]:

@@ -13,7 +13,6 @@ from typing import Any
 from ..._compat import trace_state
 from ...core.graph.flatten import Walk
 from ...core.graph.graphdef import GraphDef
-from ...core.graph.identities import own_objects
 from ...core.graph.plan import plan_of
 from ...core.graph.unflatten import UNTOUCHED, Builder
 from ...core.objects.journal import Journal, trace_of
@@ -90,7 +89,7 @@ def _rebuilt(outcome: Outcome, gathered: Gathered, inputs: Sequence[Any], output
         outer.add(root)
     moved, output = outcome.moved, outcome.output
     assert output is not None
-    cache = own_objects(outer.refs, {i: i for i in outer.refs.values()} if moved is None else moved)
+    cache = outer.refs.objects_at({i: i for i in outer.refs.values()} if moved is None else moved)
     own = {id(leaf): position for position, leaf in enumerate(outer.leaves) if isinstance(leaf, Variable)}
 
     def leaf_at(index: int | None, source: Address) -> Any:
