@@ -39,7 +39,6 @@ from .core.objects.filters import WithTag as WithTag
 from .core.objects.filters import to_predicate as to_predicate
 from .states.graph_state import GraphState as GraphState
 from .core.functional.merge import merge as merge
-from .core.functional.pop import pop as pop
 from .states.flat_graphs import unflatten as unflatten
 from .core.functional.update import update as update
 from .core.graph.graphdef import GraphDef as GraphDef
@@ -47,7 +46,6 @@ from .core.objects.module import M as M
 from .core.objects.module import Module as Module
 from .core.objects.module import Object as Object
 from .core.objects.pytree import Pytree as Pytree
-from .core.objects.pytree import check_pytree as check_pytree
 from .core.objects.module import dataclass as dataclass
 from .states.proxy_caller import call as call
 from .core.objects.rngs import RngCount as RngCount
@@ -102,6 +100,8 @@ if TYPE_CHECKING:
     from .states import proxy_caller
     from .core.objects import rngs as rnglib
     from .observing.capture import capture as capture
+    from .surgery.pop import pop as pop
+    from .surgery.traversal import check_pytree as check_pytree
     from .surgery.traversal import find_duplicates as find_duplicates
     from .surgery.traversal import set_metadata as set_metadata
     from .surgery.config import from_config as from_config

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ..core.functional.merge import merge as merge
-from ..core.functional.pop import graph_pop as graph_pop, pop as pop
 from ..core.functional.update import update as update
 from ..core.graph.flatten import RefMap as RefMap
 from ..core.graph.graphdef import (
@@ -29,6 +28,7 @@ from ..core.objects.statics import HashableMapping as HashableMapping
 from ..states.flat_graphs import unflatten as unflatten
 from ..states.graph_state import GraphState as GraphState
 from ..states.proxy_caller import call as call
+from ..surgery.pop import graph_pop as graph_pop, pop as pop
 from ..surgery.traversal import find_duplicates as find_duplicates, set_metadata as set_metadata
 from .functions import (
     clone as clone,

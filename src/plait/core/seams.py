@@ -27,5 +27,14 @@ around_change: Callable[[Any], AbstractContextManager[None]] | None = None
 after_walk: Callable[[Any, Any], None] | None = None
 """(root, walk) → nothing; raises if the graph must not be walked. ``walk`` is ``None`` before a visit."""
 
+shape_sharding: Callable[[Any, tuple[int, ...], Callable[[], str]], Any] | None = None
+"""(variable, shape, its place) → the sharding of a shape in the output of ``eval_shape``, or ``None``."""
+
+find_path: Callable[[Any], str | None] | None = None
+"""object → its path in a known model, for errors; ``core/graph`` puts it here, above which errors are raised."""
+
+excuse: Callable[[Any], bool] | None = None
+"""object → whether it may be changed in a different trace."""
+
 observers = 0
 """How many blocks observe every call now, so that no trace may be kept or used again."""

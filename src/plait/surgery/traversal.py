@@ -128,3 +128,16 @@ def variables(node: Any, *filters: FilterLiteral) -> Any:
     groups = group_leaves(flat, filters, exhaustive=False) if filters else [flat]
     results = nested_groups(groups, is_leaf=isinstance(node, Variable))
     return results[0] if len(results) == 1 else tuple(results)
+
+
+def check_pytree(node: Any, /) -> None:
+    """Raise if a static attribute of a plait object contains data.
+
+    Raises:
+        AttributeStatusError: names the attribute and what was found.
+
+    Example:
+        >>> plait.check_pytree(plait.Linear(2, 3, rngs=plait.Rngs(0)))
+    """
+    if isinstance(node, Pytree):
+        node._graph_flatten()

@@ -20,8 +20,7 @@ from .call.call import Call, prefixed_call
 from .call.functions import check_function
 from .call.loop_rules import Loop
 from .call.policy import STRUCTURE, Crossing
-from .call.prefix_trees import prefix
-from .call.prefixes import Carry, StateAxes
+from .call.prefixes import Carry, StateAxes, prefix
 from .loops import scan_ports
 from .streams import split_rngs
 

@@ -22,9 +22,8 @@ from .batching import check_axes, check_axes_alone
 from .call.body import Body
 from .call.call import Call, prefixed_call, prefixes_of
 from .call.functions import check_function, curried
-from .call.kept import Traces
 from .call.loop_rules import Loop
-from .call.outcome import Outcome
+from .call.outcome import Outcome, Traces
 from .call.policy import STRUCTURE, Crossing
 from .call.prefixes import Carry, FilterMapping
 

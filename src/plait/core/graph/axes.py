@@ -7,7 +7,7 @@ same for a whole tree by hand. (rules V37, V40; ask 8)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from jax.sharding import NamedSharding, PartitionSpec
@@ -17,10 +17,6 @@ from ..objects.variables import Variable
 
 PARTITION_NAME = "partition_name"
 _LAYOUT = "out_sharding"
-
-# ``(variable, shape, place) -> sharding or None``: the sharding that a variable's axis names give on the current mesh;
-# set by ``plait.partitioning``, which handles rules and meshes.
-sharding_hooks: list[Callable[[Variable[Any], tuple[int, ...], Callable[[], str]], Any]] = []
 
 
 def put_axis(variable: Variable[Any], index: int, metadata: Mapping[str, Any], dropped: Any = None) -> None:

@@ -19,8 +19,8 @@ from typing import Any
 from ..._compat import frame_locals
 from ...ground.paths import Path, format_path
 from ...ground.words import with_article
+from .. import seams
 from ..objects.pytree import Pytree
-from ..objects.trace_guard import find_paths
 from ..objects.variables import Variable
 from ..objects.visit import children_if_any, visit
 from .walks import walked_roots
@@ -105,9 +105,4 @@ class Announcing:
             vars(error).setdefault("_plait_calls", {})[id(traceback.tb_frame)] = self.inside, refs
 
 
-def remember_cause(error: BaseException) -> None:
-    """Store the cause of an error, which locates code that JAX has traced: a surrounding jitted function drops it."""
-    error.comes_from = error.__cause__ or error.__context__  # type: ignore[attr-defined]
-
-
-find_paths.append(find_path)
+seams.find_path = find_path

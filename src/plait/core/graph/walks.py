@@ -42,7 +42,7 @@ class Constant:
         self.raw = raw
 
 
-class Contents:
+class ContainerCopies:
     """The plain containers below one root, each with a copy of its contents."""
 
     __slots__ = ("__weakref__", "guard", "items")
@@ -50,7 +50,7 @@ class Contents:
     def __init__(self, items: list[tuple[Any, Any]]) -> None:
         self.items = items
 
-    def __call__(self) -> Contents:
+    def __call__(self) -> ContainerCopies:
         return self
 
 
@@ -78,7 +78,7 @@ class CachedWalk:
         graphdefs, counts = [], []
         # The contents of plain containers per root, as callables, because all roots except the first are referenced
         # weakly.
-        self.containers: list[Callable[[], Contents | None]] = []
+        self.containers: list[Callable[[], ContainerCopies | None]] = []
         self.owners: list[int] = []
         self.lists: list[tuple[list[Any], list[Any]]] = []
         for place, root in enumerate(roots):
@@ -90,7 +90,7 @@ class CachedWalk:
                 self.lists = [pair for pair in contents if _compares_by_identity(pair)]
                 contents = [pair for pair in contents if not _compares_by_identity(pair)]
             if contents:
-                self.containers.append(Contents(contents))
+                self.containers.append(ContainerCopies(contents))
                 self.owners.append(place)
         if walk.closures:
             warn_about_closures(walk)
@@ -140,7 +140,7 @@ def _compares_by_identity(container: tuple[Any, Any]) -> bool:
     return type(current) is list and all(type(item).__eq__ is object.__eq__ for item in saved)
 
 
-def containers_stand(containers: list[Callable[[], Contents | None]]) -> bool:
+def containers_stand(containers: list[Callable[[], ContainerCopies | None]]) -> bool:
     """Whether plain containers still have the same contents."""
     for held in containers:
         contents = held()
@@ -215,9 +215,9 @@ def drop_runs(root: Any, number: int) -> None:
             walk.runs.pop(number, None)
 
 
-def _hand_over(contents: Contents, root: Any, walk: CachedWalk) -> None:
+def _hand_over(contents: ContainerCopies, root: Any, walk: CachedWalk) -> None:
     """Let the root store its contents as long as both the root and the walk exist."""
-    key = Contents, id(contents)
+    key = ContainerCopies, id(contents)
     contents.guard = weakref.ref(walk, _forget(weakref.ref(root), key))
     if getattr(root, "_walks", None) is None:
         object.__setattr__(root, "_walks", {})

@@ -455,19 +455,6 @@ class _TreeAux(NamedTuple):
         return self.names, self.static, self.methods, tuple([mark for mark in self.marks if mark[1] != DATA])
 
 
-def check_pytree(node: Any, /) -> None:
-    """Raise if a static attribute of a plait object contains data.
-
-    Raises:
-        AttributeStatusError: names the attribute and what was found.
-
-    Example:
-        >>> plait.check_pytree(plait.Linear(2, 3, rngs=plait.Rngs(0)))
-    """
-    if isinstance(node, Pytree):
-        node._graph_flatten()
-
-
 def copied_buffers(leaf: Any) -> Any:
     """The leaf with a copied buffer."""
     return jnp.copy(leaf) if isinstance(leaf, jax.Array) else copy.deepcopy(leaf)

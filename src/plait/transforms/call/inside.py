@@ -19,7 +19,7 @@ from ...core.graph.graphdef import GraphDef, VariableDef
 from ...core.graph.plan import plan_of
 from ...core.graph.unflatten import Builder
 from ...core.objects.foreign_reads import note_reads
-from ...core.objects.nodes import jax_key_to_key
+from ...core.objects.nodes import Static, jax_key_to_key
 from ...core.objects.statics import HashableMapping
 from ...core.objects.variables import Variable, make_variables
 from ...errors import ArgumentError
@@ -29,7 +29,7 @@ from .gather import Structure
 from .prefixes import choose
 
 
-class Entered:
+class TracedArguments:
     """The arguments inside the transformed function.
 
     Attributes:
@@ -56,6 +56,11 @@ class Entered:
         self.tree = structure.unflatten(make, self.values, plain)
         self.roots = tuple(roots)
 
+    def arguments(self) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments for the function: static ones, which are passed as part of the structure, are unwrapped."""
+        args, kwargs = self.tree
+        return [*map(_revealed, args)], {name: _revealed(value) for name, value in kwargs.items()}
+
     def variables(self) -> list[Any]:
         """The private variable at each position of the values; ``None`` for array attributes."""
         return [
@@ -71,6 +76,10 @@ class Entered:
             variables[position]._cell.raw = value
 
 
+def _revealed(argument: Any) -> Any:
+    return argument.value if type(argument) is Static else argument
+
+
 def rebuild(
     structure: Structure, values: Sequence[Any], plain: Sequence[Any], known: Mapping[int, Any] | None = None
 ) -> Any:
@@ -79,12 +88,13 @@ def rebuild(
     Args:
         known: index → object, for existing objects that it refers to.
     """
-    loose = structure.loose
+    loose = structure.variables_only
     if loose is None:
-        return Entered(structure, values, plain, known).tree
-    leaves = make_variables(loose.kinds, values, loose.metadata)
+        return TracedArguments(structure, values, plain, known).tree
+    kinds, metadata, indices = loose
+    leaves = make_variables(kinds, values, metadata)
     if len(leaves) < len(structure.graphdefs):
-        objects = {**(known or {}), **dict(zip(loose.indices, leaves, strict=True))}
+        objects = {**(known or {}), **dict(zip(indices, leaves, strict=True))}
         supply = iter(plain)
         leaves = [next(supply) if g is None else objects[g.index] for g in structure.graphdefs]  # type: ignore[union-attr]
     return jax.tree_util.tree_unflatten(structure.treedef, leaves)
@@ -95,7 +105,7 @@ def rebuild(
 _COPIES = frozenset({"cond", "switch", "fori_loop", "remat", "eval_shape", "grad", "value_and_grad", "checkify"})
 
 
-class Left:
+class TracedResult:
     """The arguments and the output after the function ran.
 
     Args:
@@ -114,7 +124,7 @@ class Left:
     """
 
     def __init__(
-        self, name: str, entered: Entered, out: Any, structural: bool, labels: Callable[[], Sequence[str]]
+        self, name: str, entered: TracedArguments, out: Any, structural: bool, labels: Callable[[], Sequence[str]]
     ) -> None:
         self.entered = entered
         self.walk = walk = Walk(names=lambda: [*(labels() if structural else ()), *_names_of_output(out)])
