@@ -93,7 +93,8 @@ def the_heart():
             self.bias = plait.Param(rngs.params.normal((features,)))
 
         def __call__(self, x):
-            return x @ self.kernel[...] + self.bias[...]
+            y = x @ self.kernel[...]
+            return y + self.bias[...].reshape((1,) * (y.ndim - 1) + (-1,))
 
     plait.Linear = Linear
 
