@@ -37,7 +37,7 @@ FOLDERS = {
     "compat": "Kept for Flax",
 }
 # Folders whose names are described on the page of another: what they hold is about the same objects.
-SHOWN_WITH = {"observing": "core", "stacks": "nn", "surgery": "core", "text": "core"}
+SHOWN_WITH = {"stacks": "nn", **dict.fromkeys(("observing", "states", "sowing", "surgery", "text"), "core")}
 APART = "Names that programs written for Flax look for. A program written for plait does without them.\n\n"
 
 

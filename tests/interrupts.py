@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from plait.compat import update_context
-from plait.core.functional import pop
 from plait.core.graph import plan, unflatten
 from plait.core.objects import journal
+from plait.surgery import pop
 from plait.transforms.call import write_back
 
 WRITERS = tuple(str(module.__file__) for module in (journal, write_back, unflatten, plan, pop, update_context))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from . import _public
 from . import guests as _guests  # first, since what is loaded below takes its own seams
 from .compat import flax_paths
+from .compat import flax_reads as _flax_reads
 from .compat import old_methods as _old_methods
 from .compat import private_names as _private_names
 from .core.objects.attributes import Data as Data
@@ -36,42 +37,38 @@ from .core.objects.filters import OfType as OfType
 from .core.objects.filters import PathContains as PathContains
 from .core.objects.filters import WithTag as WithTag
 from .core.objects.filters import to_predicate as to_predicate
-from .core.functional.graph_state import GraphState as GraphState
+from .states.graph_state import GraphState as GraphState
 from .core.functional.merge import merge as merge
-from .core.functional.pop import pop as pop
-from .core.functional.merge import unflatten as unflatten
+from .states.flat_graphs import unflatten as unflatten
 from .core.functional.update import update as update
 from .core.graph.graphdef import GraphDef as GraphDef
 from .core.objects.module import M as M
 from .core.objects.module import Module as Module
 from .core.objects.module import Object as Object
 from .core.objects.pytree import Pytree as Pytree
-from .core.objects.pytree import check_pytree as check_pytree
 from .core.objects.module import dataclass as dataclass
-from .core.functional.proxy_caller import call as call
+from .states.proxy_caller import call as call
 from .core.objects.rngs import RngCount as RngCount
 from .core.objects.rngs import RngKey as RngKey
 from .core.objects.rngs import RngState as RngState
 from .core.objects.rngs import RngStream as RngStream
 from .core.objects.rngs import Rngs as Rngs
-from .core.objects.settings import use_eager_sharding as use_eager_sharding
-from .core.objects.settings import using_eager_sharding as using_eager_sharding
-from .core.objects.settings import var_defaults as var_defaults
+from .compat.variable_defaults import use_eager_sharding as use_eager_sharding
+from .compat.variable_defaults import using_eager_sharding as using_eager_sharding
+from .compat.variable_defaults import var_defaults as var_defaults
 from .core.objects.state import FlatState as FlatState
 from .core.objects.state import State as State
-from .core.objects.pure_dicts import as_pure as as_pure
-from .core.objects.state_functions import filter_state as filter_state
+from .states.pure_dicts import as_pure as as_pure
+from .states.state_functions import filter_state as filter_state
 from .core.objects.state import from_flat_state as from_flat_state
-from .core.objects.state_functions import map_state as map_state
-from .core.objects.state_functions import merge_state as merge_state
-from .core.objects.pure_dicts import as_pure as pure
-from .core.objects.pure_dicts import replace_by_pure_dict as replace_by_pure_dict
-from .core.objects.pure_dicts import restore_int_paths as restore_int_paths
-from .core.objects.state_functions import split_state as split_state
+from .states.state_functions import map_state as map_state
+from .states.state_functions import merge_state as merge_state
+from .states.pure_dicts import as_pure as pure
+from .states.pure_dicts import replace_by_pure_dict as replace_by_pure_dict
+from .states.pure_dicts import restore_int_paths as restore_int_paths
+from .states.state_functions import split_state as split_state
 from .core.objects.state import to_flat_state as to_flat_state
-from .core.objects.pure_dicts import to_pure_dict as to_pure_dict
-from .core.functional.traversal import find_duplicates as find_duplicates
-from .core.functional.traversal import set_metadata as set_metadata
+from .states.pure_dicts import to_pure_dict as to_pure_dict
 from .compat.update_context import MergeContext as MergeContext
 from .compat.update_context import SplitContext as SplitContext
 from .compat.update_context import UpdateContext as UpdateContext
@@ -80,11 +77,11 @@ from .compat.update_context import merge_context as merge_context
 from .compat.update_context import split_context as split_context
 from .compat.update_context import update_context as update_context
 from .core.objects.variable_metadata import VariableMetadata as VariableMetadata
-from .core.objects.variable_metadata import with_metadata as with_metadata
-from .core.objects.variable_metadata import with_partitioning as with_partitioning
-from .core.objects.variable_names import register_variable_name as register_variable_name
-from .core.objects.variable_names import variable_name_from_type as variable_name_from_type
-from .core.objects.variable_names import variable_type_from_name as variable_type_from_name
+from .partitioning.initializers import with_metadata as with_metadata
+from .partitioning.initializers import with_partitioning as with_partitioning
+from .sowing.variable_names import register_variable_name as register_variable_name
+from .sowing.variable_names import variable_name_from_type as variable_name_from_type
+from .sowing.variable_names import variable_type_from_name as variable_type_from_name
 from .core.objects.variables import A as A
 from .core.objects.variable_kinds import BatchStat as BatchStat
 from .core.objects.variable_kinds import Cache as Cache
@@ -93,16 +90,20 @@ from .core.objects.variable_kinds import LoRAParam as LoRAParam
 from .core.objects.variable_kinds import Param as Param
 from .core.objects.variable_kinds import Perturbation as Perturbation
 from .core.objects.variables import Variable as Variable
-from .core.objects.variable_kinds import VariableState as VariableState
+from .compat.variable_state import VariableState as VariableState
 from . import errors as errors
 from .typing import Initializer as Initializer
 from .partitioning import shardings as _shardings
 
 if TYPE_CHECKING:
     from .core.objects import filters as filterlib
-    from .core.functional import proxy_caller as proxy_caller
+    from .states import proxy_caller
     from .core.objects import rngs as rnglib
     from .observing.capture import capture as capture
+    from .surgery.pop import pop as pop
+    from .surgery.traversal import check_pytree as check_pytree
+    from .surgery.traversal import find_duplicates as find_duplicates
+    from .surgery.traversal import set_metadata as set_metadata
     from .surgery.config import from_config as from_config
     from .surgery.config import to_config as to_config
     from .compat.functions import clone as clone

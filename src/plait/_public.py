@@ -15,19 +15,21 @@ _NAMES = {
     "core.objects.containers": "Dict List",
     "core.graph.diff": "GraphDiff diff",
     "core.objects.filters": "All Everything Not Nothing OfType PathContains WithTag to_predicate",
-    "core.functional.merge": "merge unflatten",
-    "core.functional.pop": "pop",
+    "core.functional.merge": "merge",
+    "states.flat_graphs": "unflatten",
+    "surgery.pop": "pop",
     "core.functional.update": "update",
     "core.graph.graphdef": "GraphDef",
     "core.objects.module": "Module Object dataclass",
-    "core.objects.pytree": "Pytree check_pytree",
+    "core.objects.pytree": "Pytree",
     "core.objects.rngs": "RngCount RngKey RngState RngStream Rngs",
-    "core.objects.variable_metadata": "VariableMetadata with_metadata with_partitioning",
-    "core.objects.pure_dicts": "as_pure to_pure_dict",
+    "core.objects.variable_metadata": "VariableMetadata",
+    "partitioning.initializers": "with_metadata with_partitioning",
+    "states.pure_dicts": "as_pure to_pure_dict",
     "core.objects.state": "FlatState State from_flat_state to_flat_state",
-    "core.objects.state_functions": "filter_state map_state merge_state split_state",
+    "states.state_functions": "filter_state map_state merge_state split_state",
     "surgery.surgery": "Selection select trainable",
-    "core.functional.traversal": "find_duplicates set_metadata",
+    "surgery.traversal": "check_pytree find_duplicates set_metadata",
     "observing.nonfinite": "debug_nans find_nonfinite",
     "core.objects.variable_kinds": "BatchStat Cache Intermediate LoRAParam Param Perturbation",
     "core.objects.variables": "Variable",
@@ -77,17 +79,17 @@ _NAMES = {
 # Names for programs written for Flax. New programs do not need them.
 _NAMES_FOR_FLAX = {
     "core.objects.module": "M",
-    "core.objects.settings": "use_eager_sharding using_eager_sharding var_defaults",
-    "core.functional.graph_state": "GraphState",
-    "core.objects.pure_dicts": "replace_by_pure_dict restore_int_paths",
+    "compat.variable_defaults": "use_eager_sharding using_eager_sharding var_defaults",
+    "states.graph_state": "GraphState",
+    "states.pure_dicts": "replace_by_pure_dict restore_int_paths",
     "compat.functions": "abstract_with_sharding unpack with_vars",
     "compat.modes": "set_graph_mode set_graph_updates",
-    "core.functional.proxy_caller": "call",
+    "states.proxy_caller": "call",
     "compat.update_context": (
         "MergeContext SplitContext UpdateContext current_update_context merge_context split_context update_context"
     ),
-    "core.objects.variable_names": "register_variable_name variable_name_from_type variable_type_from_name",
-    "core.objects.variable_kinds": "VariableState",
+    "sowing.variable_names": "register_variable_name variable_name_from_type variable_type_from_name",
+    "compat.variable_state": "VariableState",
     "core.objects.variables": "A",
     "compat.partials": "cached_partial jit_partial",
     "compat.transforms": "prefix transform_metadata",
@@ -108,7 +110,7 @@ _MODULES_FOR_FLAX = {
     "compat": "compat",
     "filterlib": "core.objects.filters",
     "graphlib": "compat.graph",
-    "proxy_caller": "core.functional.proxy_caller",
+    "proxy_caller": "states.proxy_caller",
     "rnglib": "core.objects.rngs",
     "spmd": "partitioning.spmd",
     "statelib": "compat.statelib",
@@ -149,7 +151,7 @@ LAZY: dict[str, str] = {
 }
 
 # Public names that differ from the name in their module.
-RENAMED = {"Any": ("core.objects.filters", "Any_"), "pure": ("core.objects.pure_dicts", "as_pure")}
+RENAMED = {"Any": ("core.objects.filters", "Any_"), "pure": ("states.pure_dicts", "as_pure")}
 _RENAMED_FOR_FLAX = ("pure",)
 
 OWN: dict[str, str] = {

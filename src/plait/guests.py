@@ -38,5 +38,5 @@ def _treescope_repr(self: Any, path: str | None, subtree_renderer: Any) -> Any:
     return treescope_repr(self, path, subtree_renderer)
 
 
-seams.around_program, seams.around_body = _stored_programs, _named
+seams.around_program, seams.around_body["names"] = _stored_programs, _named
 Pytree.__repr__, Pytree.__treescope_repr__ = _repr, _treescope_repr  # type: ignore[attr-defined]

@@ -16,7 +16,7 @@ HEART = frozenset(
     {"core", "core/objects", "core/graph", "core/functional", "transforms/call", "transforms/jit", "transforms"}
 )
 # Each can be removed: the heart works without it, and a test of the heart runs so.
-GUESTS = frozenset({"text", "stacks", "observing", "surgery", "warm"})
+GUESTS = frozenset({"text", "states", "sowing", "stacks", "surgery", "observing", "warm"})
 
 CORE = frozenset({"ground", "core", "core/objects", "core/graph", "core/functional"})
 TRANSFORMS = frozenset({"transforms/call", "transforms/jit", "transforms"})
@@ -34,22 +34,26 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "transforms/jit": CORE | {"transforms/call"},
     "transforms": CORE | {"transforms/call", "transforms/jit"},
     "text": CORE,
-    "stacks": CORE | TRANSFORMS,
-    "observing": CORE | TRANSFORMS | {"stacks"},
-    "surgery": CORE | {"stacks"},
+    "states": CORE,
+    "sowing": CORE,
+    "stacks": CORE | TRANSFORMS | {"sowing"},
+    "surgery": CORE | TRANSFORMS | {"states", "stacks"},
+    "observing": CORE | TRANSFORMS | {"sowing", "stacks", "surgery"},
     "warm": CORE | TRANSFORMS | {"observing"},
     "partitioning": CORE,
     "compat": LOWER,
     "nn": LOWER,
     "checkpoint": LOWER,
-    "bridge/variables": CORE | {"partitioning"},
-    "bridge/wrappers": CORE | TRANSFORMS | {"partitioning", "bridge/variables"},
-    "bridge/module": CORE | {"partitioning", "bridge/variables", "bridge/wrappers"},
+    "bridge/variables": CORE | {"sowing", "partitioning"},
+    "bridge/wrappers": CORE | TRANSFORMS | {"states", "sowing", "partitioning", "bridge/variables"},
+    "bridge/module": CORE | {"surgery", "sowing", "partitioning", "bridge/variables", "bridge/wrappers"},
     # The names of convert are found in bridge too.
-    "bridge": CORE | TRANSFORMS | {"partitioning", "bridge/variables", "bridge/wrappers", "bridge/module", "convert"},
+    "bridge": CORE
+    | TRANSFORMS
+    | {"states", "surgery", "partitioning", "bridge/variables", "bridge/wrappers", "bridge/module", "convert"},
     # It states layouts of the standard layers, and reads files in the formats of checkpoint/.
     "convert": LOWER | {"nn", "checkpoint"},
-    "export/program": CORE | {"observing"},
+    "export/program": CORE | {"states", "observing"},
     "export/tensorflow": frozenset({"ground", "export/program"}),
     # Bundles store their weights as checkpoint/ writes safetensors.
     "export/formats": CORE | {"observing", "export/program", "export/tensorflow", "checkpoint"},
@@ -59,7 +63,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "inspect": LOWER,
     "explorer": LOWER | {"inspect", "checkpoint", "export/formats"},
     # It reads a name map as convert does, and measures differences as proofs of exports do.
-    "comparison": CORE | {"observing", "convert", "export/proof"},
+    "comparison": CORE | {"sowing", "surgery", "observing", "convert", "export/proof"},
     "training": LOWER | {"checkpoint"},
     # It looks names up in the modules of plait, and imports none of them by itself.
     "migrate": frozenset({"ground", "compat"}),

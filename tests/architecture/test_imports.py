@@ -150,7 +150,7 @@ def test_a_circle_is_seen(tmp_path, texts, found):
 
 # What only the call does: it enters and leaves, walks what a function left, checks and writes back.
 OF_THE_CALL = {
-    *("Entered", "Body", "Left", "Walk", "Builder", "own_variables", "copied_variables"),
+    *("TracedArguments", "Body", "TracedResult", "Walk", "Builder", "own_variables", "copied_variables"),
     *("check_aliasing", "check_no_captives", "check_own", "write_back"),
 }
 CELL = re.compile(r"cells?\b\]?|cell_of\(.*\)")
@@ -158,8 +158,8 @@ OUTSIDE_OF_THE_CALL = {
     "jit/compiled.py: write_back": "finishes calls of compiled functions",
     "jit/dispatch.py: writes a cell": "the fast path, whose other writes are in generated code",
     "jit/compiled.py: check_own": "donates buffers before it knows an outcome",
-    "jit/shapes.py: Entered": "the output of eval_shape is objects around shapes",
-    "rule_calls.py: Entered": "rules get the values of JAX's primal records",
+    "jit/shapes.py: TracedArguments": "the output of eval_shape is objects around shapes",
+    "rule_calls.py: TracedArguments": "rules get the values of JAX's primal records",
     "rule_calls.py: Builder": "trees of cotangents, which are no calls",
     "rule_calls.py: own_variables": "trees of cotangents",
     "tangent_trees.py: Walk": "trees of tangents, which are no calls",
@@ -210,7 +210,7 @@ def test_only_the_call_builds_walks_and_writes():
         ("cell_of(variable).trace = None", {"writes a cell"}),
         ("object.__setattr__(cell, 'raw', x)", {"writes a cell"}),
         ("del variable._cell.metadata", {"writes a cell"}),
-        ("call.body.Entered(structure, values)", {"Entered"}),
+        ("call.body.TracedArguments(structure, values)", {"TracedArguments"}),
         ("read(cell.raw); self.trace = cell.trace; made = {cell: cell.raw}", set()),
     ],
 )

@@ -28,3 +28,13 @@ def test_each_is_defined_in_its_folder(word, folder):
             targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
             defined |= {getattr(node, "name", None), *(getattr(target, "id", None) for target in targets)}
     assert word in defined
+
+
+def test_the_drawing_of_the_routes_names_files_of_the_heart():
+    drawing = (SOURCE.parents[1] / "docs" / "images" / "routes.svg").read_text()
+    heart = [
+        file.relative_to(SOURCE).as_posix() for area in ("core", "transforms") for file in (SOURCE / area).rglob("*.py")
+    ]
+    named = set(re.findall(r"[\w/]+\.py", drawing))
+    assert len(named) > 10
+    assert [name for name in named if not any(file.endswith(f"/{name}") for file in heart)] == []

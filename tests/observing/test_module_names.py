@@ -126,7 +126,7 @@ def test_the_program_is_the_same_but_for_its_names(monkeypatch):
         return nnx.jit(lambda model, x: nnx.value_and_grad(loss)(model, x)).lower(model, x)
 
     named = lowered()
-    monkeypatch.setattr(seams, "around_body", None)
+    monkeypatch.setattr(seams, "around_body", {})
     assert named.as_text() == lowered().as_text()
     assert "parts/1" in named.as_text(debug_info=True)
     assert "parts/1" not in lowered().as_text(debug_info=True)
@@ -284,7 +284,7 @@ def test_a_captured_model_costs_nothing_per_step_and_changes_no_program(monkeypa
     before = dict(vars(Net))
     with pytest.warns(nnx.errors.CapturedModelWarning):
         named = nnx.jit(lambda x: model(x)).lower(x)
-    monkeypatch.setattr(seams, "around_body", None)
+    monkeypatch.setattr(seams, "around_body", {})
     with pytest.warns(nnx.errors.CapturedModelWarning):
         plain = nnx.jit(lambda x: model(x)).lower(x)
     assert named.as_text() == plain.as_text()

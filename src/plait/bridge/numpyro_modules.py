@@ -19,7 +19,6 @@ from ..core.functional.split import split
 from ..core.objects.filters import to_predicate
 from ..core.objects.module import Module
 from ..core.objects.nodes import check_node
-from ..core.objects.pure_dicts import plain_value, to_pure_dict, with_value
 from ..core.objects.rngs import RngState, RngStream
 from ..core.objects.state import State, from_flat_state, to_flat_state
 from ..core.objects.variable_kinds import Param
@@ -29,7 +28,8 @@ from ..ground.dependencies import require
 from ..ground.path_patterns import PathPattern
 from ..ground.paths import Path, describe_path
 from ..ground.words import describe_type
-from ..transforms.streams import reseed
+from ..states.pure_dicts import plain_value, to_pure_dict, with_value
+from ..surgery.reseeding import reseed
 from ..typing import FilterLiteral
 
 

@@ -25,13 +25,13 @@ from .._compat import Tracer, is_mutable_array
 from ..core.functional.split import state
 from ..core.objects.nodes import Kind, check_node, kind_of
 from ..core.objects.state import State, to_flat_state
-from ..core.objects.state_functions import map_state
 from ..core.objects.variables import Variable
 from ..errors import ArgumentTypeError, CheckpointError
 from ..ground.dtypes import is_number_dtype
 from ..ground.paths import Path, describe_path, format_path
 from ..ground.schemas import Either, check_schema, shape
 from ..partitioning.mesh import check_spec
+from ..states.state_functions import map_state
 
 Description = Mapping[str, Any]
 

@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 
 from ..core.functional.merge import clone
-from ..core.functional.traversal import find_duplicates
 from ..core.functional.update import children_by_key
 from ..core.objects.module import Module
-from ..core.objects.sowing import RECORD, sows, what_shuts_in
 from ..core.objects.variable_kinds import Intermediate
 from ..core.objects.variables import Variable
 from ..core.objects.visit import iter_graph_nodes
 from ..ground.paths import Path, iter_layer_paths
 from ..observing.capture import recording
 from ..observing.method_observers import MethodCall
+from ..sowing.sowing import RECORD, sows, what_shuts_in
+from ..surgery.traversal import find_duplicates
 from .calls import Call, Recorder, Run, arguments, is_array_of_numbers, is_static, leaves_of, numpy_of, owner_of
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from ..core.functional import merge, split as splitting, traversal
+from ..core.functional import merge, split as splitting
 from ..partitioning import shardings
-from ..surgery import views
+from ..states import flat_graphs, graph_state
+from ..surgery import traversal, views
 from .door import checked, checked_result
 
 clone = checked(merge.clone)
-flatten = checked(splitting.flatten)
+flatten = checked(flat_graphs.flatten)
 graphdef = checked(splitting.graphdef)
 split = checked(splitting.split)
 state = checked(splitting.state)
-unpack = checked(splitting.unpack)
-variables = checked(splitting.variables)
+unpack = checked(graph_state.unpack)
+variables = checked(traversal.variables)
 
 iter_children = checked(traversal.iter_children)
 iter_graph = checked(traversal.iter_graph)

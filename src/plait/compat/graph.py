@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from ..core.functional.graph_state import GraphState as GraphState
-from ..core.functional.merge import merge as merge, unflatten as unflatten
-from ..core.functional.pop import graph_pop as graph_pop, pop as pop
-from ..core.functional.proxy_caller import call as call
-from ..core.functional.traversal import find_duplicates as find_duplicates, set_metadata as set_metadata
+from ..core.functional.merge import merge as merge
 from ..core.functional.update import update as update
 from ..core.graph.flatten import RefMap as RefMap
 from ..core.graph.graphdef import (
@@ -24,12 +20,16 @@ from ..core.objects.nodes import (
     Static as Static,
     StaticElem as StaticElem,
     get_node_impl as get_node_impl,
-    get_node_impl_for_type as get_node_impl_for_type,
     jax_to_nnx_path as jax_to_nnx_path,
     register_graph_node_type as register_graph_node_type,
     register_pytree_node_type as register_pytree_node_type,
 )
 from ..core.objects.statics import HashableMapping as HashableMapping
+from ..states.flat_graphs import unflatten as unflatten
+from ..states.graph_state import GraphState as GraphState
+from ..states.proxy_caller import call as call
+from ..surgery.pop import graph_pop as graph_pop, pop as pop
+from ..surgery.traversal import find_duplicates as find_duplicates, set_metadata as set_metadata
 from .functions import (
     clone as clone,
     flatten as flatten,
@@ -56,6 +56,7 @@ from .node_predicates import (
     is_pytree_node as is_pytree_node,
     is_state_leaf as is_state_leaf,
 )
+from .small_functions import get_node_impl_for_type as get_node_impl_for_type
 from .update_context import (
     IndexMap as IndexMap,
     MergeContext as MergeContext,

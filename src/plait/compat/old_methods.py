@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..core.objects.module import Module
-from ..core.objects.pure_dicts import replace_by_pure_dict, to_pure_dict
 from ..core.objects.state import State
 from ..ground.notices import deprecated
+from ..states.pure_dicts import replace_by_pure_dict, to_pure_dict
 
 
 def _to_pure_dict(self: State, extract_fn: Any = None) -> Any:

@@ -11,18 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
+from ..core import seams
 from ..core.objects.clock import mark_changed
 from ..core.objects.module import Pytree
-from ..core.objects.trace_guard import excuses
 from ..core.objects.variables import Cell, Variable, cell_of
 from .traces import PytreeState, TraceState
 
 
 def add_private_methods() -> None:
     """Add what ``plait.as_flax`` adds; a second call changes nothing."""
-    if is_excused in excuses:
+    if seams.excuse is is_excused:
         return
-    excuses.append(is_excused)
+    seams.excuse = is_excused
     setattr(Variable, "__getstate__", _state_of)  # noqa: B010  # type checkers see an unchanged class
     setattr(Pytree, "_check_valid_context", _refuse)  # noqa: B010
 

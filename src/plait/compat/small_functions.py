@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from ..core.graph.graphdef import GraphDef
+from ..core.objects.nodes import GRAPH_REGISTRY, PYTREE_REGISTRY, GraphNodeImpl, PytreeNodeImpl
 from ..core.objects.state import State
 from ..errors import ArgumentError
 
@@ -50,3 +51,13 @@ def canonicalize_padding(padding: Any, rank: int) -> str | Sequence[tuple[int, i
         expected=f"a name, a number, or a sequence of {rank} numbers or pairs of numbers",
         do='use, for example, padding="SAME" or padding=1',
     )
+
+
+def get_node_impl_for_type(t: type) -> GraphNodeImpl | PytreeNodeImpl | None:
+    """How instances of ``t`` are flattened; ``GenericPytree`` for containers that are registered only with JAX.
+
+    Example:
+        >>> plait.graph.get_node_impl_for_type(dict).type, plait.graph.get_node_impl_for_type(int)
+        (<class 'dict'>, None)
+    """
+    return GRAPH_REGISTRY.get(t) or PYTREE_REGISTRY.get(t)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from ..core.objects.pure_dicts import (
-    as_pure as as_pure,
-    replace_by_pure_dict as replace_by_pure_dict,
-    restore_int_paths as restore_int_paths,
-    to_pure_dict as to_pure_dict,
-)
 from ..core.objects.state import (
     FlatState as FlatState,
     State as State,
     from_flat_state as from_flat_state,
     to_flat_state as to_flat_state,
 )
-from ..core.objects.state_functions import (
+from ..states.pure_dicts import (
+    as_pure as as_pure,
+    replace_by_pure_dict as replace_by_pure_dict,
+    restore_int_paths as restore_int_paths,
+    to_pure_dict as to_pure_dict,
+)
+from ..states.state_functions import (
     diff as diff,
     filter_state as filter_state,
     map_state as map_state,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..surgery import reseeding, stream_rules
 from ..transforms import (
     autodiff,
     axis_names,
@@ -18,7 +19,7 @@ from ..transforms import (
     streams,
     tangents,
 )
-from ..transforms.call import prefix_trees
+from ..transforms.call import prefixes as prefix_trees
 from ..transforms.jit import function, shapes
 from .door import carried, checked
 
@@ -54,9 +55,9 @@ checkify = carried(shapes.checkify)
 
 split_rngs = carried(streams.split_rngs)
 fork_rngs = carried(streams.fork_rngs)
-with_rngs = carried(streams.with_rngs)
+with_rngs = carried(stream_rules.with_rngs)
 backup_keys = checked(streams.backup_keys)
-reseed = checked(streams.reseed)
+reseed = checked(reseeding.reseed)
 
 transform_metadata = carried(axis_names.transform_metadata)
 prefix = checked(prefix_trees.prefix)

@@ -17,7 +17,7 @@ from ..core.graph.graphdef import GraphDef
 from ..core.objects.variables import Variable
 from ..errors import GraphError
 from ..transforms.call.arguments import is_graph_leaf
-from ..transforms.call.prefixes import Prefix, Treatment, check_aliasing
+from ..transforms.call.prefixes import Prefix, check_aliasing
 from .update_context import MergeContext, SplitContext, merge_context, split_context
 
 
@@ -229,7 +229,7 @@ def _spread(name: str, prefix: Any, tree: Any) -> list[Any]:
 
 def _check_aliasing(pairs: Any, prefixes: list[Any]) -> None:
     treatments = [
-        Treatment(jax.tree_util.keystr(path) or "the tree", leaf, value)
+        (jax.tree_util.keystr(path) or "the tree", leaf, value)
         for (path, leaf), value in zip(pairs, prefixes, strict=True)
         if is_graph_leaf(leaf)
     ]

@@ -19,16 +19,16 @@ from jax.tree_util import register_static
 
 from .._compat import current_trace
 from ..core.functional.merge import leaves_of
-from ..core.functional.split import flattened, nested_groups
+from ..core.functional.split import nested_groups
 from ..core.graph.captives import check_no_captives
 from ..core.graph.flatten import RefMap
 from ..core.graph.graphdef import GraphDef, NodeDef, NodeRef, VariableDef, with_index_mapping
-from ..core.graph.identities import moved_indices, own_objects
 from ..core.graph.unflatten import Builder
 from ..core.objects.journal import Journal, trace_of
 from ..core.objects.state import group_leaves
 from ..errors import GraphError, InternalError
 from ..ground.words import describe_type
+from ..states.flat_graphs import flattened
 from ..typing import FilterLiteral
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -149,7 +149,7 @@ class UpdateContext:
 
     def mapping_to(self, new: RefMap) -> dict[int, int] | None:
         """Outer index → new index of the objects that are still reachable; ``None`` in step 1."""
-        return None if self.ref_index is None else moved_indices(self.index_ref or {}, new)
+        return None if self.ref_index is None else new.moved_from(self.index_ref or {})
 
     def clear(self) -> None:
         """Drop all references."""
@@ -339,7 +339,7 @@ class MergeContext:
         if self.inner or self.context is None or mapping is None:
             return {}
         assert self.context.ref_index is not None
-        return own_objects(self.context.ref_index, mapping)
+        return self.context.ref_index.objects_at(mapping)
 
     def unflatten(self, graphdef: GraphDef, flat: Any, /, *flats: Any) -> Any:
         """``plait.unflatten``, with indices shared with the other roots of the context."""

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from ..core.objects.settings import (
-    use_eager_sharding as use_eager_sharding,
-    using_eager_sharding as using_eager_sharding,
-    var_defaults as var_defaults,
-)
 from ..core.objects.variable_kinds import (
     BatchStat as BatchStat,
     Cache as Cache,
@@ -17,16 +12,18 @@ from ..core.objects.variable_kinds import (
     OptVariable as OptVariable,
     Param as Param,
     Perturbation as Perturbation,
-    VariableState as VariableState,
 )
-from ..core.objects.variable_metadata import (
-    VariableMetadata as VariableMetadata,
-    with_metadata as with_metadata,
-    with_partitioning as with_partitioning,
-)
-from ..core.objects.variable_names import (
+from ..core.objects.variable_metadata import VariableMetadata as VariableMetadata
+from ..core.objects.variables import A as A, Variable as Variable, eager_sharding_hooks as eager_sharding_hooks
+from ..partitioning.initializers import with_metadata as with_metadata, with_partitioning as with_partitioning
+from ..sowing.variable_names import (
     register_variable_name as register_variable_name,
     variable_name_from_type as variable_name_from_type,
     variable_type_from_name as variable_type_from_name,
 )
-from ..core.objects.variables import A as A, Variable as Variable, eager_sharding_hooks as eager_sharding_hooks
+from .variable_defaults import (
+    use_eager_sharding as use_eager_sharding,
+    using_eager_sharding as using_eager_sharding,
+    var_defaults as var_defaults,
+)
+from .variable_state import VariableState as VariableState

@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 
 from ..checkpoint.stored import StoredArray
-from ..core.functional.split import variables
 from ..core.functional.update import update as update_graph
 from ..core.objects.rngs import RngCount, RngKey, Rngs, RngState
 from ..core.objects.state import State, from_flat_state, to_flat_state
@@ -25,6 +24,7 @@ from ..errors import ConversionError
 from ..ground.paths import Path, describe_path
 from ..stacks.stack_records import at_stacked_paths
 from ..surgery.stack_conversion import as_list, has_stacks
+from ..surgery.traversal import variables
 from ..typing import DTypeLike
 from . import (
     linen_layouts as linen_layouts,

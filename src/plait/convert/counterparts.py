@@ -6,18 +6,18 @@ import dataclasses
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from ..core.functional.split import variables
 from ..core.functional.update import children_by_key
 from ..core.objects.module import Module
 from ..core.objects.nodes import Kind, check_node, kind_of
 from ..core.objects.rngs import RngState
 from ..core.objects.state import FlatState, State, to_flat_state
 from ..core.objects.variable_kinds import Cache, Intermediate, Perturbation
-from ..core.objects.variable_names import variable_name_from_type
 from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
 from ..ground.paths import Path, describe_path, sorted_keys
 from ..ground.words import describe_type
+from ..sowing.variable_names import variable_name_from_type
+from ..surgery.traversal import variables
 from .layouts import Layout, Piece, alternatives, path_of_name
 
 # Variables that are not weights: no other library stores them.

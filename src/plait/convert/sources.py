@@ -17,10 +17,10 @@ import numpy as np
 from ..checkpoint.orbax_trees import is_orbax, load_orbax_tree
 from ..checkpoint.safetensors import is_safetensors, load_safetensors
 from ..checkpoint.stored import StoredArray
-from ..core.objects.variable_names import variable_type_from_name
 from ..errors import ArgumentError, ArgumentTypeError, CheckpointError
 from ..ground.dtypes import is_number_dtype
 from ..ground.words import describe_type
+from ..sowing.variable_names import variable_type_from_name
 from .linen_bytes import read_linen_bytes
 
 _PICKLED = (".pt", ".pth", ".bin", ".ckpt")

@@ -18,14 +18,23 @@ around_program: Callable[[Any, int | None], Any] | None = None
 around_call: Callable[[Any, list[Callable[[], Any]]], AbstractContextManager[None]] | None = None
 """(gathered arguments, the functions that name them) → the context in which a call runs its JAX transform."""
 
-around_body: Callable[[Any, Any, Callable[[], Any]], Any] | None = None
-"""(body, entered arguments, the call of its function) → the result of the call."""
+around_body: dict[str, Callable[[Any, Any, Callable[[], Any]], Any]] = {}
+"""By the name of a guest: (body, entered arguments, the call of its function) → the result of the call."""
 
 around_change: Callable[[Any], AbstractContextManager[None]] | None = None
 """node → the context in which a method of the node changes its modes."""
 
 after_walk: Callable[[Any, Any], None] | None = None
 """(root, walk) → nothing; raises if the graph must not be walked. ``walk`` is ``None`` before a visit."""
+
+shape_sharding: Callable[[Any, tuple[int, ...], Callable[[], str]], Any] | None = None
+"""(variable, shape, its place) → the sharding of a shape in the output of ``eval_shape``, or ``None``."""
+
+find_path: Callable[[Any], str | None] | None = None
+"""object → its path in a known model, for errors; ``core/graph`` puts it here, above which errors are raised."""
+
+excuse: Callable[[Any], bool] | None = None
+"""object → whether it may be changed in a different trace."""
 
 observers = 0
 """How many blocks observe every call now, so that no trace may be kept or used again."""

@@ -12,7 +12,6 @@ import jax
 
 from ..core.objects.module import Module
 from ..core.objects.pytree import Pytree
-from ..core.objects.sowing import RECORD, what_shuts_in
 from ..core.objects.variables import Variable
 from ..errors import ArgumentTypeError
 from ..ground.paths import Path
@@ -20,6 +19,7 @@ from ..ground.words import describe_type
 from ..inspect.sharding import item_size
 from ..observing.capture import recording
 from ..observing.method_observers import MethodCall
+from ..sowing.sowing import RECORD, what_shuts_in
 from ..transforms.jit.shapes import eval_shape
 from .outline import Call
 

@@ -12,8 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..core.graph.locate import describe_place
-from ..core.objects.modes import around_change
-from ..core.objects.module import Module
+from ..core.objects.module import Module, around_change
 from ..core.objects.rngs import Rngs, RngStream
 from ..core.objects.statics import HashableMapping
 from ..core.objects.variable_kinds import Cache

@@ -16,16 +16,17 @@ import jax
 import jax.numpy as jnp
 
 from ..core.functional.merge import merge
-from ..core.functional.split import split, variables
+from ..core.functional.split import split
 from ..core.graph.locate import describe_place
 from ..core.objects.filters import All, PathContains
 from ..core.objects.module import Module
 from ..core.objects.rngs import RngCount, Rngs, RngStream
-from ..core.objects.sowing import RECORD, sows
 from ..core.objects.state import to_flat_state
 from ..core.objects.visit import iter_graph_nodes
 from ..errors import ShapeError
 from ..ground.paths import Path
+from ..sowing.sowing import RECORD, sows
+from ..surgery.traversal import variables
 from ..transforms.call.prefixes import Carry, StateAxes
 from ..transforms.loops import scan
 from ..transforms.streams import split_rngs

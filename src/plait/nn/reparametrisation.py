@@ -19,7 +19,6 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from ..core.functional.split import variables
 from ..core.graph.locate import describe_place
 from ..core.objects.filters import PathContains
 from ..core.objects.module import Module
@@ -29,6 +28,7 @@ from ..core.objects.variable_kinds import BatchStat, Param
 from ..core.objects.variables import Variable, cell_of
 from ..errors import ArgumentError, ShapeError
 from ..ground.paths import Path, format_path
+from ..surgery.traversal import variables
 from ..typing import Array, DTypeLike, FilterLiteral, Initializer
 from .checks import resolve_switch
 from .initializers import default_scale_init, initial, normal

@@ -16,11 +16,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..core.functional.traversal import find_duplicates
 from ..core.objects.filters import FilterLiteral, to_predicate
 from ..core.objects.module import Module
 from ..core.objects.pytree import Pytree
-from ..core.objects.sowing import RECORD, new_record, set_record, sows
 from ..core.objects.state import FlatState, State, group_leaves, to_flat_state
 from ..core.objects.variable_kinds import Perturbation
 from ..core.objects.variables import Variable
@@ -29,7 +27,9 @@ from ..errors import ArgumentTypeError, GraphError
 from ..ground.path_patterns import PathPattern
 from ..ground.paths import Path, describe_path, iter_layer_paths
 from ..ground.words import describe_type, first_few
+from ..sowing.sowing import RECORD, new_record, set_record, sows
 from ..stacks.stack_records import layer_of_sown, preset, records_to_views, sown_values
+from ..surgery.traversal import find_duplicates
 from .method_observers import Observer, observed_methods
 
 Modules = list[tuple[Path, Module]]

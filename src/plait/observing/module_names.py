@@ -34,7 +34,7 @@ from ..ground.words import with_article
 from ..transforms.call.body import Body
 from ..transforms.call.captures import named_captures
 from ..transforms.call.gather import Gathered
-from ..transforms.call.inside import Entered
+from ..transforms.call.inside import TracedArguments
 from .labelled_calls import labelled, wants_labels
 from .method_observers import MethodCall, observed_methods
 from .unrolled_loops import Holder, advise_stacks
@@ -163,7 +163,7 @@ def _modules_in(root: Any, met: set[int]) -> Iterator[Place]:
             met.add(id(place.value))
 
 
-def around_body(body: Body, entered: Entered, call: Callable[[], R]) -> R:
+def around_body(body: Body, entered: TracedArguments, call: Callable[[], R]) -> R:
     """Call the function of a body with the names of its modules, if it is a program or part of one."""
     is_program = body.name == "jit"
     with names_in_program() if is_program else contextlib.nullcontext():
@@ -304,4 +304,4 @@ def name_of_key(key: Any) -> str:
     return re.sub(r"[^\w.\-\[\]]", "_", str(key))
 
 
-seams.around_body, seams.around_call = around_body, around_call
+seams.around_body["names"], seams.around_call = around_body, around_call

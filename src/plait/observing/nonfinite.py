@@ -19,7 +19,6 @@ import numpy as np
 
 from .._compat import Tracer
 from ..core.functional.split import state
-from ..core.graph.locate import causes, modules_of_error, objects_of_error, place_of
 from ..core.objects.state import to_flat_state
 from ..core.objects.variables import Variable
 from ..core.objects.visit import iter_graph_nodes
@@ -29,6 +28,7 @@ from ..ground.words import first_few, with_article
 from ..typing import FilterLiteral
 from .labelled_calls import labels_of
 from .module_names import ITERATION, names_in_program
+from .running_modules import causes, modules_of_error, objects_of_error, place_of
 
 
 def find_nonfinite(node: Any, filter: FilterLiteral = ...) -> dict[str, int]:

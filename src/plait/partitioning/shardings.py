@@ -10,9 +10,9 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
+from ..core import seams
 from ..core.functional.merge import merge
 from ..core.functional.split import split
-from ..core.graph.axes import sharding_hooks
 from ..core.graph.flatten import Walk, path_of
 from ..core.graph.locate import modules_in_use
 from ..core.objects.variables import Variable, eager_sharding_hooks
@@ -52,7 +52,7 @@ def sharding_of(variable: Variable[Any], shape: tuple[int, ...], place: Callable
     return NamedSharding(mesh, fitted_spec(spec, mesh, shape, what, names=layout))
 
 
-sharding_hooks.append(sharding_of)
+seams.shape_sharding = sharding_of
 
 # Whether new variables stay where they are, because the running function shards them afterwards, by path.
 _left_to_caller: contextvars.ContextVar[bool] = contextvars.ContextVar("plait_placement_left", default=False)

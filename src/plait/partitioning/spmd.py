@@ -12,8 +12,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
-from ..core.graph.axes import PARTITION_NAME as PARTITION_NAME, add_axis as add_axis, remove_axis as remove_axis
-from ..core.objects.variable_metadata import with_partitioning as with_partitioning
+from ..core.graph.axes import PARTITION_NAME as PARTITION_NAME
 from .axis_rules import (
     Rules,
     composite_rules as composite_rules,
@@ -22,6 +21,7 @@ from .axis_rules import (
     logical_axis_rules as logical_axis_rules,
     set_logical_axis_rules as set_logical_axis_rules,
 )
+from .initializers import with_partitioning as with_partitioning
 from .mesh import place_by_spec
 from .shardings import (
     abstract_with_sharding as abstract_with_sharding,
@@ -34,6 +34,7 @@ from .specs import (
     get_var_pspec as get_var_pspec,
     without_format,
 )
+from .tree_axes import add_axis as add_axis, remove_axis as remove_axis
 
 __all__ = [
     "PARTITION_NAME",

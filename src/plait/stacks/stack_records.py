@@ -23,12 +23,12 @@ import jax.numpy as jnp
 from .._compat import trace_state
 from ..core.objects.clock import mark_changed
 from ..core.objects.pytree import Pytree
-from ..core.objects.sowing import RECORD, sows
 from ..core.objects.variables import Variable
 from ..core.objects.visit import iter_graph_nodes
 from ..errors import ArgumentError
 from ..ground.paths import Path, format_path, has_layers, iter_layer_paths, layers_of, parse_path
 from ..ground.words import describe_type
+from ..sowing.sowing import RECORD, sows
 from .stacking import ViewInfo
 
 Record = MutableMapping[str, Any]

@@ -19,22 +19,22 @@ from .._compat import is_mutable_array
 from ..core import seams
 from ..core.functional.merge import clone
 from ..core.functional.update import children_by_key
-from ..core.graph.axes import PARTITION_NAME, add_axis, drop_axis, has_axis_metadata
+from ..core.graph.axes import PARTITION_NAME, drop_axis, has_axis_metadata, put_axis
 from ..core.graph.diff import diff
 from ..core.graph.flatten import Walk, path_of
 from ..core.graph.graphdef import GraphDef
 from ..core.graph.unflatten import Builder
 from ..core.objects.cells import PLAIN_METADATA
+from ..core.objects.clock import NodeInfo
 from ..core.objects.journal import Journal
-from ..core.objects.node_info import NodeInfo
 from ..core.objects.nodes import Kind, change_of, kind_of
 from ..core.objects.pytree import Pytree, own_info
-from ..core.objects.sowing import set_record, sows
 from ..core.objects.statics import same_static
-from ..core.objects.variables import Variable, eager_sharding_hooks, make_variable, variable_around
+from ..core.objects.variables import Variable, eager_sharding_hooks, make_variable
 from ..core.objects.visit import iter_graph_nodes, iter_variables
 from ..errors import ArgumentError, SharingError
 from ..ground.paths import Path, describe_path, has_layers, layers_of
+from ..sowing.sowing import RECORD, set_record, sows
 from .every_layer import axes_along
 from .layer_cells import (
     SliceCell,
@@ -76,6 +76,7 @@ class ViewInfo(NodeInfo):
 
     __slots__ = ("source",)
     fixed = staticmethod(restructured)
+    free = (RECORD,)
 
 
 def layer_view(stacked: Any, index: int, count: int, axis: str | None) -> Any:
@@ -110,7 +111,9 @@ def _slice(variable: Variable[Any], index: int, count: int, axis: str | None) ->
         inner = make_variable(type(variable), cell.raw, dict(metadata), cell.trace)
         drop_axis(inner, 0, names)
         metadata = inner._cell.metadata
-    return variable_around(type(variable), SliceCell(cell, index, count, metadata))
+    view = object.__new__(type(variable))
+    object.__setattr__(view, "_cell", SliceCell(cell, index, count, metadata))
+    return view
 
 
 def is_same_layer(view: Any, other: Any) -> bool:
@@ -207,7 +210,8 @@ def stacked(blocks: Sequence[Any], axis: str | None, names: Callable[[int], str]
         array = _stack_trees(values, lambda number, at=at: f"{names(number)}.{at}")
         leaves.append(first.copy(array) if isinstance(first, Variable) else array)
     block = Builder().build(graphdefs[0], leaves)
-    add_axis(block, 0, {PARTITION_NAME: axis})
+    for _, variable in iter_variables(block):
+        put_axis(variable, 0, {PARTITION_NAME: axis})
     place_new(block)
     return block
 

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 from ..core.functional.update import children_by_key
 from ..core.objects.filters import All, to_predicate
 from ..core.objects.nodes import Kind, kind_of
-from ..core.objects.pure_dicts import plain_value
 from ..core.objects.pytree import Pytree, copied_buffers
 from ..core.objects.rngs import Rngs, RngState
 from ..core.objects.variable_kinds import Param
@@ -28,6 +27,7 @@ from ..ground.path_patterns import PathPattern
 from ..ground.paths import Path, describe_path
 from ..ground.words import describe_type, first_few
 from ..stacks.stacking import over_layers
+from ..states.pure_dicts import plain_value
 from ..typing import FilterLiteral
 from .parts import Part, parts_of
 

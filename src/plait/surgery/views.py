@@ -12,20 +12,19 @@ from typing import Any, TypeVar
 
 from .._compat import new_ref
 from ..core.functional.merge import clone, merge
-from ..core.functional.traversal import find_duplicates
 from ..core.graph.flatten import Walk, path_of
 from ..core.objects.filters import to_predicate
-from ..core.objects.modes import change_modes, mode_names
-from ..core.objects.module import set_attributes
+from ..core.objects.module import change_modes, mode_names, set_attributes
 from ..core.objects.nodes import PytreeNodeImpl, get_node_impl
-from ..core.objects.pure_dicts import plain_value
 from ..core.objects.variables import Variable
 from ..core.objects.visit import Place, children_first, iter_graph_nodes, visit
 from ..errors import ArgumentError, GraphError
 from ..ground.paths import Path, describe_path
 from ..ground.repr import Text
 from ..ground.words import describe_type
+from ..states.pure_dicts import plain_value
 from ..typing import FilterLiteral
+from .traversal import find_duplicates
 
 N = TypeVar("N")
 

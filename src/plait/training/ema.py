@@ -13,7 +13,6 @@ from ..core.graph.flatten import Walk, path_of
 from ..core.graph.unflatten import Builder
 from ..core.objects.filters import to_predicate
 from ..core.objects.nodes import check_node
-from ..core.objects.pure_dicts import plain_value
 from ..core.objects.pytree import Pytree, copied_buffers
 from ..core.objects.state import FlatState, from_flat_state, to_flat_state
 from ..core.objects.trace_guard import check_trace
@@ -21,6 +20,7 @@ from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
 from ..ground.paths import Path, describe_path
 from ..ground.words import describe_type
+from ..states.pure_dicts import plain_value
 from ..typing import Array, ArrayLike, FilterLiteral
 
 M = TypeVar("M")

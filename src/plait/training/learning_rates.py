@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core.functional.traversal import iter_graph
 from ..errors import OptimizerError
 from ..ground.paths import describe_path
+from ..surgery.traversal import iter_graph
 from .optimizer import Optimizer
 
 

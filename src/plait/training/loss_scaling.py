@@ -12,15 +12,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..core.functional.traversal import iter_graph
 from ..core.functional.update import update as write_state
 from ..core.objects.nodes import Kind, kind_of
-from ..core.objects.pure_dicts import plain_value
 from ..core.objects.pytree import Pytree
 from ..core.objects.state import from_flat_state
 from ..core.objects.variables import Variable
 from ..errors import ArgumentError
 from ..ground.paths import Path
+from ..states.pure_dicts import plain_value
+from ..surgery.traversal import iter_graph
 from ..typing import Array
 from .optimizer import ModelAndOptimizer, Optimizer
 

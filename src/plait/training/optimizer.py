@@ -15,14 +15,12 @@ from typing import Any, Generic, Protocol, TypeVar
 import jax
 import jax.numpy as jnp
 
-from ..core.functional.graph_state import GraphState
-from ..core.functional.split import state, variables
+from ..core.functional.split import state
 from ..core.functional.update import update as write_state
 from ..core.graph.flatten import Walk, path_of
 from ..core.graph.locate import describe_place
 from ..core.objects.filters import All, to_predicate
 from ..core.objects.nodes import Kind, check_node, jax_to_nnx_path, kind_of
-from ..core.objects.pure_dicts import plain_value
 from ..core.objects.pytree import Pytree, copied_buffers
 from ..core.objects.state import FlatState, State, from_flat_state, to_flat_state, tracked
 from ..core.objects.trace_guard import check_trace
@@ -32,6 +30,9 @@ from ..errors import ArgumentTypeError, OptimizerAttributeError, OptimizerError
 from ..ground.notices import warn_nothing_selected
 from ..ground.paths import Path, describe_path
 from ..ground.words import describe_filter, describe_type, first_few
+from ..states.graph_state import GraphState
+from ..states.pure_dicts import plain_value
+from ..surgery.traversal import variables
 from ..typing import FilterLiteral
 from . import groups
 from .groups import at, check_transformation as check_transformation, resolve_tx, trained

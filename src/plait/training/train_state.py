@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import optax
 from typing_extensions import dataclass_transform
 
-from ..core.functional.proxy_caller import apply
 from ..core.graph.graphdef import GraphDef
 from ..core.objects.state import State, to_flat_state
 from ..errors import OptimizerAttributeError, OptimizerError
 from ..ground.paths import Path, describe_path
+from ..states.proxy_caller import apply
 from .optimizer import GradientTransformation, check_transformation
 
 M = TypeVar("M")

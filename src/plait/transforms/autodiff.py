@@ -127,7 +127,7 @@ def _lift(
         raise NotImplementedError(f"{name}: reduce_axes is not supported by plait or by current JAX; omit it")
     check_argnums(name, "argnums", argnums, updates=crossing.updates)
     rules: Any = {"has_aux": has_aux, "allow_int": options["allow_int"], "crossing": crossing}
-    rules["check_output"] = functools.partial(check_scalar, name, has_aux)
+    rules["check_output"] = functools.partial(Differentiated.check_scalar, name, has_aux)
 
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -207,6 +207,43 @@ class Differentiated:
         """One item per differentiated value, in the structure of the differentiated arguments."""
         grads = _gradients_of(self.call, self.numbers, part, states=self.states)
         return grads[0] if self.single else grads
+
+    @staticmethod
+    def check_scalar(name: str, has_aux: bool, out: Any) -> None:
+        """Raise if the output has no gradient.
+
+        Raises:
+            ArgumentTypeError: the output is not a scalar, or not a pair of a scalar and aux.
+        """
+        out = Differentiated.check_pair(name, out)[0] if has_aux else out
+        leaves = jax.tree_util.tree_leaves(out, is_leaf=is_graph_leaf)
+        is_array = len(leaves) == 1 and leaves[0] is out and not is_graph_leaf(out)
+        if is_array and np.shape(out) == ():
+            return
+        raise ArgumentTypeError(
+            f"Gradient only defined for scalar-output functions: {name} needs a function that returns a scalar",
+            found=f"an array of shape {np.shape(out)}" if is_array else describe_type(out),
+            expected="an array of shape ()",
+            do="reduce the output, for example with .mean()"
+            if is_array
+            else "return variable[...] instead of a variable, or pass has_aux=True and return (scalar, anything)",
+        )
+
+    @staticmethod
+    def check_pair(name: str, out: Any) -> tuple[Any, Any]:
+        """The pair that a function with ``has_aux=True`` returned.
+
+        Raises:
+            ArgumentTypeError: it is not a pair.
+        """
+        if not (isinstance(out, tuple) and len(out) == 2):
+            raise ArgumentTypeError(
+                f"{name} with has_aux=True needs a function that returns a pair",
+                found=describe_type(out),
+                expected="(output, aux)",
+                do="return (output, aux), or remove has_aux=True",
+            )
+        return out
 
 
 def _check_differentiable(name: str, call: Call) -> None:
@@ -309,40 +346,3 @@ def _gradients_of(call: Call, wanted: Sequence[int], part: Sequence[Any], *, sta
 
     found = [arguments[number] for number in wanted]
     return tuple(each.structure.unflatten(gradient, each.values, [plain[i] for i in each.plain]) for each in found)
-
-
-def check_scalar(name: str, has_aux: bool, out: Any) -> None:
-    """Raise if the output has no gradient.
-
-    Raises:
-        ArgumentTypeError: the output is not a scalar, or not a pair of a scalar and aux.
-    """
-    out = check_pair(name, out)[0] if has_aux else out
-    leaves = jax.tree_util.tree_leaves(out, is_leaf=is_graph_leaf)
-    is_array = len(leaves) == 1 and leaves[0] is out and not is_graph_leaf(out)
-    if is_array and np.shape(out) == ():
-        return
-    raise ArgumentTypeError(
-        f"Gradient only defined for scalar-output functions: {name} needs a function that returns a scalar",
-        found=f"an array of shape {np.shape(out)}" if is_array else describe_type(out),
-        expected="an array of shape ()",
-        do="reduce the output, for example with .mean()"
-        if is_array
-        else "return variable[...] instead of a variable, or pass has_aux=True and return (scalar, anything)",
-    )
-
-
-def check_pair(name: str, out: Any) -> tuple[Any, Any]:
-    """The pair that a function with ``has_aux=True`` returned.
-
-    Raises:
-        ArgumentTypeError: it is not a pair.
-    """
-    if not (isinstance(out, tuple) and len(out) == 2):
-        raise ArgumentTypeError(
-            f"{name} with has_aux=True needs a function that returns a pair",
-            found=describe_type(out),
-            expected="(output, aux)",
-            do="return (output, aux), or remove has_aux=True",
-        )
-    return out

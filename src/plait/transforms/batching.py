@@ -11,14 +11,12 @@ import jax
 import numpy as np
 
 from .._compat import jax_version, pmap as jax_pmap
-from ..core.objects.variable_kinds import BatchStat
 from ..errors import ArgumentError, ArgumentTypeError, MissingDependencyError
 from ..ground.words import describe_filter, describe_type
 from .axis_names import read_axis_name
 from .call.arguments import positional, with_statics
 from .call.body import Body
 from .call.call import Call, prefixed_call, prefixes_of
-from .call.captures import warn_about_captures
 from .call.functions import check_function, curried
 from .call.outcome import Address, Outcome
 from .call.policy import STRUCTURE, Crossing
@@ -119,6 +117,7 @@ def explain_batched(error: ValueError, call: Call, outcome: Outcome) -> None:
     label = call.describe(outcome, *address)
     positions = [position for position, where in outcome.written if where == address]
     kind = call.gathered.walk.types[positions[0]] if positions and call.gathered.walk is not None else None
+    shown = "plait.BatchStat" if kind is None else describe_filter(kind)
     is_output = label.startswith("the output")
     raise ArgumentError(
         "vmap: a value without a mapped axis depends on the example",
@@ -127,7 +126,7 @@ def explain_batched(error: ValueError, call: Call, outcome: Outcome) -> None:
         expected="an axis, or a value that is the same for all examples",
         do="give the output an axis in out_axes, or reduce it: jax.lax.pmean(value, axis_name)"
         if is_output
-        else f"give the variable an axis, as in in_axes=(plait.StateAxes({{{describe_filter(kind or BatchStat)}: 0, "
+        else f"give the variable an axis, as in in_axes=(plait.StateAxes({{{shown}: 0, "
         "...: None}), 0); or write a value that is the same for all: jax.lax.pmean(value, axis_name)",
     ) from error
 
@@ -195,8 +194,7 @@ def pmap(
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = positional(f, args, kwargs)
         args = with_statics("pmap", f, args, static_broadcasted_argnums)
-        rules: Any = {"axis_metadata": transform_metadata, "captured": warn_about_captures}
-        call = prefixed_call("pmap", f, args, kwargs, axes, crossing, **rules)
+        call = prefixed_call("pmap", f, args, kwargs, axes, crossing, axis_metadata=transform_metadata)
         _check_devices(check_axes(call, axis_size), call, devices, backend)
         body, *inputs = call.donating(donated)
         key = body.key

@@ -13,15 +13,13 @@ import jax
 
 from ..core.graph.diff import diff
 from ..core.graph.graphdef import NodeRef
-from ..core.objects.sowing import shut_in
 from ..errors import ArgumentError, ArgumentTypeError, PlaitError
 from .call.arguments import joined
-from .call.body import Body, describe_address
+from .call.body import Body
 from .call.call import Call
 from .call.functions import check_function
 from .call.gather import Structure
-from .call.kept import Traces, Types, types_of
-from .call.outcome import Address, Outcome
+from .call.outcome import Address, Outcome, Traces
 from .call.policy import STRUCTURE, Crossing
 
 
@@ -124,12 +122,11 @@ class _Branch:
 
     def __init__(self, body: Body) -> None:
         self.body = body
-        self.traces: Traces[tuple[Outcome, Types]] = Traces()
+        self.traces: Traces[tuple[Outcome, Any]] = Traces()
 
     def __call__(self, inputs: Any) -> Any:
-        with shut_in(self.body.name):
-            outputs, outcome = self.body(inputs)
-        self.traces.add(inputs[0], (outcome, types_of(outputs[0])))
+        outputs, outcome = self.body(inputs)
+        self.traces.add(inputs[0], (outcome, self.traces.types(outputs[0])))
         return outputs, outcome.like()
 
 
@@ -156,7 +153,7 @@ def _check_alike(body: Body, mine: Any, other: Any, titles: list[str]) -> None:
         if types != others:
             raise ArgumentTypeError(
                 f"{body.name}: {titles[0]} and {titles[1]} write or return values of different types",
-                at=describe_address(body, mine[0], Address(0, place)),
+                at=body.describe(mine[0], Address(0, place)),
                 found=f"{_show_types(others)} from {titles[1]}",
                 expected=f"{_show_types(types)}, as from {titles[0]}",
                 do="use the same shape and dtype in every branch, for example with .astype(...)",

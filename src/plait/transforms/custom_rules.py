@@ -15,9 +15,9 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ..ground.words import describe_type
 from .call.functions import RuledFunction, check_function, curried
 from .call.gather import gather
-from .call.inside import Entered, rebuild
-from .call.policy import STRUCTURE, Crossing, ValuesOnly
-from .rule_calls import RuleCall, cotangents_as_objects
+from .call.inside import TracedArguments, rebuild
+from .call.policy import STRUCTURE, Crossing
+from .rule_calls import RuleCall
 from .selections import DiffState, check_argnums
 from .tangent_trees import flatten_like, zero_tangent
 
@@ -100,7 +100,7 @@ def custom_jvp(fun: Any = None, /, *, nondiff_argnums: Sequence[int] = (), cross
         >>> float(jax.grad(lambda x: f(plait.Param(2.0), x))(0.5))
         100.0
     """
-    return CustomJvp(fun, tuple(nondiff_argnums), ValuesOnly(crossing))
+    return CustomJvp(fun, tuple(nondiff_argnums), crossing.values_only())
 
 
 class _Custom(RuledFunction):
@@ -177,7 +177,7 @@ class CustomVjp(_Custom):
             call.check_unmoved(lambda primal: primal.perturbed, inputs)
             residuals: list[Any] = []
 
-            def run(entered: Entered) -> Any:
+            def run(entered: TracedArguments) -> Any:
                 given = _mark(call, entered, inputs) if self._symbolic else call.arguments(entered)
                 out, kept = self._pair(call.guarded(fwd, *given), "(out, residuals)")
                 _unmark(entered)
@@ -199,7 +199,7 @@ class CustomVjp(_Custom):
             if call.body.structural:
                 returned = call.guarded(bwd, *fixed, residuals, call.cotangents_as_states(outcome, cotangents))
             else:
-                out_g = cotangents_as_objects(outcome, cotangents)
+                out_g = call.cotangents_as_objects(outcome, cotangents)
                 wanted = "updates_g" in inspect.signature(bwd).parameters
                 options = {"updates_g": call.cotangents_of_updates(outcome, cotangents)} if wanted else {}
                 returned = call.guarded(bwd, *fixed, residuals, out_g, **options)
@@ -235,7 +235,7 @@ class CustomJvp(_Custom):
             slopes = call.parted(call.arguments(moved))[1]
             inside: list[Any] = []
 
-            def run(entered: Entered) -> Any:
+            def run(entered: TracedArguments) -> Any:
                 fixed, differentiable = call.parted(call.arguments(entered))
                 out, tangent = self._pair(call.guarded(jvp, *fixed, differentiable, slopes), "(out, tangent)")
                 inside.extend((entered, tangent))
@@ -254,7 +254,7 @@ class CustomJvp(_Custom):
         return call.apply(rule)
 
 
-def _mark(call: RuleCall, entered: Entered, inputs: dict[str, Any]) -> list[Any]:
+def _mark(call: RuleCall, entered: TracedArguments, inputs: dict[str, Any]) -> list[Any]:
     """The arguments, with JAX's primal records in place of values. (``symbolic_zeros``)"""
     values, plain = call.in_order(inputs)
     marks = [call.body.structural or free for free in call.free]
@@ -266,7 +266,7 @@ def _mark(call: RuleCall, entered: Entered, inputs: dict[str, Any]) -> list[Any]
     return [stripped[i] if i in call.fixed else argument for i, argument in enumerate(marked)]
 
 
-def _unmark(entered: Entered) -> None:
+def _unmark(entered: TracedArguments) -> None:
     """The inverse of ``_mark``, for variables that were not written."""
     pairs = [pair for pair in enumerate(entered.variables()) if pair[1] is not None]
     entered.put({i: entered.values[i] for i, variable in pairs if _is_marked(variable.get_raw_value())})
@@ -281,7 +281,7 @@ def _instantiated(value: Any) -> Any:
     return zero_tangent(jax.ShapeDtypeStruct(like.shape, like.dtype)) if isinstance(value, SymbolicZero) else value
 
 
-def _final_tangents(entered: Entered, moved: Entered) -> list[Any]:
+def _final_tangents(entered: TracedArguments, moved: TracedArguments) -> list[Any]:
     """The tangents of the values that variables have at the end."""
     tangents = []
     for variable, before, slope, slope_before in zip(

@@ -16,7 +16,7 @@ import jax
 
 from ..core.objects.state import State
 from ..core.objects.variables import Variable
-from .autodiff import Differentiated, check_pair, check_scalar
+from .autodiff import Differentiated
 from .call.arguments import is_graph_leaf
 from .call.functions import check_function, curried
 from .call.policy import STRUCTURE, Crossing
@@ -168,7 +168,7 @@ def hvp(
     """
     check_function(f, "hvp")
     check_argnums("hvp", "argnums", argnums, updates=crossing.updates)
-    check = functools.partial(check_scalar, "hvp", has_aux)
+    check = functools.partial(Differentiated.check_scalar, "hvp", has_aux)
 
     @functools.wraps(f)
     def of(primals: Any, tangents: Any) -> Any:
@@ -211,7 +211,7 @@ def _lift(
         out = f(*args, **kwargs)
         if not has_aux:
             return _as_values(out)
-        out, aux = check_pair(name, out)
+        out, aux = Differentiated.check_pair(name, out)
         return _as_values(out), aux
 
     @functools.wraps(f)

@@ -10,9 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from ..core.functional.split import state
-from ..core.functional.traversal import iter_graph
 from ..core.objects.rngs import RngState
-from ..core.objects.variables import Variable
+from ..core.objects.visit import iter_variables
 from ..errors import ArgumentError, ArgumentTypeError
 from ..ground.paths import format_path
 from .batching import check_axes, vmap
@@ -21,8 +20,7 @@ from .call.call import Call, prefixed_call
 from .call.functions import check_function
 from .call.loop_rules import Loop
 from .call.policy import STRUCTURE, Crossing
-from .call.prefix_trees import prefix
-from .call.prefixes import Carry, StateAxes
+from .call.prefixes import Carry, StateAxes, prefix
 from .loops import scan_ports
 from .streams import split_rngs
 
@@ -122,8 +120,8 @@ def _batched(f: Callable[..., Any], crossing: Crossing) -> Callable[..., Any]:
     def one(x: Any, *operands: Any) -> Any:
         before = [
             (path, variable, variable._cell.raw)
-            for path, variable in iter_graph(operands)
-            if isinstance(variable, Variable) and not isinstance(variable, RngState)
+            for path, variable in iter_variables(operands)
+            if not isinstance(variable, RngState)
         ]
         out = f(x, *operands)
         for (number, *path), variable, old in before:

@@ -16,16 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..core.objects.nodes import Static
-from ..core.objects.sowing import shut_in
 from ..errors import ArgumentError, ArgumentTypeError
 from .axis_names import read_axis_name
 from .batching import check_axes, check_axes_alone
 from .call.body import Body
 from .call.call import Call, prefixed_call, prefixes_of
 from .call.functions import check_function, curried
-from .call.kept import Traces
 from .call.loop_rules import Loop
-from .call.outcome import Outcome
+from .call.outcome import Outcome, Traces
 from .call.policy import STRUCTURE, Crossing
 from .call.prefixes import Carry, FilterMapping
 
@@ -225,8 +223,7 @@ class _Question:
     body: Body
 
     def __call__(self, carried: list[Any]) -> Any:
-        with shut_in(self.body.name):
-            outputs, outcome = self.body([carried if kind is Carry else [] for kind in self.body.ports])
+        outputs, outcome = self.body([carried if kind is Carry else [] for kind in self.body.ports])
         if outcome.written or not outcome.is_plain:
             labels = self.body.value_labels()
             paths = [labels[position] for position, _ in outcome.written]
@@ -250,8 +247,7 @@ class _Turn:
     def __call__(self, *given: Any) -> list[Any]:
         carried = given[-1]
         found = {Carry: carried, _Index: [*given[:-1]]}
-        with shut_in(self.body.name):
-            outputs, outcome = self.body([found.get(kind, []) for kind in self.body.ports])
+        outputs, outcome = self.body([found.get(kind, []) for kind in self.body.ports])
         self.traces.add(carried, outcome)
         carry = self.body.ports.index(Carry)
         check_carry_types(self.body, carry, carried, outputs[carry])

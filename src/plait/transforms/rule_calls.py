@@ -17,17 +17,17 @@ import jax
 
 from ..core.graph.graphdef import VariableDef
 from ..core.graph.unflatten import Builder, own_variables
-from ..core.objects.foreign_reads import open_records, reopened
+from ..core.objects.foreign_reads import reopening
 from ..core.objects.named import Sentinel
 from ..core.objects.nodes import Static
 from ..core.objects.state import State
 from ..errors import ArgumentError, ArgumentTypeError
 from ..ground.words import describe_type
 from .call.arguments import argument_name, is_graph_leaf, parameter_names
-from .call.body import guarded, reveal
+from .call.body import guarded
 from .call.call import Call
 from .call.gather import Structure
-from .call.inside import Entered, rebuild
+from .call.inside import TracedArguments, rebuild
 from .call.outcome import Address, Outcome
 from .call.policy import Crossing
 from .selections import DIFFERENTIATED, DiffState, check_argnums, spread_filters
@@ -83,7 +83,7 @@ class RuleCall:
         ports = (*self.body.value_ports, *self.body.plain_ports)
         self.free = [self.body.ports[port] is DIFFERENTIATED for port in ports]
         self.outcome: Outcome | None = None
-        self.records = open_records()
+        self.reopened = reopening()
         values = call.gathered.values()
         self.shapes = shapes_of(values)
         self.inputs: Any = dict(zip(self.labels, [*values, *call.gathered.plain], strict=True))
@@ -93,11 +93,13 @@ class RuleCall:
         found, count = [inputs[label] for label in self.labels], len(self.body.value_ports)
         return found[:count], found[count:]
 
-    def enter(self, inputs: dict[str, Any]) -> Entered:
+    def enter(self, inputs: dict[str, Any]) -> TracedArguments:
         """Create private objects with values of the inputs."""
-        return Entered(self.structure, *self.in_order(inputs))
+        return TracedArguments(self.structure, *self.in_order(inputs))
 
-    def run(self, inputs: dict[str, Any], run: Callable[[Entered], Any] | None = None) -> tuple[list[Any], Outcome]:
+    def run(
+        self, inputs: dict[str, Any], run: Callable[[TracedArguments], Any] | None = None
+    ) -> tuple[list[Any], Outcome]:
         """The function, or its rule, as a function of the inputs: returns all output values, and the outcome.
 
         Raises:
@@ -117,12 +119,12 @@ class RuleCall:
 
     def guarded(self, rule: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a rule, whose foreign reads enter the records that were open when the function was called."""
-        with reopened(self.records):
+        with self.reopened():
             return guarded(rule, *args, **kwargs)
 
-    def arguments(self, entered: Entered) -> list[Any]:
+    def arguments(self, entered: TracedArguments) -> list[Any]:
         """The arguments for the function."""
-        return [reveal(argument) for argument in entered.tree[0]]
+        return entered.arguments()[0]
 
     def parted(self, arguments: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]]:
         """The arguments without derivative, and the others."""
@@ -169,6 +171,12 @@ class RuleCall:
         out_g = output.unflatten(state_of, values, plain)
         return self.parted(self._only_objects(arguments))[1], out_g
 
+    def cotangents_as_objects(self, outcome: Outcome, cotangents: Sequence[Any]) -> Any:
+        """``out_g`` with modules in place of modules."""
+        assert outcome.output is not None
+        values, plain = follow(outcome.output_sources, cotangents), follow(outcome.plain, cotangents)
+        return rebuild(outcome.output, values, plain)
+
     def cotangents_of_updates(self, outcome: Outcome, cotangents: Sequence[Any]) -> tuple[Any, ...]:
         """The arguments with the cotangents of written variables, and ``None`` elsewhere."""
         builder = Builder(make_variables=_own_or_none)
@@ -213,13 +221,6 @@ class RuleCall:
                     values += leaves_like(graphdef, self.shapes[part], tangent, what, self.free[part])
         found = zip(self.labels, self.free, [*values, *plain], strict=True)
         return {label: tangent if free else None for label, free, tangent in found}
-
-
-def cotangents_as_objects(outcome: Outcome, cotangents: Sequence[Any]) -> Any:
-    """``out_g`` with modules in place of modules."""
-    assert outcome.output is not None
-    values, plain = follow(outcome.output_sources, cotangents), follow(outcome.plain, cotangents)
-    return rebuild(outcome.output, values, plain)
 
 
 def follow(addresses: Sequence[Address], values: Sequence[Any]) -> list[Any]:

@@ -11,23 +11,20 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from ..core.functional.merge import clone
-from ..core.graph.locate import describe_place
 from ..core.objects.filters import Predicate, to_predicate
 from ..core.objects.nodes import Kind, check_node, kind_of
-from ..core.objects.rngs import RngStream, as_key, key_shape, raise_many_keys
+from ..core.objects.rngs import RngStream, key_shape, raise_many_keys
 from ..core.objects.trace_guard import check_trace
 from ..core.objects.variables import Variable
 from ..core.objects.visit import iter_graph_nodes
-from ..errors import ArgumentError, NothingSelectedWarning
-from ..ground.notices import warn
-from ..ground.paths import Path, describe_path, iter_layer_paths, layers_of
-from ..ground.words import describe_filter
+from ..errors import ArgumentError
+from ..ground.paths import Path, describe_path
 from ..typing import FilterLiteral
 from .call.policy import STRUCTURE, Crossing
 
@@ -117,7 +114,7 @@ def split_rngs(
         )
     split = functools.partial(jax.random.split, num=key_shape(splits))
     rules = [(to_predicate(only), (lambda key: split(key)[0]) if squeeze else split)]
-    return _apply("split_rngs", node, _by_both(rules), crossing)
+    return apply_rules("split_rngs", node, _by_both(rules), crossing)
 
 
 def fork_rngs(
@@ -148,13 +145,13 @@ def fork_rngs(
     """
     mapping = split if isinstance(split, Mapping) else {...: split}
     rules = [
-        (to_predicate(filter), _forked if size is None else functools.partial(jax.random.split, num=key_shape(size)))
+        (to_predicate(filter), forked if size is None else functools.partial(jax.random.split, num=key_shape(size)))
         for filter, size in mapping.items()
     ]
-    return _apply("fork_rngs", node, _by_both(rules), crossing)
+    return apply_rules("fork_rngs", node, _by_both(rules), crossing)
 
 
-def _forked(key: jax.Array) -> jax.Array:
+def forked(key: jax.Array) -> jax.Array:
     return key
 
 
@@ -170,7 +167,7 @@ def _by_both(rules: Sequence[tuple[Predicate, Rewrite]]) -> Choose:
     return choose
 
 
-def _apply(name: str, node: Any, choose: Choose, crossing: Crossing, *, in_place: bool = True) -> Any:
+def apply_rules(name: str, node: Any, choose: Choose, crossing: Crossing, *, in_place: bool = True) -> Any:
     """Apply the change to a node; without a node, or for a function, return a decorator that applies it to all
     arguments."""
 
@@ -196,84 +193,6 @@ def _apply(name: str, node: Any, choose: Choose, crossing: Crossing, *, in_place
     return decorate(node) if kind_of(node) is Kind.STATIC and callable(node) else on_node(node)
 
 
-def with_rngs(
-    node: Any = _MISSING,
-    /,
-    *,
-    split: int | tuple[int, ...] | Mapping[FilterLiteral, int | tuple[int, ...]] | None = None,
-    fork: FilterLiteral | Sequence[FilterLiteral] = None,
-    broadcast: int | tuple[int, ...] | Mapping[FilterLiteral, int | tuple[int, ...]] | None = None,
-    only: FilterLiteral = True,
-    crossing: Crossing = STRUCTURE,
-) -> Any:
-    """A copy of a graph whose streams are split, broadcast or forked according to rules.
-
-    The copy shares all variables except those of the changed streams, which advance by one draw in the original.
-    Filters are applied to the streams (``"dropout"`` matches the stream with that tag) and their paths.
-
-    Args:
-        node: a module, ``Rngs``, ``RngStream``, or a container of them. If it is omitted or a function, the result is a
-            decorator that calls the function with such copies of its arguments.
-        split: a number or shape for all streams, or a mapping from filters to them; the first filter that matches
-            counts. A split stream has a split of one draw.
-        broadcast: the same; a broadcast stream has copies of one draw.
-        fork: one or several filters; a forked stream has one draw.
-        only: the streams that the rules apply to.
-
-    Raises:
-        ArgumentError: a stream matches the filters of two of ``split``, ``broadcast`` and ``fork`` (a filter of ``...``
-            or ``True`` yields to others); the message names its path.
-
-    Example:
-        >>> rngs = plait.Rngs(params=0, dropout=1, noise=2)
-        >>> new = plait.with_rngs(rngs, split={"params": 4}, fork="noise")
-        >>> new.params.key.shape, bool(new.noise.key == rngs.noise.key), new.dropout.key is rngs.dropout.key
-        ((4,), False, True)
-    """
-    selected = to_predicate(only)
-    rules = [
-        *(_Rule("split", f, functools.partial(jax.random.split, num=shape)) for f, shape in _sizes(split)),
-        *(_Rule("broadcast", f, functools.partial(jnp.broadcast_to, shape=shape)) for f, shape in _sizes(broadcast)),
-        *(_Rule("fork", f, _forked) for f in (fork if isinstance(fork, (list, tuple)) else (fork,))),
-    ]
-
-    def choose(path: Path, stream: RngStream) -> Rewrite | None:
-        return _rule_for(rules, path, stream) if selected(path, stream) else None
-
-    return _apply("with_rngs", node, choose, crossing, in_place=False)
-
-
-def _sizes(sizes: Any) -> Iterable[tuple[FilterLiteral, tuple[int, ...]]]:
-    mapping = sizes if isinstance(sizes, Mapping) else {} if sizes is None else {...: sizes}
-    return [(filter, key_shape(size)) for filter, size in mapping.items()]
-
-
-class _Rule:
-    """One rule of ``with_rngs``: what happens to the streams that a filter matches."""
-
-    def __init__(self, action: str, filter: FilterLiteral, rewrite: Rewrite) -> None:
-        self.action, self.filter, self.rewrite = action, filter, rewrite
-        self.matches = to_predicate(filter)
-        self.is_specific = filter is not ... and filter is not True
-
-
-def _rule_for(rules: Sequence[_Rule], path: Path, stream: RngStream) -> Rewrite | None:
-    """The first rule that matches, unless filters of two actions select the stream."""
-    first: dict[str, _Rule] = {}
-    for rule in rules:
-        if rule.action not in first and rule.matches(path, stream):
-            first[rule.action] = rule
-    if sum(rule.is_specific for rule in first.values()) > 1:
-        raise ArgumentError(
-            "with_rngs has several rules for one stream",
-            at=describe_path(path),
-            found=" and ".join(f"{rule.action} by {describe_filter(rule.filter)}" for rule in first.values()),
-            expected="one rule per stream; only `...` and `True` yield to other rules",
-            do="select the stream in only one of split, broadcast and fork",
-        )
-    return next((rule.rewrite for rule in first.values()), None)
-
-
 def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
     """Restore the keys and counters that ``split_rngs``, ``fork_rngs`` or ``backup_keys`` saved.
 
@@ -289,7 +208,7 @@ def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
     """
     backups = list(backups)
     for backup in backups:
-        _check_stream_trace(backup.stream)
+        check_stream_trace(backup.stream)
     for backup in backups:
         backup.stream.key.set_value(backup.key)
         if backup.count is not None:
@@ -308,10 +227,10 @@ def backup_keys(node: Any, /) -> list[StreamBackup]:
         True
     """
     check_node(node, "backup_keys")
-    return [StreamBackup(stream, stream.key.get_value()) for _, stream in _iter_streams(node)]
+    return [StreamBackup(stream, stream.key.get_value()) for _, stream in iter_streams(node)]
 
 
-def _iter_streams(node: Any) -> Iterator[tuple[Path, RngStream]]:
+def iter_streams(node: Any) -> Iterator[tuple[Path, RngStream]]:
     """Every stream below and including ``node`` at its first path; if two share their key (a view), the first."""
     keys: set[int] = set()
     for path, value in iter_graph_nodes(node):
@@ -323,10 +242,10 @@ def _iter_streams(node: Any) -> Iterator[tuple[Path, RngStream]]:
 def _draws(node: Any, choose: Choose) -> list[tuple[RngStream, jax.Array, jax.Array]]:
     """The new keys of the chosen streams, and their counters after the draw; nothing is changed."""
     found = []
-    for path, stream in _iter_streams(node):
+    for path, stream in iter_streams(node):
         rewrite = choose(path, stream)
         if rewrite is not None:
-            _check_stream_trace(stream)
+            check_stream_trace(stream)
             key, count = stream.key.get_value(), stream.count.get_value()
             if key.shape:
                 raise_many_keys(stream, describe_path(path))
@@ -347,7 +266,7 @@ def _changed(node: Any, choose: Choose) -> SplitBackups:
             )
     backups = [StreamBackup(stream, stream.key.get_value(), count) for stream, _, count in draws]
     for stream, key, _ in draws:
-        _set_key(stream, key)
+        set_key(stream, key)
     return SplitBackups(backups)
 
 
@@ -364,137 +283,13 @@ def _copied(node: Any, choose: Choose) -> Any:
     return copied
 
 
-def _check_stream_trace(stream: RngStream) -> None:
+def check_stream_trace(stream: RngStream) -> None:
     """Raise if a stream belongs to another trace."""
     for variable in (stream.key, stream.count):
         check_trace(variable._cell.trace, variable, f"change the stream {stream.tag!r} through its")
 
 
-def _set_key(stream: RngStream, key: jax.Array) -> None:
+def set_key(stream: RngStream, key: jax.Array) -> None:
     """Give a stream a key, or an array of keys, and start counting again."""
     stream.key.set_value(key)
     stream.count.set_value(jnp.zeros(key.shape, jnp.uint32))
-
-
-def reseed(
-    node: Any,
-    /,
-    *,
-    policy: Literal["scalars_only", "match_shape"] | Callable[[Path, jax.Array, tuple[int, ...]], Any] = "scalars_only",
-    **stream_keys: Any,
-) -> None:
-    """Give streams new keys by their tags, and set their counters to 0.
-
-    Layers have their own streams (``Dropout`` forks the stream that is passed to it), so several streams may have the
-    same tag; each gets its own draw from a new stream. Each layer of a ``Stack`` gets the key that it has in a list.
-
-    Args:
-        policy: how to set a stream with an array of keys: raise an error (``"scalars_only"``), split the new key to
-            that shape (``"match_shape"``), or, for every stream, use the result of a function of
-            ``(path, key, shape)``.
-        **stream_keys: a seed, key or stream for each tag.
-
-    Raises:
-        ArgumentError: a stream has an array of keys; the message names its path and shape. No stream is changed.
-
-    Warns:
-        NothingSelectedWarning: no stream has one of the tags.
-
-    Example:
-        >>> model = plait.Dropout(0.5, rngs=plait.Rngs(dropout=0))
-        >>> plait.reseed(model, dropout=42)
-        >>> first = model(jnp.ones(8))
-        >>> plait.reseed(model, dropout=42)
-        >>> bool((model(jnp.ones(8)) == first).all())
-        True
-    """
-    check_node(node, "reseed")
-    if not (callable(policy) or policy in ("scalars_only", "match_shape")):
-        raise ArgumentError(
-            "reseed does not have this policy",
-            found=f"policy={policy!r}",
-            expected="'scalars_only', 'match_shape' or a function of (path, key, shape)",
-            do="pass, for example, policy='match_shape'",
-        )
-    sources = {tag: RngStream(as_key(source), tag=tag) for tag, source in stream_keys.items()}
-    tags = set()
-    keys: dict[int, tuple[_Place, list[jax.Array]]] = {}
-    for place in _by_layer(_iter_streams(node)):
-        path, stream, _, shape = place
-        tags.add(stream.tag)
-        if stream.tag in sources:
-            _check_stream_trace(stream)
-            key = _reseeded(path, sources[stream.tag](), shape, policy)
-            keys.setdefault(id(stream), (place, []))[1].append(key)
-    plan = [
-        (stream, jnp.stack(own).reshape(*layers, *own[0].shape) if layers else own[0])
-        for (_, stream, layers, _), own in keys.values()
-    ]
-    for stream, key in plan:
-        _set_key(stream, key)
-    missing = [tag for tag in stream_keys if tag not in tags]
-    if missing:
-        warn(
-            NothingSelectedWarning,
-            "reseed: no stream has this tag, so nothing was reseeded for it",
-            at=describe_place(node),
-            found=f"{', '.join(f'{tag}=' for tag in missing)} and streams with the tags {sorted(tags, key=str)}",
-            expected="tags of streams below it",
-            do="a layer created with plait.Rngs(0) draws from the stream 'default': plait.reseed(node, default=seed)"
-            if "default" in tags and "default" not in stream_keys
-            else "correct the tag, or omit it",
-        )
-
-
-class _Place(NamedTuple):
-    """A stream of a graph, or of one layer of a stack, as a list of the layers would have it.
-
-    Attributes:
-        path: its path in the list.
-        layers: the number of layers of each stack around it.
-        shape: the shape of its keys in one layer.
-    """
-
-    path: Path
-    stream: RngStream
-    layers: tuple[int, ...]
-    shape: tuple[int, ...]
-
-
-def _by_layer(streams: Iterable[tuple[Path, RngStream]]) -> list[_Place]:
-    """Each stream; one in a stack once for each layer, in the order of the list.
-
-    The streams of a stack are next to each other. So they are ordered by the number of the first of them, then by
-    layer, and inside a layer in the same way.
-    """
-    starts: dict[Path, int] = {}
-    found: list[tuple[list[Any], _Place]] = []
-    for number, (path, stream) in enumerate(streams):
-        places = [place for place, key in enumerate(path) if layers_of(key) is not None]
-        sizes = tuple(len(layers) for layers in map(layers_of, path) if layers is not None)
-        shape = stream.key.shape
-        if shape[: len(sizes)] != sizes:  # another axis comes first, such as that of an ensemble
-            found.append(([number], _Place(path, stream, (), shape)))
-            continue
-        begins = [starts.setdefault(path[:place], number) for place in places]
-        for layer, _ in iter_layer_paths(path):
-            order = [part for begin, place in zip(begins, places, strict=True) for part in (begin, layer[place])]
-            found.append(([*order, number], _Place(layer, stream, sizes, shape[len(sizes) :])))
-    return [place for _, place in sorted(found, key=lambda each: each[0])]
-
-
-def _reseeded(path: Path, key: jax.Array, shape: tuple[int, ...], policy: Any) -> jax.Array:
-    if callable(policy):
-        return as_key(policy(path, key, shape))
-    if shape == ():
-        return key
-    if policy == "match_shape":
-        return jax.random.split(key, shape)
-    raise ArgumentError(
-        "reseed found a stream with an array of keys",
-        at=describe_path(path),
-        found=f"keys of shape {shape}, and policy='scalars_only'",
-        expected="a single key, of shape ()",
-        do="if the keys differ along all axes, pass policy='match_shape' (one split of the new key); otherwise pass a "
-        "function: `policy=lambda path, key, shape: ...`",
-    )

@@ -17,12 +17,12 @@ from jax.tree_util import Partial
 
 from ..errors import ArgumentError, ArgumentTypeError
 from ..ground.words import describe_type
-from .autodiff import Differentiated, check_pair
+from .autodiff import Differentiated
 from .call.functions import check_function, curried
 from .call.gather import Structure
 from .call.inside import rebuild
 from .call.outcome import Outcome
-from .call.policy import STRUCTURE, Crossing, ValuesOnly
+from .call.policy import STRUCTURE, Crossing
 from .tangent_trees import flatten_like, shapes_of
 
 
@@ -187,8 +187,13 @@ class _OfValues(Differentiated):
     def __init__(
         self, name: str, f: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, crossing: Crossing
     ) -> None:
-        check = functools.partial(check_pair, name) if has_aux else None
-        options: Any = {"has_aux": has_aux, "crossing": ValuesOnly(crossing), "allow_int": True, "check_output": check}
+        check = functools.partial(self.check_pair, name) if has_aux else None
+        options: Any = {
+            "has_aux": has_aux,
+            "crossing": crossing.values_only(),
+            "allow_int": True,
+            "check_output": check,
+        }
         super().__init__(name, f, primals, {}, tuple(range(len(primals))), **options)
         self.has_aux, self.structure = has_aux, self.call.gathered.structure
 

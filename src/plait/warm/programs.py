@@ -50,7 +50,7 @@ from ..ground.notices import warn
 from ..ground.words import first_few
 from ..transforms.call.call import Call
 from ..transforms.call.outcome import Outcome
-from ..transforms.jit.compiled import Compiled, Other
+from ..transforms.jit.compiled import Compiled, OutputsWithOutcome
 from .codes import digest
 from .descriptions import Describer, Unrecordable
 from .environment import environment
@@ -333,7 +333,7 @@ class Stored(Compiled):
         """The structure of the program's output, as a trace in this process would set it."""
         arguments = {} if outcome.output is None else outcome.returned_arguments(self.body.structure)
         if not self.is_first(outcome, arguments):
-            return treedef_from((Other, (outcome,)), [ports])
+            return treedef_from((OutputsWithOutcome, (outcome,)), [ports])
         values, output = ports.children()
         return treedef_from((list, None), [*values.children(), output]) if outcome.written else output
 

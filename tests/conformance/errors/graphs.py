@@ -20,7 +20,7 @@ SPLIT = "graphdef, state = plait.split(model)\n"
 LINEAR = "node = plait.Linear(2, 2, rngs=rngs); graphdef, part = plait.split(node); rest = plait.state(node)\n"
 TUPLE = "pair = plait.Dict(both=(x, 1)); pair.both = plait.data((x, x)); State = plait.State\n"
 SHARED = "a = plait.Param(x); node = plait.Dict(a=a, b=a)\n"
-NAMED = "from plait.core.graph import axes; w = plait.Param(x, out_sharding=('rows', None))\n"
+NAMED = "from plait.partitioning import tree_axes as axes; w = plait.Param(x, out_sharding=('rows', None))\n"
 
 ROWS = {
     "an assigned list in itself": Row(
@@ -167,11 +167,22 @@ ROWS = {
         "plait.pop(model)", FilterError, "Expected at least one filter", "plait.pop(model, ...)", fix="..."
     ),
     "pop from the middle of a List": Row(
-        "plait.pop(model, plait.PathContains(0))",
+        "plait.pop(model, filter)",
         GraphError,
-        (r"at +items\[0\]", r"items\[1\], which stays"),
-        setup="model = plait.Dict(items=plait.List([plait.Param(x), plait.Param(x)])); filter = plait.Param",
+        "Cannot pop key 0 of a List: the elements after it would move",
+        "$",
         fix="plait.state(model, filter)",
+        setup="model = plait.List([plait.Param(x), plait.Param(x)]); filter = lambda path, leaf: path == (0,)\n",
+    ),
+    "a stack of a model without a list": Row(
+        "plait.as_stack(plait.Dict(x=x))",
+        ArgumentError,
+        "as_stack found no list of equal blocks",
+        "$",
+        fix="as_stack(model, 'path.of.the.list')",
+        setup="from plait import as_stack\n"
+        "blocks = [plait.Linear(2, 2, rngs=plait.Rngs(0)) for _ in range(2)]\n"
+        "model = plait.Dict(path=plait.Dict(of=plait.Dict(the=plait.Dict(list=blocks))))\n",
     ),
     "pop from a tuple": Row(
         "plait.pop(pair, ...)",

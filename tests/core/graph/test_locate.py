@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import pytest
 
 import plait
-from plait.core.graph.locate import describe_place, find_path, modules_of_error, path_within
+from plait.core.graph.locate import describe_place, find_path, path_within
 from plait.errors import TraceContextError
+from plait.observing.running_modules import modules_of_error
 from tests.strategies import Box, Node
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import plait as nnx
-from plait.core.objects import metadata_methods, variable_metadata
+from plait.core.objects import variable_metadata
 from plait.core.objects.cells import PLAIN_METADATA
 from plait.core.objects.variables import make_variable
 from plait.errors import MetadataError, MetadataKeyError, TraceContextError, VariableAttributeError
@@ -36,7 +36,7 @@ KINDS = {
 @pytest.fixture(autouse=True)
 def hooks_were_warned_about(monkeypatch):
     """The warning comes once per process (V30), so it would strike whichever test happens to be first."""
-    monkeypatch.setattr(metadata_methods, "_hooks_warned", {"warned"})
+    monkeypatch.setattr(variable_metadata, "_hooks_warned", {"warned"})
 
 
 def add(amount):
@@ -672,7 +672,7 @@ def test_methods_are_hooks_unless_the_metadata_has_that_hook():
 
 def test_metadata_hooks_warn_once_per_process_at_the_callers_line(monkeypatch):
     """V30: methods of a subclass do not warn."""
-    monkeypatch.setattr(metadata_methods, "_hooks_warned", set())
+    monkeypatch.setattr(variable_metadata, "_hooks_warned", set())
     Noisy(1)
     Clipped(jnp.ones(2)).value = jnp.ones(2)
     with pytest.warns(DeprecationWarning, match="overrides get_value") as seen:

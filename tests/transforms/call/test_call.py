@@ -10,7 +10,7 @@ from plait.transforms.call.arguments import is_graph_leaf
 from plait.transforms.call.call import Call
 from plait.transforms.call.functions import check_function
 from plait.transforms.call.gather import gather
-from plait.transforms.call.inside import Entered, Left
+from plait.transforms.call.inside import TracedArguments, TracedResult
 from plait.transforms.call.outcome import Address
 from tests.oracles import describe
 from tests.strategies import Leafy, Node
@@ -48,7 +48,7 @@ def test_inside_the_objects_are_private():
     """U8, step 2: the same graph out of other objects, which belong to the current trace."""
     m = model()
     gathered = gather(((m, m.inner), {}))
-    entered = Entered(gathered.structure, gathered.values(), gathered.plain)
+    entered = TracedArguments(gathered.structure, gathered.values(), gathered.plain)
     (inner, part), _ = entered.tree
     assert describe(inner, part) == describe(m, m.inner)
     assert (inner is m, inner.w is m.w, part is inner.inner) == (False, False, True)
@@ -94,12 +94,12 @@ def test_nothing_outside_changes_before_the_last_step():
     m = model()
     before, objects = describe(m), [id(m.w), id(m.inner), id(m.items[0])]
     gathered = gather(((m,), {}))
-    entered = Entered(gathered.structure, gathered.values(), gathered.plain)
+    entered = TracedArguments(gathered.structure, gathered.values(), gathered.plain)
     (inner,), _ = entered.tree
     inner.w.value = jnp.zeros(5)
     inner.z = Node()
     inner.items.append(1)
-    Left("test", entered, inner.z, structural=True, labels=list)
+    TracedResult("test", entered, inner.z, structural=True, labels=list)
     assert describe(m) == before
     assert [id(m.w), id(m.inner), id(m.items[0])] == objects
 

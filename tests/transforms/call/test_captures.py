@@ -17,7 +17,7 @@ import pytest
 import plait
 from plait.core.objects.plain_holders import plain_containers
 from plait.errors import CapturedModelWarning, TraceContextError
-from plait.transforms.call import kept
+from plait.transforms.call import body
 
 GLOBAL_MODEL = plait.Dict(weight=plait.Param(jnp.ones(2)))
 
@@ -341,9 +341,9 @@ def test_of_one_function_so_many_structures_are_kept_and_no_more():
     def f(settings, x):
         return x * settings.rate
 
-    for rate in range(kept.MOST + 10):
+    for rate in range(body.MOST + 10):
         plait.remat(f)(plait.Dict(rate=rate), jnp.float32(1))
-    assert len(kept._kept[f]) == kept.MOST
+    assert len(body._kept[f]) == body.MOST
 
 
 def test_an_object_of_a_trace_inside_the_function_is_not_captured():

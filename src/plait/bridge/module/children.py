@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
-from ...core.functional.traversal import iter_modules
 from ...core.functional.update import children_by_key
 from ...core.objects.containers import Dict, List
 from ...core.objects.module import Module
@@ -21,6 +20,7 @@ from ...core.objects.pytree import Pytree
 from ...core.objects.rngs import RngState
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError
+from ...surgery.traversal import iter_modules
 from ..variables.boxed_variables import raw_value, to_linen_var
 from ..variables.collection_types import BARE_COLLECTIONS, collection_of, is_bare, variable_type_name
 from ..variables.collections import MISSING, Collections, put_leaf

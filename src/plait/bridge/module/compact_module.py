@@ -16,12 +16,12 @@ import jax
 from ...core.functional.merge import clone
 from ...core.objects.module import Module as PlaitModule, dataclass as plait_dataclass
 from ...core.objects.rngs import Rngs
-from ...core.objects.sowing import keeping_sown
 from ...core.objects.variable_metadata import VariableMetadata
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError, ArgumentTypeError, ScopeParamShapeError
 from ...ground.paths import describe_path
 from ...partitioning.boxes import AxisMetadata, unbox as unbox_tree
+from ...sowing.sowing import keeping_sown
 from ..variables.boxed_variables import to_linen_var, to_nnx_var
 from ..variables.collection_types import BARE_COLLECTIONS, variable_type, variable_type_name
 from ..variables.collections import MISSING, Collections, find_leaf, iter_leaves, linen_vars_to_nnx_attrs

@@ -11,10 +11,11 @@ from jax.tree_util import DictKey
 
 from ..._compat import is_mutable_array
 from ...core.objects.cells import REQUIRED_METADATA
-from ...core.objects.variable_metadata import HOOKS, with_partitioning as with_partitioning_metadata
+from ...core.objects.variable_metadata import HOOKS
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError, CollectionTypeError
 from ...partitioning.boxes import AxisMetadata, Partitioned
+from ...partitioning.initializers import with_partitioning as with_partitioning_metadata
 from .collection_types import variable_type, variable_type_name
 from .nnx_meta import NNXMeta, new_variable
 

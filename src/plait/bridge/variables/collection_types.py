@@ -14,14 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..._compat import is_mutable_array
-from ...core.objects.variable_names import (
-    _CLASSES,
-    register_variable_name,
-    variable_name_from_type,
-    variable_type_from_name,
-)
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError
+from ...sowing.variable_names import _CLASSES, register_variable_name, variable_name_from_type, variable_type_from_name
 
 # The table itself: collection name -> class.
 VariableTypeCache: dict[str, type[Variable[Any]]] = _CLASSES

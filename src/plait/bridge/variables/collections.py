@@ -11,10 +11,10 @@ from ...core.graph.graphdef import GraphDef
 from ...core.objects.filters import Not
 from ...core.objects.rngs import RngState
 from ...core.objects.state import from_flat_state, to_flat_state
-from ...core.objects.variable_names import variable_name_from_type
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError, GraphError
 from ...ground.paths import Path, describe_path, has_layers, layers_of
+from ...sowing.variable_names import variable_name_from_type
 from .boxed_variables import to_linen_var, to_nnx_var
 from .collection_types import BARE_COLLECTIONS, is_bare, variable_type_name
 

@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from ...core.functional.proxy_caller import apply
 from ...core.functional.split import split
 from ...core.graph.graphdef import GraphDef
 from ...core.objects.module import Module
 from ...core.objects.rngs import Rngs
 from ...core.objects.state import State
 from ...errors import ArgumentError
+from ...states.proxy_caller import apply
 
 M = TypeVar("M", bound=Module)
 

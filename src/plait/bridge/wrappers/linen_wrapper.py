@@ -17,13 +17,13 @@ from ...core.functional.split import state
 from ...core.objects.filters import Not
 from ...core.objects.module import Module
 from ...core.objects.rngs import Rngs, RngState
-from ...core.objects.sowing import keeping_sown
 from ...core.objects.state import to_flat_state
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError, ArgumentTypeError
 from ...ground.paths import Path, describe_path
 from ...ground.words import with_article
 from ...partitioning.boxes import AxisMetadata, unbox
+from ...sowing.sowing import keeping_sown
 from ..variables.boxed_variables import raw_value, to_linen_var, to_nnx_var
 from ..variables.collection_types import BARE_COLLECTIONS, collection_of, is_bare
 from ..variables.collections import MISSING, find_bare, find_leaf, iter_leaves, path_in_linen, put_leaf

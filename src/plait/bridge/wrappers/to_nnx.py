@@ -10,14 +10,14 @@ from typing import Any
 from ...core.objects.module import Module
 from ...core.objects.pytree import RESERVED
 from ...core.objects.rngs import Rngs
-from ...core.objects.settings import using_eager_sharding
-from ...core.objects.sowing import RECORD
+from ...core.objects.settings import defaults
 from ...core.objects.trace_guard import check_trace
 from ...core.objects.variables import Variable, eager_sharding_hooks
 from ...errors import ArgumentError, ArgumentTypeError
 from ...ground.notices import deprecated
 from ...ground.paths import Path, describe_path
 from ...ground.words import describe_type
+from ...sowing.sowing import RECORD
 from ..variables.collections import iter_leaves, linen_vars_to_nnx_attrs, nnx_attrs_to_linen_vars
 from .lazy import Initialization, initialization_of, lazy_init
 from .linen import current_linen_module, is_missing_variable, need_linen
@@ -173,7 +173,7 @@ class ToNNX(Module):
 
 def _place(variable: Variable[Any]) -> None:
     """Shard a new variable by its axis names, if there is a mesh, as a variable's constructor does. (rule V39)"""
-    if using_eager_sharding() and variable.get_metadata("out_sharding", None):
+    if defaults.eager_sharding and variable.get_metadata("out_sharding", None):
         for place in eager_sharding_hooks:
             variable.set_raw_value(place(variable, variable.get_raw_value()))
 

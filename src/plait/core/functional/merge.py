@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import jax
@@ -10,50 +10,15 @@ import jax
 from ...errors import ArgumentError, GraphError, GraphTypeError
 from ..graph.flatten import Walk
 from ..graph.graphdef import GraphDef, NodeDef, NodeRef
-from ..graph.state_leaves import leaves_in_order
+from ..graph.state_leaves import joined, leaves_in_order
 from ..graph.unflatten import Builder, copied_variables, own_variables, raw_leaves
 from ..graph.walks import find_walk
-from ..objects.journal import Journal
 from ..objects.pytree import copied_buffers
 from ..objects.state import State
-from ..objects.state_functions import joined
 from ..objects.variables import Variable
-from .graph_state import GraphState
 from .split import detached_leaves
 
 N = TypeVar("N")
-
-
-def unflatten(
-    graphdef: GraphDef,
-    state: Any,
-    /,
-    *,
-    index_ref: dict[int, Any] | None = None,
-    index_ref_cache: Mapping[int, Any] | None = None,
-    outer_index_outer_ref: Mapping[int, Any] | None = None,
-    copy_variables: bool = False,
-    recreate_variables: bool = True,
-) -> Any:
-    """Build the graph of a graphdef from the leaves of a state.
-
-    Args:
-        state: a ``State``, nested mapping, ``FlatState``, or a list of leaves in walk order.
-        index_ref: index → object, filled while building; shared by several calls.
-        index_ref_cache: index → existing object to reuse (also called ``outer_index_outer_ref``).
-        copy_variables: whether the result gets new variables instead of the state's.
-        recreate_variables: whether to create variables for raw values; ``False`` keeps the raw values.
-
-    Raises:
-        GraphError: the state does not match the graphdef; the message names the paths.
-        TraceContextError: a reused object would be changed and belongs to a different trace.
-
-    If it raises, the reused objects are as before.
-    """
-    make_variables = copied_variables if copy_variables else own_variables if recreate_variables else raw_leaves
-    with Journal() as journal:
-        builder = Builder(index_ref, index_ref_cache or outer_index_outer_ref, make_variables, journal)
-        return builder.build(graphdef, leaves_of(graphdef, state))
 
 
 def leaves_of(graphdef: GraphDef, *states: Any) -> list[Any]:
@@ -64,6 +29,16 @@ def leaves_of(graphdef: GraphDef, *states: Any) -> list[Any]:
         return leaves_in_order(graphdef, joined(states, "merge"))
     full = [state for state in states if not (isinstance(state, State) and not state)]
     return [] if isinstance(graphdef, NodeRef) else full[-1:]
+
+
+class Bundle:
+    """What ``merge`` takes in place of a graphdef and its states."""
+
+    __slots__ = ()
+
+    def opened(self, others: Iterable[Any]) -> tuple[Any, ...]:
+        """The graphdef, and the states of this and of other bundles."""
+        raise NotImplementedError
 
 
 def merge(
@@ -93,16 +68,9 @@ def merge(
         >>> again is model, bool((again.kernel[...] == model.kernel[...]).all())
         (False, True)
     """
-    if isinstance(graphdef, GraphState):
-        bundles = [each for each in (graphdef, state, *states) if each is not None]
-        if any(not isinstance(each, GraphState) or each.graphdef != graphdef.graphdef for each in bundles):
-            raise GraphError(
-                "the graph states have different graphdefs",
-                found=f"{len(bundles)} graph states",
-                expected="equal graphdefs",
-                do="merge only graph states that one call of unpack returned",
-            )
-        graphdef, state, states = graphdef.graphdef, graphdef.state, tuple(each.state for each in bundles[1:])
+    if isinstance(graphdef, Bundle):
+        graphdef, state, *rest = graphdef.opened(each for each in (state, *states) if each is not None)
+        states = (*rest,)
     _check_mergeable(graphdef, state, states)
     make_variables = raw_leaves if not recreate_variables else copied_variables if copy else own_variables
     return Builder(None, None, make_variables).build(graphdef, leaves_of(graphdef, state, *states))

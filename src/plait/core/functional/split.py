@@ -8,44 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...errors import RegistryError
 from ...typing import FilterLiteral
-from ..graph.flatten import RefMap, Walk, path_of
 from ..graph.graphdef import GraphDef, NodeDef
 from ..graph.state_leaves import nested_state
 from ..graph.walks import CachedWalk, find_walk
 from ..objects.clock import DETACHED
-from ..objects.nodes import Kind, check_node, kind_of, not_a_node
+from ..objects.nodes import check_node
 from ..objects.state import FlatState, State, group_leaves
 from ..objects.variables import Variable, copied_cells
-from .graph_state import GraphState
-
-
-def flatten(node: Any, /, ref_index: RefMap | None = None, *, with_paths: bool = True) -> tuple[GraphDef, Any]:
-    """A graph as its graphdef and its leaves in walk order.
-
-    Args:
-        node: the root.
-        ref_index: indices shared by several calls; objects from an earlier call become back-references.
-        with_paths: whether to return the leaves as a ``FlatState`` of detached variables; otherwise they are a list of
-            raw values.
-
-    Raises:
-        RegistryError: the root is not a node.
-    """
-    if kind_of(node) is Kind.STATIC:
-        raise not_a_node(RegistryError, node, "flatten")
-    return flattened(node, ref_index, with_paths=with_paths)
-
-
-def flattened(node: Any, refs: RefMap | None, *, with_paths: bool) -> tuple[GraphDef, Any]:
-    """The same for a root of any kind."""
-    walk = Walk(refs)
-    graphdef = walk.add(node)
-    if not with_paths:
-        return graphdef, [leaf.get_raw_value() if isinstance(leaf, Variable) else leaf for leaf in walk.leaves]
-    leaves = [detached(leaf) for leaf in walk.leaves]
-    return graphdef, FlatState.from_sorted(tuple(map(path_of, walk.links)), leaves)
 
 
 def detached(leaf: Any) -> Any:
@@ -122,30 +92,3 @@ def state(node: Any, *filters: FilterLiteral) -> Any:
 def graphdef(node: Any, /) -> GraphDef:
     """The structure of a graph; graphs of equal structure have the same object."""
     return find_walk((node,)).graphdefs[0]
-
-
-def variables(node: Any, *filters: FilterLiteral) -> Any:
-    """The live variables of a graph: a state whose leaves are the model's own ``Variable`` objects.
-
-    Example:
-        >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
-        >>> plait.variables(model)["kernel"] is model.kernel
-        True
-    """
-    check_node(node, "variables")
-    walk = Walk()
-    walk.add(node)
-    pairs = [
-        (path_of(link), leaf) for link, leaf in zip(walk.links, walk.leaves, strict=True) if isinstance(leaf, Variable)
-    ]
-    flat = FlatState(pairs, sort=False)
-    groups = group_leaves(flat, filters, exhaustive=False) if filters else [flat]
-    results = nested_groups(groups, is_leaf=isinstance(node, Variable))
-    return results[0] if len(results) == 1 else tuple(results)
-
-
-def unpack(node: Any, *filters: FilterLiteral) -> Any:
-    """One ``GraphState`` per filter; without filters, one for the whole graph."""
-    graphdef, *states = split(node, *filters)
-    bundles = tuple(GraphState(graphdef, each) for each in states)
-    return bundles[0] if len(bundles) == 1 else bundles

@@ -10,7 +10,7 @@ from ...errors import GraphError, RegistryError
 from ...ground.paths import describe_path, sorted_keys
 from ...ground.words import describe_type
 from ..graph.graphdef import Link, path_of
-from ..graph.state_leaves import mismatch
+from ..graph.state_leaves import joined, mismatch
 from ..objects.cells import PLAIN_METADATA
 from ..objects.clock import DETACHED
 from ..objects.containers import List
@@ -20,7 +20,6 @@ from ..objects.lost_writes import note_write
 from ..objects.nodes import _KINDS, Kind, change_of, check_index, kind_of, not_a_node, unwrapped
 from ..objects.pytree import Pytree
 from ..objects.state import State
-from ..objects.state_functions import joined
 from ..objects.trace_guard import check_trace
 from ..objects.variables import Variable, cell_of
 from ..objects.visit import check_walk, children_of

@@ -7,65 +7,16 @@ same for a whole tree by hand. (rules V37, V40; ask 8)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ...errors import AxisNameMismatchError, PartitioningUnspecifiedError
+from ...errors import AxisNameMismatchError
 from ..objects.variables import Variable
-from ..objects.visit import iter_variables
 
 PARTITION_NAME = "partition_name"
 _LAYOUT = "out_sharding"
-
-# ``(variable, shape, place) -> sharding or None``: the sharding that a variable's axis names give on the current mesh;
-# set by ``plait.partitioning``, which handles rules and meshes.
-sharding_hooks: list[Callable[[Variable[Any], tuple[int, ...], Callable[[], str]], Any]] = []
-
-
-def add_axis(tree: Any, index: int, metadata: Mapping[str, Any]) -> None:
-    """Insert the name of a new axis into every variable of a tree, in place.
-
-    Args:
-        tree: a module, variable, or pytree of them.
-        index: position of the new axis; names are padded with ``None`` up to it.
-        metadata: ``{PARTITION_NAME: name}``; any other entry whose key is a tuple in a variable's metadata is inserted
-            there in the same way.
-
-    Raises:
-        PartitioningUnspecifiedError: ``metadata`` has no ``PARTITION_NAME``.
-
-    Example:
-        >>> v = plait.Param(jnp.ones((2, 3)), out_sharding=("in", "out"))
-        >>> plait.spmd.add_axis(v, 0, {plait.PARTITION_NAME: "layers"})
-        >>> v.out_sharding
-        ('layers', 'in', 'out')
-    """
-    _check_axis_name(metadata, "add_axis")
-    for _, variable in iter_variables(tree):
-        put_axis(variable, index, metadata)
-
-
-def remove_axis(tree: Any, index: int, metadata: Mapping[str, Any]) -> None:
-    """Remove the name of an axis from every variable of a tree, in place; the inverse of ``add_axis``.
-
-    Raises:
-        PartitioningUnspecifiedError: ``metadata`` has no ``PARTITION_NAME``.
-        AxisNameMismatchError: the axis at ``index`` has a different name, or none. Nothing is changed.
-
-    Example:
-        >>> v = plait.Param(jnp.ones((2, 3)), out_sharding=("in", "out"))
-        >>> plait.spmd.remove_axis(v, 0, {plait.PARTITION_NAME: "in"})
-        >>> v.out_sharding
-        ('out',)
-    """
-    _check_axis_name(metadata, "remove_axis")
-    variables = [variable for _, variable in iter_variables(tree)]
-    for variable in variables:
-        _check_removable(variable, index, metadata)
-    for variable in variables:
-        drop_axis(variable, index, metadata)
 
 
 def put_axis(variable: Variable[Any], index: int, metadata: Mapping[str, Any], dropped: Any = None) -> None:
@@ -97,7 +48,7 @@ def drop_axis(variable: Variable[Any], index: int, metadata: Mapping[str, Any]) 
     Raises:
         AxisNameMismatchError: ``metadata`` names the axis, but the variable has a different name there.
     """
-    _check_removable(variable, index, metadata)
+    check_removable(variable, index, metadata)
     dropped = {}
     for key, old in _named_axes(variable, metadata):
         place = index if index >= 0 else index + len(old)
@@ -124,16 +75,6 @@ def has_axis_metadata(variable: Variable[Any], metadata: Mapping[str, Any]) -> b
     )
 
 
-def _check_axis_name(metadata: Mapping[str, Any], function: str) -> None:
-    if PARTITION_NAME not in metadata:
-        raise PartitioningUnspecifiedError(
-            f"{function} needs the name of the axis",
-            found=f"{dict(metadata)!r}",
-            expected=f"an entry {PARTITION_NAME!r}",
-            do=f"pass {{plait.PARTITION_NAME: 'layers'}}, where the key is {PARTITION_NAME!r}; the name may be None",
-        )
-
-
 def _named_axes(variable: Variable[Any], metadata: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """The entries of a variable's metadata that hold one name for each axis, as (key, names)."""
     own = variable._cell.metadata
@@ -157,7 +98,7 @@ def _set_names(variable: Variable[Any], key: str, entries: list[Any]) -> None:
     variable.set_metadata(**{key: new})
 
 
-def _check_removable(variable: Variable[Any], index: int, metadata: Mapping[str, Any]) -> None:
+def check_removable(variable: Variable[Any], index: int, metadata: Mapping[str, Any]) -> None:
     if PARTITION_NAME not in metadata:
         return
     for key, names in _named_axes(variable, metadata):

@@ -9,7 +9,7 @@ exactly. (rules G19 to G24)
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -81,6 +81,19 @@ class RefMap(MutableMapping[Any, Any]):
 
     def __repr__(self) -> str:
         return f"RefMap({len(self)} objects)"
+
+    # Outside of a transform, a walk gives every object a number, the outer index. Inside, private objects are created
+    # with the same numbers. When they are walked again, each object that is still reachable gets a new index. The pairs
+    # of old and new index are all that has to be returned. (rules U8 to U14)
+
+    def moved_from(self, inner: Mapping[int, Any]) -> dict[int, int]:
+        """Outer index → index here, for the private objects that are here."""
+        return {outer: number for outer, item in inner.items() if (number := self.get(item)) is not None}
+
+    def objects_at(self, moved: Mapping[int, int]) -> dict[int, Any]:
+        """New index → the object with that outer index here, for a builder to refill."""
+        objects = {index: item for item, index in self.items()}
+        return {new: objects[old] for old, new in moved.items()}
 
 
 class Walk:

@@ -19,7 +19,7 @@ from operator import itemgetter
 from typing import Any
 
 from ..objects.cells import run_through
-from ..objects.nodes import GRAPH_REGISTRY, get_node_impl_for_type
+from ..objects.nodes import GRAPH_REGISTRY, pytree_impl
 from ..objects.plain_holders import note_holder
 from ..objects.pytree import Pytree
 from .graphdef import GraphDef, LeafAttribute, NodeDef, NodeRef, StaticAttribute, VariableDef, kept_on
@@ -162,7 +162,7 @@ class _Collected:
                 make = functools.partial(_dict_of, keys)
             elif kind is not list and kind is not tuple:  # it may inspect its contents
                 self.flush()
-                unflatten = get_node_impl_for_type(kind).unflatten  # type: ignore[union-attr]
+                unflatten = pytree_impl(kind).unflatten
                 make = functools.partial(_unflattened, unflatten, definition.metadata, keys)
             self.steps.append((_contain, (make,), (slots,)))
             return self.add(_CONTAINER, definition)

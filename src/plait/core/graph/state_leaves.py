@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from operator import getitem, ne, setitem
 from typing import Any
 
-from ...errors import GraphError
+from ...errors import ArgumentTypeError, GraphError
 from ...ground.paths import describe_path, sorted_keys
 from ...ground.words import describe_type, with_article
 from ..objects.cells import run_through
-from ..objects.state import State
+from ..objects.state import FlatState, State
 from ..objects.variables import Variable
 from .graphdef import (
     GraphDef,
@@ -31,6 +31,25 @@ from .graphdef import (
 from .plan import picker
 
 _NO_LEAF: Any = object()
+
+
+def joined(states: Sequence[Any], operation: str) -> Mapping[Any, Any]:
+    """States of any form as one nested mapping.
+
+    Raises:
+        ArgumentTypeError: names the operation and the type that is not a state.
+    """
+    for state in states:
+        if not isinstance(state, (Mapping, FlatState)):
+            raise ArgumentTypeError(
+                f"{operation} takes states",
+                found=describe_type(state),
+                expected="a State, FlatState or nested dict",
+                do="get one with plait.state(model) or plait.split(model)",
+            )
+    nested = [state.to_nested_state() if isinstance(state, FlatState) else state for state in states]
+    whole = nested[0] if len(nested) == 1 else State.merge(*nested)
+    return whole._mapping if isinstance(whole, State) else whole
 
 
 def leaves_in_order(graphdef: NodeDef, mapping: Mapping[Any, Any]) -> list[Any]:

@@ -20,12 +20,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..._compat import top_level_trace, trace_state
+from ...errors import CapturedModelWarning
+from ...ground.notices import warn
+from ...ground.paths import format_path
+from ...ground.words import with_article
 from ..objects.clock import Stamp, clock
 from ..objects.foreign_reads import note_reads
 from ..objects.nodes import Kind, kind_of, pytree_impl
 from ..objects.pytree import Pytree
 from ..objects.variables import Variable
-from .closures import warn_about_closures
 from .flatten import Walk
 from .graphdef import GraphDef, Link, path_of
 
@@ -39,7 +42,7 @@ class Constant:
         self.raw = raw
 
 
-class Contents:
+class ContainerCopies:
     """The plain containers below one root, each with a copy of its contents."""
 
     __slots__ = ("__weakref__", "guard", "items")
@@ -47,7 +50,7 @@ class Contents:
     def __init__(self, items: list[tuple[Any, Any]]) -> None:
         self.items = items
 
-    def __call__(self) -> Contents:
+    def __call__(self) -> ContainerCopies:
         return self
 
 
@@ -75,7 +78,7 @@ class CachedWalk:
         graphdefs, counts = [], []
         # The contents of plain containers per root, as callables, because all roots except the first are referenced
         # weakly.
-        self.containers: list[Callable[[], Contents | None]] = []
+        self.containers: list[Callable[[], ContainerCopies | None]] = []
         self.owners: list[int] = []
         self.lists: list[tuple[list[Any], list[Any]]] = []
         for place, root in enumerate(roots):
@@ -87,7 +90,7 @@ class CachedWalk:
                 self.lists = [pair for pair in contents if _compares_by_identity(pair)]
                 contents = [pair for pair in contents if not _compares_by_identity(pair)]
             if contents:
-                self.containers.append(Contents(contents))
+                self.containers.append(ContainerCopies(contents))
                 self.owners.append(place)
         if walk.closures:
             warn_about_closures(walk)
@@ -137,7 +140,7 @@ def _compares_by_identity(container: tuple[Any, Any]) -> bool:
     return type(current) is list and all(type(item).__eq__ is object.__eq__ for item in saved)
 
 
-def containers_stand(containers: list[Callable[[], Contents | None]]) -> bool:
+def containers_stand(containers: list[Callable[[], ContainerCopies | None]]) -> bool:
     """Whether plain containers still have the same contents."""
     for held in containers:
         contents = held()
@@ -212,9 +215,9 @@ def drop_runs(root: Any, number: int) -> None:
             walk.runs.pop(number, None)
 
 
-def _hand_over(contents: Contents, root: Any, walk: CachedWalk) -> None:
+def _hand_over(contents: ContainerCopies, root: Any, walk: CachedWalk) -> None:
     """Let the root store its contents as long as both the root and the walk exist."""
-    key = Contents, id(contents)
+    key = ContainerCopies, id(contents)
     contents.guard = weakref.ref(walk, _forget(weakref.ref(root), key))
     if getattr(root, "_walks", None) is None:
         object.__setattr__(root, "_walks", {})
@@ -247,3 +250,33 @@ def walked_roots() -> list[Any]:
             return list(_walked)
         except RuntimeError:  # another thread is walking its first model
             continue
+
+
+# Functions that were warned about.
+_told: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def warn_about_closures(walk: Walk) -> None:
+    """Warn, once for each function, that a static function of a graph closes over a node of that graph.
+
+    Warns:
+        CapturedModelWarning: names the attribute, and what it closes over.
+    """
+    for function, link in walk.closures:
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            try:
+                value = cell.cell_contents
+            except ValueError:  # the variable has no value yet
+                continue
+            if isinstance(value, (Pytree, Variable)) and value in walk.refs and function not in _told:
+                _told.add(function)
+                path = path_of(link)
+                warn(
+                    CapturedModelWarning,
+                    "a function in an attribute closes over a part of its own model",
+                    at=format_path(path),
+                    found=f"{function.__name__!r}, whose {name!r} is {with_article(type(value).__name__)} of it; "
+                    "in transforms and clones it uses the original, with its old values",
+                    expected="a function that takes what it uses, or a method, whose owner is replaced with the model",
+                    do=f"bind it: self.{path[-1]} = functools.partial(function, {name})",
+                )

@@ -11,6 +11,7 @@ Caches store stamps, which reference nothing, so no cache keeps a module alive.
 from __future__ import annotations
 
 import itertools
+from typing import Any, ClassVar
 
 _numbers = itertools.count(2)
 
@@ -50,3 +51,32 @@ def mark_changed(stamp: Stamp) -> None:
     """Record a structural change. Must be called after the change."""
     if stamp.version > 0:
         stamp.version = clock.now = next(_numbers)
+
+
+class NodeInfo(Stamp):
+    """plait's data about one object: its structure version, its trace, and its explicit marks."""
+
+    __slots__ = ("marks", "trace")
+
+    marks: dict[Any, str] | None  # by attribute name; in a List also by index
+    trace: Any
+    fixed: ClassVar[Any] = None  # as of a cell
+    free: ClassVar[tuple[str, ...]] = ()  # attributes that may change all the same
+
+    def __init__(self, trace: Any, marks: dict[Any, str] | None = None) -> None:
+        self.version = 0
+        self.trace = trace
+        self.marks = marks
+
+    def mark_rebuilt(self) -> None:
+        """Record that plait itself changed the node: a transform rebuilt it, or a capture began or ended."""
+        mark_changed(self)
+
+
+class UnseenInfo(NodeInfo):
+    """The shared info of many nodes created at once, used until a node is walked or gets a mark.
+
+    Most merged models are called and dropped, and need nothing else. Its version stays 0.
+    """
+
+    __slots__ = ()

@@ -13,7 +13,7 @@ from jax.tree_util import SequenceKey
 
 from .attributes import DATA, Mark, data, is_data
 from .clock import mark_changed
-from .hidden_statics import hide_static, show_static
+from .jax_flattening import hide_static, show_static
 from .module import Module
 from .named import from_named
 from .nodes import DataElem, check_index, updated_in_place
@@ -217,9 +217,6 @@ class Dict(Module, MutableMapping[str, A]):
         if name not in self.__dict__:
             raise KeyError(name)
         delattr(self, name)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.__dict__
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.__dict__)

@@ -12,6 +12,7 @@ both, or to the scan alone.
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -71,14 +72,14 @@ def recording(on_read: Callable[[], None]) -> Iterator[dict[int, Any]]:
         _open.records, record.found = before, None
 
 
-def open_records() -> tuple[ForeignReads, ...]:
-    """The open records of this thread."""
-    return _open.records
+def reopening() -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """Opens the records of now again, for a function that runs later than the body that called it, such as a derivative
+    rule."""
+    return functools.partial(_reopened, _open.records)
 
 
 @contextlib.contextmanager
-def reopened(records: Sequence[ForeignReads]) -> Iterator[None]:
-    """Open records again, for a function that runs later than the body that called it, such as a derivative rule."""
+def _reopened(records: Sequence[ForeignReads]) -> Iterator[None]:
     before = _open.records
     _open.records = (*(each for each in records if each not in before), *before)
     try:

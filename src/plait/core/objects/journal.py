@@ -26,7 +26,6 @@ from .clock import mark_changed
 from .named import Sentinel
 from .nodes import GRAPH_REGISTRY, DataElem, Kind, Static, get_node_impl, kind_of, pytree_impl, unwrapped
 from .pytree import Pytree
-from .sowing import RECORD
 from .trace_guard import is_excused, path_of, raise_foreign_trace
 from .variables import Variable
 
@@ -120,8 +119,8 @@ class Journal:
         """
         for node, before in self._guarded:
             after, is_foreign = _identities(node), node._info.trace is not trace_state.value
-            free = None if is_foreign else RECORD
-            keys = (key for key in {**before, **after} if key != free)
+            free = () if is_foreign else node._info.free
+            keys = (key for key in {**before, **after} if key not in free)
             key = next((key for key in keys if before.get(key, _ABSENT) != after.get(key, _ABSENT)), _ABSENT)
             if key is _ABSENT:
                 continue

@@ -1,24 +1,33 @@
-"""Modules, the base class of layers and models, and plait's dataclasses. (rules G64 to G66)"""
+"""Modules, the base class of layers and models, and plait's dataclasses. (rules G64 to G66)
+
+Modes: settings that change how a layer computes, such as training and evaluation. (rules D4, D5, L6)
+
+The protocol is a single method. A layer with modes defines ``set_view`` with a keyword for each mode, where ``None``
+leaves the mode unchanged; ``view``, ``train``, ``eval`` and ``set_attributes`` call it with the keywords that it
+accepts. The layer itself defines what a mode does; it need not be an attribute of that name.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from typing import Any, TypeVar, dataclass_transform
+import inspect
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from ...errors import ArgumentError
+from .. import seams
 from .attributes import _NOTHING, Mark, data, static
 from .filters import All, Predicate
 from .journal import Journal
-from .modes import change_modes, mode_names
 from .pytree import Pytree
-from .sowing import Sowing
 from .visit import iter_graph_nodes
 
 M = TypeVar("M", bound="Module")
 C = TypeVar("C", bound=type)
 
 
-class Module(Sowing, Pytree):
+class Module(Pytree):
     """Base class of layers and models. Attributes can be variables, modules, containers of them, arrays and static
     values.
 
@@ -34,6 +43,9 @@ class Module(Sowing, Pytree):
         >>> net(jnp.ones((4, 2))).shape
         (4, 1)
     """
+
+    sow: ClassVar[Callable[..., bool]]  # with ``perturb`` from the guest that keeps what is sown
+    perturb: ClassVar[Callable[..., Any]]
 
     def set_attributes(self, *filters: Any, raise_if_not_found: bool = True, **attributes: Any) -> None:
         """Set existing attributes, or modes, on this module and all modules below it, in place.
@@ -136,3 +148,24 @@ def dataclass(cls: Any = None, /, **options: Any) -> Any:
             else:
                 delattr(cls, name)
     return dataclasses.dataclass(cls, **{"repr": False, "eq": False, **options})
+
+
+def mode_names(node: Any) -> set[str] | None:
+    """The modes of a node; ``None`` if its ``set_view`` accepts any name."""
+    if not hasattr(node, "set_view"):
+        return set()
+    parameters = inspect.signature(node.set_view).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    return {parameter.name for parameter in parameters}
+
+
+def change_modes(node: Any, settings: dict[str, Any]) -> None:
+    """Call the ``set_view`` of a node, which may be a block of many layers."""
+    with around_change(node):
+        node.set_view(**settings)
+
+
+def around_change(node: Any) -> contextlib.AbstractContextManager[None]:
+    """The context in which a node changes its modes, or creates variables; the node may be a block of many layers."""
+    return contextlib.nullcontext() if seams.around_change is None else seams.around_change(node)

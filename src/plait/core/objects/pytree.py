@@ -10,9 +10,7 @@ import copy
 import copyreg
 import functools
 import itertools
-import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MethodType
 from typing import Any, ClassVar, NamedTuple
@@ -25,7 +23,6 @@ from ..._compat import trace_state
 from ...errors import (
     ArgumentError,
     ArgumentTypeError,
-    NothingSelectedWarning,
     ReplacedVariableWarning,
 )
 from ...ground.notices import warn
@@ -46,11 +43,9 @@ from .attributes import (
 )
 from .bound_methods import after_their_owners
 from .cells import ARRAYS, run_through
-from .clock import mark_changed
-from .hidden_statics import hide_static, show_static
-from .jax_flattening import check_no_cycle, watched
+from .clock import NodeInfo, UnseenInfo, mark_changed
+from .jax_flattening import check_no_cycle, hide_static, show_static, watched
 from .named import from_named, to_named
-from .node_info import NodeInfo, UnseenInfo
 from .nodes import (
     DataElem,
     Kind,
@@ -250,8 +245,6 @@ class Pytree:
 
     def _tree_parts(self) -> tuple[list[Any], Any]:
         """Children in name order, and the static part."""
-        if "flax.nnx" in sys.modules:
-            _warn_if_flax_reads(self)
         names, children, rest, methods = [], [], {}, []
         marks = self._info.marks
         statuses = {**self._declared, **marks} if marks else self._declared
@@ -340,21 +333,6 @@ class Pytree:
 def _in_order(marks: dict[Any, str]) -> tuple[tuple[Any, str], ...]:
     """Marks as static values; the keys are names, or indices of a ``List``."""
     return tuple((key, marks[key]) for key in sorted(marks, key=sort_key))
-
-
-def _warn_if_flax_reads(node: Pytree) -> None:
-    """Warn that Flax, which does not support plait objects, is walking one."""
-    for frame, _ in itertools.islice(traceback.walk_stack(sys._getframe(2)), 6):  # of plait and jax.tree_util first
-        if str(frame.f_globals.get("__name__")).startswith("flax.nnx"):
-            warn(
-                NothingSelectedWarning,
-                f"flax.nnx was given a plait {type(node).__name__}, in which its filters find no variables",
-                found=f"{frame.f_globals['__name__']} of Flax, which treats the object as a container of arrays",
-                expected="plait functions",
-                do="start the program with: python -m plait.as_flax program.py; in a NumPyro program use "
-                "plait.bridge.numpyro_module",
-            )
-            return
 
 
 def _warn_of_replaced(node: Pytree, name: str, variable: Variable[Any]) -> None:
@@ -475,19 +453,6 @@ class _TreeAux(NamedTuple):
 
     def _compared(self) -> tuple[Any, ...]:
         return self.names, self.static, self.methods, tuple([mark for mark in self.marks if mark[1] != DATA])
-
-
-def check_pytree(node: Any, /) -> None:
-    """Raise if a static attribute of a plait object contains data.
-
-    Raises:
-        AttributeStatusError: names the attribute and what was found.
-
-    Example:
-        >>> plait.check_pytree(plait.Linear(2, 3, rngs=plait.Rngs(0)))
-    """
-    if isinstance(node, Pytree):
-        node._graph_flatten()
 
 
 def copied_buffers(leaf: Any) -> Any:

@@ -6,18 +6,12 @@ would be lost. Reading is always allowed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ..._compat import current_trace as current_trace, describe_trace, trace_state, transform_of
 from ...errors import TraceContextError
 from ...ground.words import with_article
-
-# ``locate.py`` registers a function that finds the path of an object: from the modules and variables of the running
-# functions, and from the graphs that transforms have walked.
-find_paths: list[Callable[[Any], str | None]] = []
-# ``compat/private_names.py`` registers functions that allow changing an object in a different trace.
-excuses: list[Callable[[Any], bool]] = []
+from .. import seams
 
 
 def check_trace(trace: Any, owner: Any, action: str) -> None:
@@ -55,7 +49,7 @@ def raise_foreign_trace(trace: Any, owner: Any, action: str) -> None:
 
 def is_excused(owner: Any) -> bool:
     """Whether an object may be changed in a different trace."""
-    return any(excuse(owner) for excuse in excuses)
+    return seams.excuse is not None and seams.excuse(owner)
 
 
 # How a function of a model and an array is passed to transforms that are not called like ``plait.jit(f)(model, x)``.
@@ -88,4 +82,4 @@ def call_with_model(transform: str) -> str:
 
 def path_of(owner: Any) -> str | None:
     """The path of an object, if it is found in a known model."""
-    return next((found for find in find_paths if (found := find(owner)) is not None), None)
+    return None if seams.find_path is None else seams.find_path(owner)

@@ -40,13 +40,12 @@ from .cells import (
 from .clock import DETACHED, mark_changed
 from .foreign_reads import note_read, note_reads
 from .lost_writes import LentCell, latest_flatten, note_write
-from .metadata_methods import _MISSING, MetadataMethods, joined_with_box, refuse_hijax, tidied
 from .named import from_named, to_named
 from .operators import VariableOperators, value_of
 from .settings import defaults
 from .statics import HashableMapping
 from .trace_guard import check_trace, path_of, raise_foreign_trace
-from .variable_metadata import HOOKS, VariableMetadata
+from .variable_metadata import _MISSING, HOOKS, MetadataMethods, VariableMetadata, joined_with_box, refuse_hijax, tidied
 
 A = TypeVar("A")
 
@@ -109,13 +108,6 @@ def make_variable(cls: type[Any], raw: Any, metadata: dict[str, Any], trace: Any
     cell.raw = raw
     cell.metadata = metadata
     cell.trace = trace
-    variable = _new(cls)
-    _set_cell(variable, cell)
-    return variable
-
-
-def variable_around(cls: type[Any], cell: Cell) -> Any:
-    """A variable with this cell, not a copy."""
     variable = _new(cls)
     _set_cell(variable, cell)
     return variable

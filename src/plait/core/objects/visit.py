@@ -60,7 +60,8 @@ def has_identity(value: Any, kind: Kind) -> bool:
 
 def children_of(node: Any) -> Iterable[tuple[Any, Any]]:
     """The children of a node with their keys, in the order of the walk, as its type registered them."""
-    return get_node_impl(node).flatten(node)[0]  # type: ignore[union-attr]
+    impl = get_node_impl(node)
+    return () if impl is None else impl.flatten(node)[0]
 
 
 def children_if_any(node: Any) -> Iterable[tuple[Any, Any]]:

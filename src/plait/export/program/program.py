@@ -19,13 +19,13 @@ import numpy as np
 from ...core.functional.merge import merge
 from ...core.functional.split import split
 from ...core.objects.filters import to_predicate
-from ...core.objects.pure_dicts import plain_value, with_value
 from ...core.objects.pytree import Pytree
 from ...core.objects.state import FlatState, from_flat_state, to_flat_state
 from ...errors import ArgumentError, ArgumentTypeError, ExportError
 from ...ground.paths import Path, describe_path
 from ...ground.words import describe_type, first_few
 from ...observing.layer_scopes import layer_scopes
+from ...states.pure_dicts import plain_value, with_value
 from ...typing import FilterLiteral
 from .arguments import arguments
 from .checks import check_different, check_type

@@ -90,10 +90,10 @@ class ParameterNames(NamedTuple):
         return f"args[{position}]" if self.rest is None else f"{self.rest}[{position - len(self.positional)}]"
 
 
-def parameter_names(function: Callable[..., Any]) -> ParameterNames:
+def parameter_names(function: Callable[..., Any] | None) -> ParameterNames:
     """What a function calls its positional arguments."""
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return ParameterNames()
     names = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))

@@ -14,38 +14,46 @@ An ``Outcome`` records where each value is. (rules X2, X3, U24 to U28)
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import weakref
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 
+from ..._compat import trace_settings
 from ...core import seams
 from ...core.graph.axes import drop_axis, has_axis_metadata, put_axis
 from ...core.graph.flatten import path_of
 from ...core.graph.locate import Announcing
 from ...core.objects.foreign_reads import recording
 from ...core.objects.named import Sentinel
-from ...core.objects.nodes import Static
-from ...core.objects.sowing import shared_by_all, sows
 from ...core.objects.variables import Variable
-from ...core.objects.visit import iter_graph_nodes
-from ...errors import ArgumentError, AxisNameMismatchError
+from ...errors import ArgumentError, AxisNameMismatchError, StaticValueError
 from .arguments import is_graph_leaf, joined
-from .captures import containers_watched
-from .gather import Parts, Structure, gather
-from .inside import Entered, Left
-from .kept import forget
-from .loop_rules import Loop, new_variable_error, warn_of_dropped
+from .captures import containers_watched, warn_about_captures
+from .gather import Structure, gather
+from .inside import TracedArguments, TracedResult
+from .loop_rules import Loop
 from .outcome import INPUT, Address, Outcome
-from .prefixes import Carry, Prefix, Treatment, check_aliasing
+from .prefixes import Carry, Prefix, check_aliasing
+
+T = TypeVar("T")
 
 # Written values leave by their input port.
 OWN: Any = Sentinel(__name__, "OWN", "its own port")
+
+# User's function → key → (body, what was made for it), the latest used last, while the function lives. An entry keeps
+# alive only structures, which reference no object, and functions of arrays that reference the function weakly.
+_kept: weakref.WeakKeyDictionary[Any, dict[Any, tuple[Any, Any]]] = weakref.WeakKeyDictionary()
+MOST = 64
+
+# What a function of these reads from outside is warned of, since their programs outlive the call; others forget what
+# they have kept for the body.
+_PROGRAMS = frozenset({"jit", "pmap"})
 
 
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
@@ -70,8 +78,6 @@ class Body:
         returns_inputs: whether an input variable may be returned with a different prefix; it then leaves by its input
             port.
         check_output: a check of the function's output that runs first.
-        captured: called with the function and the name of the transform once it has read objects of another trace, for
-            a transform whose program outlives the call; others forget what they have kept for the body.
     """
 
     name: str
@@ -90,15 +96,41 @@ class Body:
     all_values: bool = False
     returns_inputs: bool = False
     check_output: Callable[[Any], Any] | None = None
-    captured: Callable[[Any, str, Mapping[int, Any]], None] | None = None
 
     @property
     def key(self) -> tuple[Any, ...]:
         """All of it but the function: what two bodies of one function are compared by."""
         return tuple([getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "f"])
 
+    def kept(self, key: Hashable, make: Callable[[Body], T]) -> T:
+        """What was made for an equal body of the same function, or what ``make`` makes of this one now.
+
+        JAX keeps the trace of a function by its identity. So an eager loop, a branch or ``remat`` gets the same
+        function for the same user's function, structure, options and settings. As in JAX, a plain value that it reads
+        from outside is that of the first trace. A function whose trace read a variable from outside is forgotten at
+        once, and traced again by the next call. (rule U27)
+
+        Args:
+            key: what it depends on, beside the body.
+        """
+        try:
+            entries, key = _kept.setdefault(self.f(), {}), (self.key, key, trace_settings())
+            entry = entries.pop(key, None) or (self, make(self))
+            entries[key] = entry
+        except (StaticValueError, TypeError):  # a part of the key cannot be hashed
+            return make(self)
+        while len(entries) > MOST:
+            entries.pop(next(iter(entries)), None)
+        return entry[1]
+
+    def forget(self) -> None:
+        """Drop what was made for this body."""
+        entries = _kept.get(self.f(), {})
+        for key in [key for key, (known, _) in [*entries.items()] if known is self]:
+            entries.pop(key, None)
+
     def __call__(
-        self, inputs: Sequence[Sequence[Any]], run: Callable[[Entered], Any] | None = None
+        self, inputs: Sequence[Sequence[Any]], run: Callable[[TracedArguments], Any] | None = None
     ) -> tuple[tuple[list[Any], ...], Outcome]:
         """Map input ports to output ports, and return what the function did.
 
@@ -112,7 +144,7 @@ class Body:
             self.check_output(out)
         left = self._leave(entered, out, dropped)
         if left.copies_captured:
-            forget(self.f(), self)
+            self.forget()
         if self.loop is not None:
             self.loop.check(left, self.prefixes, self.labels, self.structural)
         return _Sorting(self, left, out, inputs).done()
@@ -122,12 +154,12 @@ class Body:
         f = self.f()
         return f"{self.name} of {getattr(f, '__qualname__', type(f).__name__)}"
 
-    def enter(self, inputs: Sequence[Sequence[Any]]) -> Entered:
+    def enter(self, inputs: Sequence[Sequence[Any]]) -> TracedArguments:
         """Create private objects for the input values."""
         supplies = [iter(port) for port in inputs]
         values = [next(supplies[port]) for port in self.value_ports]
         plain = [next(supplies[port]) for port in self.plain_ports]
-        return Entered(self.structure, values, plain)
+        return TracedArguments(self.structure, values, plain)
 
     def grouped(self, values: Sequence[Any], plain: Sequence[Any]) -> tuple[list[Any], ...]:
         """One item per input value and plain leaf, sorted into ports."""
@@ -136,38 +168,35 @@ class Body:
             groups[port].append(value)
         return groups
 
-    def call(self, entered: Entered, run: Callable[[Entered], Any] | None = None) -> Any:
+    def call(self, entered: TracedArguments, run: Callable[[TracedArguments], Any] | None = None) -> Any:
         """Call the user's function, or ``run``, with the private objects."""
         call = functools.partial(self._run if run is None else run, entered)
-        with self._sharing(entered):
-            return call() if seams.around_body is None else seams.around_body(self, entered, call)
+        for around in seams.around_body.values():
+            call = functools.partial(around, self, entered, call)
+        return call()
 
-    def _run(self, entered: Entered) -> Any:
-        args, kwargs = entered.tree
-        f, named = self.f(), {key: reveal(value) for key, value in kwargs.items()}
-        record = recording(lambda: forget(self.f(), self))
+    def _run(self, entered: TracedArguments) -> Any:
+        f, (args, kwargs) = self.f(), entered.arguments()
+        record = recording(self.forget)
         with Announcing(entered.roots, inside=True), record as found, containers_watched():
-            out = f(*map(reveal, args), **named)
-            if found and self.captured is not None:
-                self.captured(f, self.name, found)
+            out = f(*args, **kwargs)
+            if found and self.name in _PROGRAMS:
+                warn_about_captures(f, self.name, found)
         return out
 
-    def _sharing(self, entered: Entered) -> contextlib.AbstractContextManager[None]:
-        """Tells modules that all examples of a map share."""
-        if self.axis_metadata is None:
-            return contextlib.nullcontext()
-        roots = [root for root, prefix in zip(entered.roots, self.prefixes, strict=True) if prefix is None]
-        nodes = (node for root in roots if sows(root) for _, node in iter_graph_nodes(root))
-        return shared_by_all(nodes, self.name)
-
-    def output_of(self, inputs: Sequence[Sequence[Any]]) -> Parts:
+    def output_of(self, inputs: Sequence[Sequence[Any]]) -> tuple[Structure, Sequence[Any], Sequence[Any]]:
         """The flattened output of the function; its changes to the arguments are ignored."""
         entered = self.enter(inputs)
         out = self.call(entered)
-        left = Left(self.name, entered, out, self.structural, self.root_labels)  # raises for captured objects
+        left = TracedResult(self.name, entered, out, self.structural, self.root_labels)  # raises for captured objects
         if entered.roots:  # the output may refer to them
             return gather(out).parts()
-        return Parts(left.output, left.raws, [leaf for leaf in left.leaves if not is_graph_leaf(leaf)])
+        return left.output, left.raws, [leaf for leaf in left.leaves if not is_graph_leaf(leaf)]
+
+    def warn_of_dropped(self, left: TracedResult, positions: Sequence[int]) -> None:
+        """Warn of writes to values that all iterations share."""
+        assert self.loop is not None
+        self.loop.warn_of_dropped(self.value_labels(), [left.variables[position] for position in positions], positions)
 
     def drops(self, port: Any) -> bool:
         """Whether writes to values of a port are lost: all iterations of a loop share them."""
@@ -197,14 +226,32 @@ class Body:
 
     # Axis names -------------------------------------------------------------------------------------------------------
 
-    def _leave(self, entered: Entered, out: Any, dropped: Mapping[int, Any]) -> Left:
+    def describe(self, outcome: Outcome, address: Address) -> str:
+        """The name of the value at an address: ``model.layers[0].mean`` or ``the output[1]['loss']``."""
+        for position, where in (*outcome.written, *outcome.unwritten):
+            if where == address:
+                return self.value_labels()[position]
+        if address in outcome.argument_sources:
+            assert outcome.arguments is not None
+            root, path = Structure(None, outcome.arguments).leaf_paths()[outcome.argument_sources.index(address)]
+            return joined(self.labels()[0][root], path)
+        assert outcome.output is not None
+        pairs = list(zip(outcome.output.places(), outcome.output.graphdefs, strict=True))
+        objects = [f"the output{jax.tree_util.keystr(path)}" for path, graphdef in pairs if graphdef is not None]
+        plain = [f"the output{jax.tree_util.keystr(path)}" for path, graphdef in pairs if graphdef is None]
+        if address in outcome.plain:
+            return plain[outcome.plain.index(address)]
+        root, path = outcome.output.leaf_paths()[outcome.output_sources.index(address)]
+        return joined(objects[root], path)
+
+    def _leave(self, entered: TracedArguments, out: Any, dropped: Mapping[int, Any]) -> TracedResult:
         structural = self.structural or self.loop is not None  # the returned carry consists of the input objects
         if self.axis_metadata is None:
-            return Left(self.name, entered, out, structural, self.root_labels)
+            return TracedResult(self.name, entered, out, structural, self.root_labels)
         variables = entered.variables()
         for position, names in dropped.items():
             self._put_axis(variables[position], self.ports[self.value_ports[position]], names)
-        left = Left(self.name, entered, out, structural, self.root_labels)
+        left = TracedResult(self.name, entered, out, structural, self.root_labels)
         new = [
             (number, leaf)
             for number, leaf in enumerate(left.walk.leaves)
@@ -219,9 +266,9 @@ class Body:
         for leaf, axis in axes:
             if isinstance(axis, int):
                 self._put_axis(leaf, axis, None)
-        return Left(self.name, entered, out, structural, self.root_labels)
+        return TracedResult(self.name, entered, out, structural, self.root_labels)
 
-    def _drop_axes(self, entered: Entered) -> dict[int, Any]:
+    def _drop_axes(self, entered: TracedArguments) -> dict[int, Any]:
         """Remove the axis that does not exist inside from the names of each variable; position → what was removed."""
         if self.axis_metadata is None:
             return {}
@@ -245,7 +292,7 @@ class Body:
 class _Sorting:
     """The results of a function, sorted into ports."""
 
-    def __init__(self, body: Body, left: Left, out: Any, inputs: Sequence[Sequence[Any]]) -> None:
+    def __init__(self, body: Body, left: TracedResult, out: Any, inputs: Sequence[Sequence[Any]]) -> None:
         self.body, self.left = body, left
         self.values = left.entered.values
         self.outputs: tuple[list[Any], ...] = tuple([] for _ in body.ports)
@@ -313,7 +360,7 @@ class _Sorting:
             elif body.all_values and (body.structural or self.left.variables[position] is not None):
                 unwritten.append((position, self._send_back(position, raw)))
         if dropped:
-            warn_of_dropped(body.name, body.value_labels(), self.left, dropped)
+            body.warn_of_dropped(self.left, dropped)
         return written, unwritten
 
     def _send_back(self, position: int, value: Any) -> Address:
@@ -334,14 +381,14 @@ class _Sorting:
             return Address(INPUT, kept)
         if position is not None:
             if body.drops(prefix):
-                warn_of_dropped(body.name, body.value_labels(), left, [position])
+                body.warn_of_dropped(left, [position])
                 return Address(INPUT, position)
             return self._send_back(position, raw)
         if body.loop is not None and (prefix is Carry or prefix is None):
             labels, root = body.labels()[0], left.root(leaf)
             owner = labels[root] if root < len(labels) else "the output"
             place = joined(owner, path_of(left.walk.links[leaf]))
-            raise new_variable_error(body.name, left.walk.leaves[leaf], place, prefix)
+            raise body.loop.new_variable_error(left.walk.leaves[leaf], place, prefix)
         if body.writes is not OWN and leaf < left.argument_count:
             prefix = body.writes
         return self._send(body.ports.index(prefix), raw)
@@ -373,7 +420,7 @@ class _Sorting:
         """An input variable must not be returned with a different prefix. (rule X3)"""
         pairs, _ = jax.tree_util.tree_flatten_with_path(out, is_leaf=is_graph_leaf)
         treatments = [
-            Treatment(f"output{jax.tree_util.keystr(path)}", leaf, prefix)
+            (f"output{jax.tree_util.keystr(path)}", leaf, prefix)
             for (path, leaf), prefix in zip(pairs, self.spread, strict=True)
             if is_graph_leaf(leaf)
         ]
@@ -407,27 +454,3 @@ def guarded(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a function of the user's that comes with another, such as a rule."""
     with containers_watched():
         return f(*args, **kwargs)
-
-
-def reveal(argument: Any) -> Any:
-    """Unwrap a static argument, which is passed as part of the structure."""
-    return argument.value if type(argument) is Static else argument
-
-
-def describe_address(body: Body, outcome: Outcome, address: Address) -> str:
-    """The name of the value at an address: ``model.layers[0].mean`` or ``the output[1]['loss']``."""
-    for position, where in (*outcome.written, *outcome.unwritten):
-        if where == address:
-            return body.value_labels()[position]
-    if address in outcome.argument_sources:
-        assert outcome.arguments is not None
-        root, path = Structure(None, outcome.arguments).leaf_paths()[outcome.argument_sources.index(address)]
-        return joined(body.labels()[0][root], path)
-    assert outcome.output is not None
-    pairs = list(zip(outcome.output.places(), outcome.output.graphdefs, strict=True))
-    objects = [f"the output{jax.tree_util.keystr(path)}" for path, graphdef in pairs if graphdef is not None]
-    plain = [f"the output{jax.tree_util.keystr(path)}" for path, graphdef in pairs if graphdef is None]
-    if address in outcome.plain:
-        return plain[outcome.plain.index(address)]
-    root, path = outcome.output.leaf_paths()[outcome.output_sources.index(address)]
-    return joined(objects[root], path)

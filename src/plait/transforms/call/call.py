@@ -30,18 +30,17 @@ from typing import Any, TypeVar
 import jax
 
 from ...core import seams
-from ...core.graph.locate import Announcing, remember_cause
+from ...core.graph.locate import Announcing
 from ...core.objects.named import Sentinel
 from ...core.objects.statics import HashableMapping
 from ...errors import ArgumentTypeError
 from .arguments import positional
-from .body import Body, describe_address
+from .body import Body
 from .functions import FUNCTIONS, RuledFunction
 from .gather import Gathered, gather
-from .kept import keep
 from .outcome import Address, Outcome
 from .policy import STRUCTURE, Crossing
-from .prefixes import FilterMapping, NodePrefix, Prefix, Treatment, check_aliasing, choose, values_in
+from .prefixes import FilterMapping, NodePrefix, Prefix, check_aliasing, choose, values_in
 from .refused import explain
 from .write_back import check_own, write_back
 
@@ -105,15 +104,16 @@ class Call:
         plain = [p for p, g in zip(spread, graphdefs, strict=True) if g is None]
         if len(set(prefixes)) > 1:
             roots = zip(labels(), gathered.roots, prefixes, strict=True)
-            check_aliasing(name, [Treatment(*root) for root in roots], {})
+            check_aliasing(name, [*roots], {})
         chosen = value_prefixes(gathered, prefixes, labels)
         if "loop" in rules and not structural:
             chosen = rules["loop"].values_only(chosen)
         writes = [rules["writes"]] if "writes" in rules else []
         self.ports = ports = tuple(values_in([*kinds, *spread, *chosen, *outs.leaves, *writes]))
+        reference: Any = weakref.ref(f) if isinstance(f, FUNCTIONS) else lambda: f
         self.body = Body(
             name,
-            _reference(f),
+            reference,
             gathered.structure,
             ports,
             tuple(map(ports.index, chosen)),
@@ -139,7 +139,7 @@ class Call:
 
     def describe(self, outcome: Outcome, port: int, place: int) -> str:
         """The name of the value at a place of an output port."""
-        return describe_address(self.body, outcome, Address(port, place))
+        return self.body.describe(outcome, Address(port, place))
 
     def kept(self, key: Hashable, make: Callable[[Body], T]) -> T:
         """The function that a transform creates for the body, kept for equal bodies, so that JAX traces and compiles
@@ -147,7 +147,7 @@ class Call:
         if not isinstance(self.f, FUNCTIONS) or seams.observers:
             return make(self.body)
         rule = self.f.rule_number if isinstance(self.f, RuledFunction) else 0
-        return keep(self.f, self.body, (self.body.key, key, rule), make)
+        return self.body.kept((key, rule), make)
 
     def run(
         self,
@@ -176,7 +176,8 @@ class Call:
                     with jax.disable_jit():
                         stepwise(*inputs)
                 except FloatingPointError as error:
-                    remember_cause(error)
+                    # It locates code that JAX has traced, and a surrounding jitted function drops it.
+                    error.comes_from = error.__cause__ or error.__context__  # type: ignore[attr-defined]
                     raise
                 raise
 
@@ -189,11 +190,8 @@ class Call:
             DonatedArrayError: the buffer of a variable was donated to an earlier call.
             TraceContextError: a value belongs to a trace that has ended.
         """
-        scope: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-        if seams.around_call is not None:
-            scope = seams.around_call(self.gathered, [call.body.names for call in (self, *others)])
         try:
-            with scope:
+            with self.gathered.scope([call.body.names for call in (self, *others)]):
                 yield
         except (TypeError, ValueError, RuntimeError) as error:
             explain(self.name, self.f, self.gathered, error)
@@ -265,26 +263,6 @@ def prefixed_call(
         )
     ins, outs = prefixes_of(name, options, crossing)
     return Call(name, f, args, ins=ins, outs=outs, crossing=crossing, **rules)
-
-
-class Strong:
-    """A strong reference to a function; equal for the same function."""
-
-    def __init__(self, f: Callable[..., Any]) -> None:
-        self.f = f
-
-    def __call__(self) -> Callable[..., Any]:
-        return self.f
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Strong) and self.f is other.f
-
-    def __hash__(self) -> int:
-        return id(self.f)
-
-
-def _reference(f: Callable[..., Any]) -> Callable[[], Any]:
-    return weakref.ref(f) if isinstance(f, FUNCTIONS) else Strong(f)
 
 
 def value_prefixes(gathered: Gathered, prefixes: tuple[Any, ...], roots: Callable[[], Sequence[str]]) -> list[Any]:

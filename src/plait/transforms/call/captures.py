@@ -21,7 +21,7 @@ from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from ..._compat import trace_state
-from ...core.objects.plain_holders import PLAIN, plain_containers
+from ...core.objects.plain_holders import plain_containers
 from ...core.objects.trace_guard import raise_foreign_trace
 from ...core.objects.variables import Variable
 from ...core.objects.visit import children_if_any, visit
@@ -72,8 +72,8 @@ def named_captures(f: Any) -> dict[str, Any]:
             found.setdefault(label or f"the {type(each).__name__} itself", each)
         elif id(each) not in seen:
             seen.add(id(each))
-            if type(each) in PLAIN:
-                stack += [(label, item) for item in (each.values() if type(each) is dict else each)]
+            if isinstance(each, (list, dict, tuple)):
+                stack += [(label, item) for item in (each.values() if isinstance(each, dict) else each)]
             elif isinstance(each, functools.partial):
                 given = [*enumerate(each.args), *each.keywords.items()]
                 stack += [(f"argument {key} of the partial", value) for key, value in given] + [("", each.func)]

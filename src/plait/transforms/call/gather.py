@@ -7,25 +7,19 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import jax
 from jax.tree_util import register_static
 
+from ...core import seams
 from ...core.graph.graphdef import GraphDef, LeafDef, NodeRef, VariableDef, iter_places, path_of
 from ...core.graph.walks import CachedWalk, find_walk
 from ...core.objects.cells import dict_of
 from ...core.objects.variables import make_variable
 from ...ground.paths import Path
-from .arguments import ParameterNames, argument_name, is_graph_leaf, joined, parameter_names
-
-
-class Loose(NamedTuple):
-    """The variables of a structure that do not belong to a module, such as those of a ``State``."""
-
-    kinds: tuple[Any, ...]
-    metadata: tuple[dict[str, Any], ...]
-    indices: tuple[int | None, ...]
+from .arguments import argument_name, is_graph_leaf, joined, parameter_names
 
 
 @register_static
@@ -43,13 +37,13 @@ class Structure:
         return tuple(graphdef for graphdef in self.graphdefs if graphdef is not None)
 
     @functools.cached_property
-    def loose(self) -> Loose | None:
-        """Its variables, if all its objects are variables or references; modules are built by the plan of their
-        graphdef."""
+    def variables_only(self) -> tuple[tuple[Any, ...], tuple[dict[str, Any], ...], tuple[int | None, ...]] | None:
+        """Class, metadata and index of each variable, if all its objects are variables, such as those of a ``State``,
+        or references; modules are built by the plan of their graphdef."""
         variables = [root for root in self.roots if isinstance(root, VariableDef)]
         if any(type(root) not in (VariableDef, NodeRef) for root in self.roots):
             return None
-        return Loose(
+        return (
             tuple(variable.type for variable in variables),
             tuple(dict_of(variable.metadata) for variable in variables),
             tuple(variable.index for variable in variables),
@@ -115,16 +109,8 @@ def _places(treedef: Any) -> list[Any]:
 
 def _leaf_names(treedef: Any, f: Callable[..., Any] | None) -> list[str]:
     """The names of the leaves of ``(args, kwargs)``: ``model``, or ``args[0]`` where the function is not known."""
-    names = ParameterNames() if f is None else parameter_names(f)
+    names = parameter_names(f)
     return [argument_name(path, names) if len(path) > 1 else "" for path in _places(treedef)]
-
-
-class Parts(NamedTuple):
-    """A flattened pytree with objects: its structure, the values of the objects, and its other leaves."""
-
-    structure: Structure
-    values: Sequence[Any]
-    plain: Sequence[Any]
 
 
 @dataclasses.dataclass
@@ -146,8 +132,18 @@ class Gathered:
         """The raw values of all variables and array attributes, in walk order."""
         return [] if self.walk is None else self.walk.raw_values()
 
-    def parts(self) -> Parts:
-        return Parts(self.structure, self.values(), self.plain)
+    def parts(self) -> tuple[Structure, list[Any], list[Any]]:
+        """The structure, the values of the objects, and the other leaves."""
+        return self.structure, self.values(), self.plain
+
+    def scope(self, names: Sequence[Callable[[], Sequence[str]]]) -> AbstractContextManager[None]:
+        """The context in which a call with these objects runs; ``names`` name them in each function that is traced."""
+        return nullcontext() if seams.around_call is None else seams.around_call(self, [*names])
+
+    def replace_value(self, position: int, value: Any) -> None:
+        """Store an equal value, such as a resharded one, in the caller's own variable at a position."""
+        assert self.walk is not None
+        self.walk.cells[position].raw = value
 
     def probes(self) -> Iterator[tuple[int, int, Path, Any]]:
         """For each value: its position, the number of its object, its path in the object, and a leaf to apply filters

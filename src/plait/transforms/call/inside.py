@@ -16,24 +16,20 @@ from ..._compat import trace_state
 from ...core.graph.captives import check_no_captives
 from ...core.graph.flatten import Walk, path_of
 from ...core.graph.graphdef import GraphDef, VariableDef
-from ...core.graph.identities import moved_indices
 from ...core.graph.plan import plan_of
 from ...core.graph.unflatten import Builder
 from ...core.objects.foreign_reads import note_reads
-from ...core.objects.nodes import jax_key_to_key
-from ...core.objects.sowing import RECORD, sows
+from ...core.objects.nodes import Static, jax_key_to_key
 from ...core.objects.statics import HashableMapping
 from ...core.objects.variables import Variable, make_variables
-from ...errors import ArgumentError, LostUpdateWarning
-from ...ground.notices import warn
+from ...errors import ArgumentError
 from ...ground.paths import format_path
-from ...ground.words import describe_type, first_few
 from .arguments import is_graph_leaf
 from .gather import Structure
 from .prefixes import choose
 
 
-class Entered:
+class TracedArguments:
     """The arguments inside the transformed function.
 
     Attributes:
@@ -60,6 +56,11 @@ class Entered:
         self.tree = structure.unflatten(make, self.values, plain)
         self.roots = tuple(roots)
 
+    def arguments(self) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments for the function: static ones, which are passed as part of the structure, are unwrapped."""
+        args, kwargs = self.tree
+        return [*map(_revealed, args)], {name: _revealed(value) for name, value in kwargs.items()}
+
     def variables(self) -> list[Any]:
         """The private variable at each position of the values; ``None`` for array attributes."""
         return [
@@ -75,6 +76,10 @@ class Entered:
             variables[position]._cell.raw = value
 
 
+def _revealed(argument: Any) -> Any:
+    return argument.value if type(argument) is Static else argument
+
+
 def rebuild(
     structure: Structure, values: Sequence[Any], plain: Sequence[Any], known: Mapping[int, Any] | None = None
 ) -> Any:
@@ -83,12 +88,13 @@ def rebuild(
     Args:
         known: index → object, for existing objects that it refers to.
     """
-    loose = structure.loose
+    loose = structure.variables_only
     if loose is None:
-        return Entered(structure, values, plain, known).tree
-    leaves = make_variables(loose.kinds, values, loose.metadata)
+        return TracedArguments(structure, values, plain, known).tree
+    kinds, metadata, indices = loose
+    leaves = make_variables(kinds, values, metadata)
     if len(leaves) < len(structure.graphdefs):
-        objects = {**(known or {}), **dict(zip(loose.indices, leaves, strict=True))}
+        objects = {**(known or {}), **dict(zip(indices, leaves, strict=True))}
         supply = iter(plain)
         leaves = [next(supply) if g is None else objects[g.index] for g in structure.graphdefs]  # type: ignore[union-attr]
     return jax.tree_util.tree_unflatten(structure.treedef, leaves)
@@ -99,7 +105,7 @@ def rebuild(
 _COPIES = frozenset({"cond", "switch", "fori_loop", "remat", "eval_shape", "grad", "value_and_grad", "checkify"})
 
 
-class Left:
+class TracedResult:
     """The arguments and the output after the function ran.
 
     Args:
@@ -118,7 +124,7 @@ class Left:
     """
 
     def __init__(
-        self, name: str, entered: Entered, out: Any, structural: bool, labels: Callable[[], Sequence[str]]
+        self, name: str, entered: TracedArguments, out: Any, structural: bool, labels: Callable[[], Sequence[str]]
     ) -> None:
         self.entered = entered
         self.walk = walk = Walk(names=lambda: [*(labels() if structural else ()), *_names_of_output(out)])
@@ -147,7 +153,6 @@ class Left:
             note_reads(stamps)
         if not structural:
             self._check_no_inputs(name, labels)
-            self._warn_of_sown(name)
         has_attributes = any(variable is None for variable in self.variables)  # `in` would use ==
         self._attributes = self._attribute_leaves() if structural and has_attributes else {}
         now = {position: self.raws[leaf] for leaf, position in self._attributes.items()}
@@ -155,25 +160,6 @@ class Left:
             now.get(position, entered.values[position]) if variable is None else variable._cell.raw
             for position, variable in enumerate(self.variables)
         ]
-
-    def _warn_of_sown(self, name: str) -> None:
-        """Warn of new variables in the records of modules: structure, which stays inside.
-
-        Warns:
-            LostUpdateWarning: names the class of the module, and what it sowed.
-        """
-        for node in self.entered.index_ref.values():
-            sown = node.__dict__[RECORD]["values"] if sows(node) else {}
-            new = [key for key, variable in sown.items() if id(variable) not in self._known]
-            if new:
-                warn(
-                    LostUpdateWarning,
-                    f"{name} with graph_updates=False does not carry out what a module sows for the first time",
-                    at=f"{first_few(new)} of {describe_type(node)}",
-                    found="new variables while plait.capture runs",
-                    expected="variables that exist before the call, such as those of init=, or structural changes",
-                    do="use graph_updates=True, or return the values from the function",
-                )
 
     def _check_no_inputs(self, name: str, labels: Callable[[], Sequence[str]]) -> None:
         cells = {id(variable._cell): i for i, variable in enumerate(self.variables) if variable is not None}
@@ -234,7 +220,7 @@ class Left:
 
     def moved(self) -> HashableMapping[int, int]:
         """Outer index → new index, for the objects that existed before."""
-        return HashableMapping(moved_indices(self.entered.index_ref, self.walk.refs))
+        return HashableMapping(self.walk.refs.moved_from(self.entered.index_ref))
 
 
 def _names_of_output(out: Any) -> list[str]:

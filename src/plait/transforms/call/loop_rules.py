@@ -25,7 +25,7 @@ from ...errors import ArgumentError, ArgumentTypeError, LostUpdateWarning
 from ...ground.notices import warn
 from ...ground.words import describe_type, first_few, name_of_class
 from .arguments import is_graph_leaf, joined
-from .inside import Left
+from .inside import TracedResult
 from .prefixes import Carry
 
 
@@ -59,7 +59,7 @@ class Loop:
         found = [re.fullmatch(rf"{self.parts}\[(.+)\]", label) for label in labels]
         return [label if part is None else part[1] for label, part in zip(labels, found, strict=True)]
 
-    def replaced(self, left: Left, out: Any) -> dict[int, Any]:
+    def replaced(self, left: TracedResult, out: Any) -> dict[int, Any]:
         """New variables that replace variables of the carry: input position → variable.
 
         Raises:
@@ -103,7 +103,7 @@ class Loop:
             found[position] = second
         return found
 
-    def _may_replace(self, left: Left, position: int, first: Any, second: Any) -> bool:
+    def _may_replace(self, left: TracedResult, position: int, first: Any, second: Any) -> bool:
         """States are data, like arrays: a new variable of the same kind may replace one that was not written."""
         return (
             isinstance(first, Variable)
@@ -125,7 +125,7 @@ class Loop:
             )
         return out[self.carry_out]
 
-    def check(self, left: Left, prefixes: tuple[Any, ...], labels: Callable[[], Any], structural: bool) -> None:
+    def check(self, left: TracedResult, prefixes: tuple[Any, ...], labels: Callable[[], Any], structural: bool) -> None:
         """Raise if an iteration changes the structure of carried or shared objects.
 
         Raises:
@@ -151,43 +151,43 @@ class Loop:
                     do="make the change before or after the loop; JAX traces the body of a loop only once",
                 )
 
+    def warn_of_dropped(self, labels: Sequence[str], variables: Sequence[Any], positions: Sequence[int]) -> None:
+        """Warn of writes to variables, or array attributes, that all iterations share.
 
-def warn_of_dropped(name: str, labels: Sequence[str], left: Left, positions: Sequence[int]) -> None:
-    """Warn of writes to variables, or array attributes, that all iterations share.
+        Args:
+            labels: the path of each value.
+            variables: those that were written; ``None`` for an array attribute.
+            positions: of these among the values.
 
-    Args:
-        labels: the path of each value.
-        positions: those that were written.
+        Warns:
+            LostUpdateWarning: names the paths.
+        """
+        kinds = dict.fromkeys(jax.Array if variable is None else type(variable) for variable in variables)
+        warn(
+            LostUpdateWarning,
+            f"{self.name}: an iteration writes to a value that all iterations share, and the new value is discarded",
+            at=first_few([labels[position] for position in positions], 5),
+            found="a new value, with axis None",
+            expected="a value that is only read; every iteration starts from the initial one",
+            do="carry it, with these axes for the argument: plait.StateAxes({"
+            + ", ".join(f"{name_of_class(kind)}: plait.Carry" for kind in kinds)
+            + ", ...: None}); or give it an axis",
+        )
 
-    Warns:
-        LostUpdateWarning: names the paths.
-    """
-    variables = [left.variables[position] for position in positions]
-    kinds = dict.fromkeys(jax.Array if variable is None else type(variable) for variable in variables)
-    warn(
-        LostUpdateWarning,
-        f"{name}: an iteration writes to a value that all iterations share, and the new value is discarded",
-        at=first_few([labels[position] for position in positions], 5),
-        found="a new value, with axis None",
-        expected="a value that is only read; every iteration starts from the initial one",
-        do="carry it, with these axes for the argument: plait.StateAxes({"
-        + ", ".join(f"{name_of_class(kind)}: plait.Carry" for kind in kinds)
-        + ", ...: None}); or give it an axis",
-    )
-
-
-def new_variable_error(name: str, leaf: Any, place: str, prefix: Any) -> ArgumentTypeError:
-    """The error for a variable that an iteration adds to the carry, or to what all iterations share."""
-    kind, other = name_of_class(type(leaf)), "plait.Carry" if prefix is Carry else "None"
-    axes = f"plait.StateAxes({{{kind}: 0, ...: {other}}})"
-    return ArgumentTypeError(
-        f"{name}: an iteration changed the structure of "
-        + ("the carry" if prefix is Carry else "an object that all iterations share"),
-        at=place,
-        found=f"a new {type(leaf).__name__}",
-        expected="the same variables before and after",
-        do=_INSTEAD_OF_NEW_VARIABLES.get(name, f"create the variable before the loop, or give it an axis: {axes}"),
-    )
+    def new_variable_error(self, leaf: Any, place: str, prefix: Any) -> ArgumentTypeError:
+        """The error for a variable that an iteration adds to the carry, or to what all iterations share."""
+        kind, other = name_of_class(type(leaf)), "plait.Carry" if prefix is Carry else "None"
+        axes = f"plait.StateAxes({{{kind}: 0, ...: {other}}})"
+        return ArgumentTypeError(
+            f"{self.name}: an iteration changed the structure of "
+            + ("the carry" if prefix is Carry else "an object that all iterations share"),
+            at=place,
+            found=f"a new {type(leaf).__name__}",
+            expected="the same variables before and after",
+            do=_INSTEAD_OF_NEW_VARIABLES.get(
+                self.name, f"create the variable before the loop, or give it an axis: {axes}"
+            ),
+        )
 
 
 _BEFORE = "create the variable before the loop; or use plait.scan, which can stack what each iteration creates"

@@ -2,18 +2,25 @@
 
 Output values are returned in ports: lists of values that the JAX transform in the middle treats alike. An ``Address``
 locates a value: the port and the place in it, or the position among the input values.
+
+``jax.lax.while_loop`` and ``cond`` return no static values, so a kept function remembers what each of its traces did,
+by the types of its inputs: a later call with inputs of known types is not traced. (``Traces``)
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any, Generic, NamedTuple, TypeVar
 
+import jax
 from jax.tree_util import register_static
 
 from ...core.graph.graphdef import GraphDef, NodeRef, iter_parts
 from ...core.objects.statics import HashableMapping
 from .gather import Structure
+
+T = TypeVar("T")
 
 
 class Address(NamedTuple):
@@ -21,6 +28,10 @@ class Address(NamedTuple):
 
     port: int
     place: int
+
+    def of(self, outputs: Any) -> Any:
+        """The value at the address, in output ports."""
+        return outputs[self.port][self.place]
 
 
 INPUT = -1
@@ -104,6 +115,24 @@ class Outcome:
         return tuple(address for _, address in sorted((*self.written, *self.unwritten)))
 
 
-def at(outputs: Any, address: Address) -> Any:
-    """The value at an address of the output ports."""
-    return outputs[address.port][address.place]
+class Traces(Generic[T]):
+    """What the traces of a function did, by the types of its inputs."""
+
+    def __init__(self) -> None:
+        self._by_types: dict[Any, T] = {}
+
+    def add(self, values: Iterable[Any], outcome: T) -> None:
+        """Record a trace with these input values."""
+        self._by_types[self.types(values)] = outcome
+
+    def of(self, values: Iterable[Any]) -> T | None:
+        """The outcome of the trace for values of these types."""
+        return self._by_types.get(self.types(values))
+
+    @staticmethod
+    def types(values: Iterable[Any]) -> tuple[Any, ...]:
+        """Shape and dtype of each leaf of each value."""
+        return tuple(
+            tuple((jax.typeof(leaf).shape, jax.typeof(leaf).dtype) for leaf in jax.tree_util.tree_leaves(value))
+            for value in values
+        )

@@ -25,13 +25,15 @@ class Crossing:
     def check(self, roots: Any, labels: Callable[[], Sequence[str]] | None = None) -> None:
         """Raise if some objects are not accepted; ``labels`` returns their names, if they have any."""
 
+    def values_only(self) -> Crossing:
+        """The policy that accepts the same graphs, and carries out only values."""
+        return _ValuesOnly(self)
+
 
 STRUCTURE = Crossing()
 
 
-class ValuesOnly(Crossing):
-    """Accepts the same graphs as another policy, and carries out only values."""
-
+class _ValuesOnly(Crossing):
     def __init__(self, crossing: Crossing) -> None:
         self.check, self.touched = crossing.check, crossing.touched
 

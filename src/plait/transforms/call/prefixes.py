@@ -8,17 +8,18 @@ returns the prefix value of every leaf of the arguments. (rules X2, X3)
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 from jax.sharding import PartitionSpec, Sharding
 
 from ...core.graph.flatten import Walk, path_of
+from ...core.graph.unflatten import Builder, raw_leaves
 from ...core.objects.attributes import DATA
 from ...core.objects.filters import PathIn, to_predicate
-from ...core.objects.nodes import Kind, Static, get_node_impl, unwrapped
-from ...core.objects.pytree import Pytree
+from ...core.objects.nodes import Kind, Static, unwrapped
+from ...core.objects.pytree import Pytree, own_info
 from ...core.objects.state import State, to_flat_state
 from ...core.objects.variables import Variable
 from ...core.objects.visit import Place, children_of, visit
@@ -172,8 +173,7 @@ class NodePrefix:
         """
         value = self.node
         for key in path:
-            impl = get_node_impl(value)
-            children = dict(impl.flatten(value)[0]) if impl is not None else {}
+            children = dict(children_of(value))
             if key not in children:
                 raise ArgumentError(
                     "a prefix has no value for a leaf",
@@ -325,15 +325,7 @@ _BY_FILTER: dict[str, str] = dict.fromkeys(
 )
 
 
-class Treatment(NamedTuple):
-    """A root, its name in errors, and its prefix."""
-
-    label: str
-    root: Any
-    prefix: Any
-
-
-def check_aliasing(name: str, treatments: Sequence[Treatment], known: dict[int, tuple[Any, str]]) -> None:
+def check_aliasing(name: str, treatments: Sequence[tuple[str, Any, Any]], known: dict[int, tuple[Any, str]]) -> None:
     """Raise if a variable has two different prefixes.
 
     Args:
@@ -355,10 +347,10 @@ def check_aliasing(name: str, treatments: Sequence[Treatment], known: dict[int, 
             place = joined(label, path)
             before, first = known.setdefault(id(leaf), (value, place))
             if before != value:
-                raise aliasing_error(name, type(leaf), (first, place), (before, value))
+                raise _aliasing_error(name, type(leaf), (first, place), (before, value))
 
 
-def aliasing_error(name: str, kind: type, places: tuple[str, str], values: tuple[Any, Any]) -> SharingError:
+def _aliasing_error(name: str, kind: type, places: tuple[str, str], values: tuple[Any, Any]) -> SharingError:
     """The error for a variable of this class with different prefix values at two places."""
     return SharingError(
         f"Inconsistent aliasing detected: {name} was given one variable with two different prefixes",
@@ -367,3 +359,56 @@ def aliasing_error(name: str, kind: type, places: tuple[str, str], values: tuple
         expected="one prefix per variable, no matter how many paths lead to it",
         do="use the same prefix for both, or pass the variable only once",
     )
+
+
+def prefix(node: Any, filter_map: Mapping[Any, Any] | Callable[[Path, Any], Any], /) -> Any:
+    """A tree like ``node`` whose leaves are prefix values, for transforms with ``graph_updates=False``.
+
+    Args:
+        node: a module, variable or pytree of them.
+        filter_map: filter → value, tried in order; or a function ``(path, leaf) -> value``.
+
+    Raises:
+        FilterError: no filter matches a leaf; names its path.
+
+    Example:
+        >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+        >>> axes = plait.prefix(model, {plait.PathContains("kernel"): 0, ...: None})
+        >>> axes.kernel, axes.bias
+        (0, None)
+    """
+    select = filter_map if callable(filter_map) else FilterMapping(filter_map).choose
+    walk = Walk()
+    graphdef = walk.add(node)
+    values = [select(path_of(link), leaf) for leaf, link in zip(walk.leaves, walk.links, strict=True)]
+    _check_shared_leaves(node, dict(zip(map(id, walk.leaves), values, strict=True)), select)
+    tree = Builder(make_variables=raw_leaves).build(graphdef, values)
+    for link in walk.links:
+        _mark_as_data(tree, path_of(link))
+    return tree
+
+
+def _check_shared_leaves(node: Any, values: Mapping[int, Any], select: Callable[[Path, Any], Any]) -> None:
+    """Raise if a variable has another value at a second path.
+
+    Raises:
+        SharingError: names both paths.
+    """
+    for place in visit(node):
+        if place.first is not None and id(place.value) in values:
+            first, second = values[id(place.value)], select(place.path, place.value)
+            if first != second:
+                paths = describe_path(place.first.path), describe_path(place.path)
+                raise _aliasing_error("prefix", type(place.value), paths, (first, second))
+
+
+def _mark_as_data(tree: Any, path: Path) -> None:
+    """Mark the attribute that holds the prefix value at a path as data, as what it stands for was by itself."""
+    owner, place = None, None
+    for key in path:
+        if isinstance(tree, Pytree):
+            owner, place = tree, key
+        tree = unwrapped(dict(children_of(tree))[key])
+    if owner is not None:
+        info = own_info(owner)
+        info.marks = {**(info.marks or {}), place: DATA}

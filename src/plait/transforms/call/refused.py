@@ -17,7 +17,7 @@ from ...core.objects.cells import gone, is_gone
 from ...core.objects.nodes import jax_key_to_key
 from ...errors import ArgumentError, ArgumentTypeError, PlaitError, TraceContextError
 from ...ground.words import describe_type, first_few
-from .arguments import ParameterNames, argument_name, parameter_names
+from .arguments import argument_name, parameter_names
 from .body import Body, guarded
 from .gather import Gathered, Structure
 
@@ -68,7 +68,7 @@ def _check_plain_arguments(transform: str, f: Callable[..., Any], gathered: Gath
             at=f"argument {argument_name(path, names)}",
             found=f"{describe_type(value)}: {value!r:.60}",
             expected="arrays, numbers, modules, and containers of them",
-            do=_instead(transform, f, path, names, structure),
+            do=_instead(transform, f, path, structure),
         ) from error
 
 
@@ -127,11 +127,11 @@ def _was_called(error: Exception) -> bool:
     return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
-def _instead(transform: str, f: Callable[..., Any], path: Any, names: ParameterNames, structure: Structure) -> str:
+def _instead(transform: str, f: Callable[..., Any], path: Any, structure: Structure) -> str:
     """What to do about an argument that is not an array, or contains what is none."""
     if len(path) > 2:
         return ("make the whole argument static, or " if transform in _OPTIONS else "") + "remove such values from it"
-    kind, key, *_ = map(jax_key_to_key, path)
+    names, (kind, key, *_) = parameter_names(f), map(jax_key_to_key, path)
     name = names.at(key) if kind == 0 else str(key)
     if transform == "jit" and _is_name(name):
         return f"make it static: plait.jit({_name_in_code(f)}, static_argnames={name!r})"

@@ -13,7 +13,6 @@ from typing import Any
 from ..._compat import trace_state
 from ...core.graph.flatten import Walk
 from ...core.graph.graphdef import GraphDef
-from ...core.graph.identities import own_objects
 from ...core.graph.plan import plan_of
 from ...core.graph.unflatten import UNTOUCHED, Builder
 from ...core.objects.journal import Journal, trace_of
@@ -24,7 +23,7 @@ from ...core.objects.variables import Variable
 from ...core.objects.visit import visit
 from .gather import Gathered
 from .inside import rebuild
-from .outcome import INPUT, Address, Outcome, at
+from .outcome import INPUT, Address, Outcome
 
 
 def write_back(outcome: Outcome, gathered: Gathered, outputs: Any, plain: Any = None) -> Any:
@@ -45,14 +44,14 @@ def write_back(outcome: Outcome, gathered: Gathered, outputs: Any, plain: Any = 
     returned = {} if outcome.output is None else outcome.returned_arguments(gathered.structure)
     inputs = [cell.raw for cell in cells] if returned is None or outcome.output_sources else []
     with Journal() as journal:
-        journal.write_values([cells[position] for position, _ in written], [at(outputs, a) for _, a in written])
+        journal.write_values([cells[position] for position, _ in written], [a.of(outputs) for _, a in written])
         if returned is None:
             return _rebuilt(outcome, gathered, inputs, outputs, journal)
         if outcome.output is None:
             return plain
         values = [inputs[place] if port == INPUT else outputs[port][place] for port, place in outcome.output_sources]
         known = {index: gathered.roots[number] for index, number in returned.items()}
-        return rebuild(outcome.output, values, [at(outputs, address) for address in outcome.plain], known)
+        return rebuild(outcome.output, values, [address.of(outputs) for address in outcome.plain], known)
 
 
 def check_own(positions: Sequence[int], gathered: Gathered) -> None:
@@ -77,12 +76,6 @@ def check_own(positions: Sequence[int], gathered: Gathered) -> None:
 _LEAVES = (Kind.VARIABLE, Kind.REF, Kind.ARRAY)
 
 
-def replace_value(gathered: Gathered, position: int, value: Any) -> None:
-    """Store an equal value, such as a resharded one, in the caller's own variable at a position."""
-    assert gathered.walk is not None
-    gathered.walk.cells[position].raw = value
-
-
 def _rebuilt(outcome: Outcome, gathered: Gathered, inputs: Sequence[Any], outputs: Any, journal: Journal) -> Any:
     """Apply an outcome with more than values, which are written already. Returns the output."""
     outer = Walk()
@@ -90,13 +83,13 @@ def _rebuilt(outcome: Outcome, gathered: Gathered, inputs: Sequence[Any], output
         outer.add(root)
     moved, output = outcome.moved, outcome.output
     assert output is not None
-    cache = own_objects(outer.refs, {i: i for i in outer.refs.values()} if moved is None else moved)
+    cache = outer.refs.objects_at({i: i for i in outer.refs.values()} if moved is None else moved)
     own = {id(leaf): position for position, leaf in enumerate(outer.leaves) if isinstance(leaf, Variable)}
 
     def leaf_at(index: int | None, source: Address) -> Any:
         """The leaf of the object with an index; a variable that still holds its own input value is left untouched."""
         if source.port != INPUT:
-            return at(outputs, source)
+            return source.of(outputs)
         cached = cache.get(index) if index is not None else None
         is_own = cached is not None and own.get(id(cached)) == source.place
         return UNTOUCHED if is_own else inputs[source.place]
@@ -118,4 +111,4 @@ def _rebuilt(outcome: Outcome, gathered: Gathered, inputs: Sequence[Any], output
     for part in refilled:
         builder.build(*part)
     objects = iter([builder.build(*part) for part in returned])
-    return output.unflatten(lambda *_: next(objects), (), [at(outputs, address) for address in outcome.plain])
+    return output.unflatten(lambda *_: next(objects), (), [address.of(outputs) for address in outcome.plain])

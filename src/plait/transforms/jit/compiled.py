@@ -3,9 +3,9 @@
 A compiled function takes the raw values, each as one argument, then plain arguments, and returns the values that it
 wrote. Each trace may write different variables (for example for other shapes), and which ones is known only after the
 trace. If the first trace only writes values, it returns one flat list, the written values and then the output, or the
-output alone if it wrote nothing. A trace with any other outcome returns an ``Other`` with that outcome. An output of
-arrays is returned as a pytree. An output of new objects, such as gradients, is a list of their values, from which the
-objects are built in each call; returned arguments are the caller's own objects.
+output alone if it wrote nothing. A trace with any other outcome returns ``OutputsWithOutcome``. An output of arrays
+is returned as a pytree. An output of new objects, such as gradients, is a list of their values, from which the objects
+are built in each call; returned arguments are the caller's own objects.
 
 If each object is a separate argument (a ``Layout``), plain arguments are passed to JAX as pytrees. JAX's cache compares
 their structure in C++, and the trace sees it. If a container has objects, all leaves are passed flat, for one structure
@@ -37,10 +37,10 @@ from ..call.arguments import is_graph_leaf
 from ..call.call import Call
 from ..call.gather import Gathered, Structure, gather
 from ..call.inside import rebuild
-from ..call.outcome import INPUT, Address, Outcome, at
+from ..call.outcome import INPUT, Address, Outcome
 from ..call.refused import explain
 from ..call.write_back import check_own, write_back
-from .shardings import Shardings, laid_out, leave_in_layout
+from .shardings import Shardings, leave_in_layout
 
 
 @dataclasses.dataclass(frozen=True)
@@ -267,7 +267,7 @@ class Compiled:
                 listener(f, signature, history)
             outputs, outcome = whole(whole.grouped(values, leaves))
             if shardings is not None:
-                outputs = laid_out(whole, outputs, outcome)
+                outputs = shardings.laid_out(whole, outputs, outcome)
             history.append(signature)
             return self._returned(outputs, outcome, values, outcome.returned_arguments(structure))
 
@@ -300,10 +300,10 @@ class Compiled:
         """The result for JAX: a flat list, if the first trace only wrote values, and this trace did the same."""
         if arguments is None:
             self.is_first(outcome, None)
-            return Other(outcome, outputs)
+            return OutputsWithOutcome(outcome, outputs)
         assert outcome.output is not None
-        plain = [at(outputs, where) for where in outcome.plain]
-        values = [at(outputs, where) for _, where in outcome.written]
+        plain = [where.of(outputs) for where in outcome.plain]
+        values = [where.of(outputs) for _, where in outcome.written]
         flat = Outcome(tuple((position, Address(0, i)) for i, (position, _) in enumerate(outcome.written)))
         if not outcome.returns_objects:
             output: Any = jax.tree_util.tree_unflatten(outcome.output.treedef, plain)
@@ -321,7 +321,7 @@ class Compiled:
             output += plain
         if self.is_first(flat, arguments):
             return [*values, output] if values else output
-        return Other(flat, (values, output))
+        return OutputsWithOutcome(flat, (values, output))
 
     def is_first(self, outcome: Outcome, returned: dict[int, int] | None) -> bool:
         """Whether the result of a trace is read by the first outcome, which this one is if there is none.
@@ -337,7 +337,7 @@ class Compiled:
 
     def outcome_of(self, returned: Any) -> tuple[Outcome, Any, Any]:
         """The parts of the result of a call: its outcome, the ports, and a plain output."""
-        if type(returned) is Other:
+        if type(returned) is OutputsWithOutcome:
             outcome, outputs = returned.outcome, returned.outputs
             return outcome, outputs, outputs[1] if outcome.output is None else None
         assert self.first is not None
@@ -373,7 +373,7 @@ class Compiled:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass
-class Other:
+class OutputsWithOutcome:
     """The result of a compiled function for an outcome that differs from the first, or is not plain."""
 
     outcome: Outcome = dataclasses.field(metadata={"static": True})

@@ -31,7 +31,7 @@ results to the cells of the written variables. For a function of a model with tw
         except (ValueError, RuntimeError):
             explain((a0, a1,), {})                      # raises if it is about buffers that were donated
             raise
-        if type(returned) is Other:                     # another trace, which did something else
+        if type(returned) is OutputsWithOutcome:                     # another trace, which did something else
             return compiled.finish(gather(((a0, a1,), {})), returned)
         c0.raw, c1.raw, out = returned
         return out
@@ -68,7 +68,7 @@ from ...core.objects.variables import Variable
 from ..call.arguments import is_graph_leaf
 from ..call.gather import gather
 from ..call.policy import Crossing
-from .compiled import Compiled, Layout, Other
+from .compiled import Compiled, Layout, OutputsWithOutcome
 
 UNROLL = 256
 MOST_LAYOUTS = 8  # of one function, the latest
@@ -207,7 +207,7 @@ class Entrance:
         return function
 
     def find(self, frame: Any) -> None:
-        """Find the function again after it was unpickled: it is the one running in a frame."""
+        """Find the function again after it was unpickled: a frame runs it."""
         if frame.f_code.co_filename == _FILE:
             users = gc.get_referrers(frame.f_globals)
             found = (each for each in users if type(each) is FunctionType and each.__globals__ is frame.f_globals)
@@ -432,7 +432,7 @@ def make(*, compiled, walk, identities, crossing, check):
         if stale:
             return AGAIN
         {inside.join(body)}
-        if type(returned) is Other:
+        if type(returned) is OutputsWithOutcome:
             return compiled.finish(gather(({given})), returned)
         {inside.join(write)}
     return run
@@ -440,7 +440,7 @@ def make(*, compiled, walk, identities, crossing, check):
     scope: dict[str, Any] = {
         "AGAIN": AGAIN,
         "ArrayImpl": ArrayImpl,
-        "Other": Other,
+        "OutputsWithOutcome": OutputsWithOutcome,
         "clock": clock,
         "containers_stand": containers_stand,
         "gather": gather,

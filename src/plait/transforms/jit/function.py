@@ -19,7 +19,6 @@ Caches: ``general`` adds compiled functions (by structure) and runs (on the firs
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import inspect
@@ -35,7 +34,6 @@ from ...errors import ArgumentError, DispatchError, InternalError
 from ...typing import FilterLiteral
 from ..call.arguments import positional as positional_arguments, static_argument, with_statics
 from ..call.call import Call
-from ..call.captures import warn_about_captures
 from ..call.functions import check_function, curried
 from ..call.gather import Gathered, gather
 from ..call.policy import STRUCTURE, Crossing
@@ -222,11 +220,6 @@ class JittedFunction:
         crossing = self.crossing.updates
         return self.f, self.statics, self.options, self.donation, self.shardings, crossing
 
-    def _scope(self, gathered: Gathered) -> contextlib.AbstractContextManager[None]:
-        if seams.around_call is None:
-            return contextlib.nullcontext()
-        return seams.around_call(gathered, [lambda: gathered.structure.labels(self.f)[0]])
-
     def general(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The general path of a call."""
         if self.way_in.itself() is None:  # unpickled
@@ -236,7 +229,7 @@ class JittedFunction:
         try:
             compiled = self.find(args, kwargs, gathered)
             positional, named = compiled.arguments(gathered, args, kwargs)
-            with self._scope(gathered):
+            with gathered.scope([lambda: gathered.structure.labels(self.f)[0]]):
                 returned = compiled.jitted(*positional, **named)
         except (TypeError, ValueError, RuntimeError) as error:
             explain("jit", self.f, gathered, error)
@@ -291,7 +284,7 @@ class JittedFunction:
         compiled = self.compiled.get(key)
         if compiled is None:
             if self.shardings is None:
-                rules: Any = {"returns_inputs": True, "captured": warn_about_captures}
+                rules: Any = {"returns_inputs": True}
                 call = Call("jit", self.f, args, kwargs, crossing=self.crossing, gathered=gathered, **rules)
             else:
                 call = self.shardings.call(self.f, args, kwargs, gathered)

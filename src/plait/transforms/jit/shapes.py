@@ -6,20 +6,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
 
 from ..._compat import is_mutable_array
-from ...core.graph.axes import sharding_hooks
+from ...core import seams
 from ...ground.paths import describe_path
 from ..call.arguments import with_statics
 from ..call.call import Call
 from ..call.functions import check_function, curried
-from ..call.gather import Parts, Structure
-from ..call.inside import Entered
-from ..call.policy import STRUCTURE, Crossing, ValuesOnly
+from ..call.gather import Structure
+from ..call.inside import TracedArguments
+from ..call.policy import STRUCTURE, Crossing
 
 
 def eval_shape(f: Callable[..., Any], *args: Any, crossing: Crossing = STRUCTURE, **kwargs: Any) -> Any:
@@ -51,12 +51,12 @@ def shapes_of_call(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     structures: list[Structure] = []
 
     def shapes(inputs: Any) -> Any:
-        out = call.body.output_of(inputs)
-        structures.append(out.structure)
-        return [value[...] if is_mutable_array(value) else value for value in out.values], out.plain
+        structure, values, plain = call.body.output_of(inputs)
+        structures.append(structure)
+        return [value[...] if is_mutable_array(value) else value for value in values], plain
 
     values, plain = call.run(functools.partial(jax.eval_shape, shapes), call.inputs)
-    built = Entered(structures[-1], values, plain)
+    built = TracedArguments(structures[-1], values, plain)
     _put_shardings(built)
     return built.tree
 
@@ -92,13 +92,13 @@ def make_jaxpr(
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         args = with_statics("make_jaxpr", f, args, static_argnums)
-        call = Call("make_jaxpr", f, args, kwargs, crossing=ValuesOnly(crossing))
+        call = Call("make_jaxpr", f, args, kwargs, crossing=crossing.values_only())
         structure = call.gathered.structure
 
         def flat(*leaves: Any) -> list[Any]:
-            return _in_order(call.body.output_of(call.body.grouped(*_taken_apart(structure, leaves))))
+            return _in_order(*call.body.output_of(call.body.grouped(*_taken_apart(structure, leaves))))
 
-        return call.run(jax.make_jaxpr(flat), *_in_order(call.gathered.parts()))
+        return call.run(jax.make_jaxpr(flat), *_in_order(*call.gathered.parts()))
 
     return wrapper
 
@@ -146,10 +146,10 @@ def _are_plain(structure: Structure) -> list[bool]:
     return [flag for g in structure.graphdefs for flag in ([True] if g is None else [False] * g.num_leaves)]
 
 
-def _in_order(parts: Parts) -> list[Any]:
+def _in_order(structure: Structure, values: Iterable[Any], plain: Iterable[Any]) -> list[Any]:
     """Values and plain leaves in the order of the tree."""
-    values, plain = iter(parts.values), iter(parts.plain)
-    return [next(plain) if is_plain else next(values) for is_plain in _are_plain(parts.structure)]
+    values, plain = iter(values), iter(plain)
+    return [next(plain) if is_plain else next(values) for is_plain in _are_plain(structure)]
 
 
 def _taken_apart(structure: Structure, leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -158,7 +158,7 @@ def _taken_apart(structure: Structure, leaves: Sequence[Any]) -> tuple[list[Any]
     return [leaf for leaf, is_plain in pairs if not is_plain], [leaf for leaf, is_plain in pairs if is_plain]
 
 
-def _put_shardings(built: Entered) -> None:
+def _put_shardings(built: TracedArguments) -> None:
     """Set the shardings of the shapes in variables from their annotations, if there is a mesh."""
     paths = functools.cache(built.structure.leaf_paths)
     placed: dict[int, Any] = {}
@@ -170,8 +170,7 @@ def _put_shardings(built: Entered) -> None:
         def place(position: int = position) -> str:
             return describe_path(paths()[position][1])
 
-        for sharding_of in sharding_hooks:
-            sharding = sharding_of(variable, shape.shape, place)
-            if sharding is not None:
-                placed[position] = shape.update(sharding=sharding)
+        sharding = seams.shape_sharding and seams.shape_sharding(variable, shape.shape, place)
+        if sharding is not None:
+            placed[position] = shape.update(sharding=sharding)
     built.put(placed)

@@ -17,14 +17,12 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
 from ..._compat import ArrayImpl, top_level_trace, trace_state
 from ...core.objects.nodes import Static
 from ...errors import ArgumentError
-from ..call.body import Body, describe_address
+from ..call.body import Body
 from ..call.call import Call, prefixes_of
-from ..call.captures import warn_about_captures
 from ..call.gather import Gathered
 from ..call.outcome import Address, Outcome
 from ..call.policy import Crossing
 from ..call.prefixes import Prefix
-from ..call.write_back import replace_value
 
 
 class Shardings:
@@ -58,7 +56,7 @@ class Shardings:
                 do="pass them by position",
             )
         ins = Prefix.of("jit", "in_shardings", self._aligned(args), updates=self.crossing.updates)
-        rules: Any = {"returns_inputs": True, "captured": warn_about_captures}
+        rules: Any = {"returns_inputs": True}
         call = Call("jit", f, args, ins=ins, outs=self.outs, crossing=self.crossing, gathered=gathered, **rules)
         for place, sharding, value in call.labelled():
             check_layout("in_shardings", lambda place=place: place, value, sharding)
@@ -75,6 +73,17 @@ class Shardings:
             return self.given
         supply = iter(self.given)
         return tuple(None if type(argument) is Static else next(supply) for argument in args)
+
+    def laid_out(self, body: Body, outputs: Sequence[Sequence[Any]], outcome: Outcome) -> list[list[Any]]:
+        """The outputs of a body whose ports are shardings, each constrained to the sharding of its port."""
+
+        def constrained(value: Any, where: Address) -> Any:
+            return constrain(value, body.ports[where.port], lambda: body.describe(outcome, where))
+
+        return [
+            [constrained(value, Address(port, place)) for place, value in enumerate(values)]
+            for port, values in enumerate(outputs)
+        ]
 
     def explain(self, error: BaseException, f: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """If this is the error, raise one that names the input whose sharding is impossible or differs from the given
@@ -134,19 +143,7 @@ def leave_in_layout(gathered: Gathered, shardings: Sequence[Any], outcome: Outco
         cell = walk.cells[position]
         leaves = jax.tree_util.tree_leaves(cell.raw)
         if all(type(leaf) is ArrayImpl and leaf.sharding != sharding for leaf in leaves):
-            replace_value(gathered, position, jax.device_put(cell.raw, sharding))
-
-
-def laid_out(body: Body, outputs: Sequence[Sequence[Any]], outcome: Outcome) -> list[list[Any]]:
-    """The outputs of a body whose ports are shardings, each constrained to the sharding of its port."""
-
-    def constrained(value: Any, where: Address) -> Any:
-        return constrain(value, body.ports[where.port], lambda: describe_address(body, outcome, where))
-
-    return [
-        [constrained(value, Address(port, place)) for place, value in enumerate(values)]
-        for port, values in enumerate(outputs)
-    ]
+            gathered.replace_value(position, jax.device_put(cell.raw, sharding))
 
 
 def check_layout(argument: str, place: Callable[[], str], value: Any, sharding: Any) -> None:

@@ -8,17 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ..._compat import Tracer
-from ...errors import GraphError
-from ...ground.paths import Path
-from ...typing import FilterLiteral
-from ..objects.cells import ARRAYS
-from ..objects.filters import to_predicate
-from ..objects.module import Module
-from ..objects.nodes import Kind, kind_of, not_a_node
-from ..objects.pytree import Pytree
-from ..objects.variables import Variable
-from ..objects.visit import Place, children_first, children_of, has_identity, iter_variables, visit
+from .._compat import Tracer
+from ..core.functional.split import nested_groups
+from ..core.graph.flatten import Walk, path_of
+from ..core.objects.cells import ARRAYS
+from ..core.objects.filters import to_predicate
+from ..core.objects.module import Module
+from ..core.objects.nodes import Kind, check_node, kind_of, not_a_node
+from ..core.objects.pytree import Pytree
+from ..core.objects.state import FlatState, group_leaves
+from ..core.objects.variables import Variable
+from ..core.objects.visit import Place, children_first, children_of, has_identity, iter_variables, visit
+from ..errors import GraphError
+from ..ground.paths import Path
+from ..typing import FilterLiteral
 
 
 def iter_graph(node: Any, /) -> Iterator[tuple[Path, Any]]:
@@ -105,3 +108,36 @@ def set_metadata(node: Any, /, *, only: FilterLiteral = Variable, **metadata: An
     chosen = [variable for path, variable in iter_variables(node) if predicate(path, variable)]
     for variable in sorted(chosen, key=lambda variable: variable._cell.fixed is None):  # those that are raise
         variable.set_metadata(**metadata)
+
+
+def variables(node: Any, *filters: FilterLiteral) -> Any:
+    """The live variables of a graph: a state whose leaves are the model's own ``Variable`` objects.
+
+    Example:
+        >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+        >>> plait.variables(model)["kernel"] is model.kernel
+        True
+    """
+    check_node(node, "variables")
+    walk = Walk()
+    walk.add(node)
+    pairs = [
+        (path_of(link), leaf) for link, leaf in zip(walk.links, walk.leaves, strict=True) if isinstance(leaf, Variable)
+    ]
+    flat = FlatState(pairs, sort=False)
+    groups = group_leaves(flat, filters, exhaustive=False) if filters else [flat]
+    results = nested_groups(groups, is_leaf=isinstance(node, Variable))
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def check_pytree(node: Any, /) -> None:
+    """Raise if a static attribute of a plait object contains data.
+
+    Raises:
+        AttributeStatusError: names the attribute and what was found.
+
+    Example:
+        >>> plait.check_pytree(plait.Linear(2, 3, rngs=plait.Rngs(0)))
+    """
+    if isinstance(node, Pytree):
+        node._graph_flatten()

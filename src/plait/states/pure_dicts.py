@@ -7,11 +7,11 @@ from typing import Any
 
 import jax
 
-from ...errors import GraphError
-from ...ground.paths import describe_path
-from .cells import read
-from .state import State, from_flat_state, to_flat_state
-from .variables import Variable
+from ..core.objects.cells import read
+from ..core.objects.state import State, from_flat_state, to_flat_state
+from ..core.objects.variables import Variable
+from ..errors import GraphError
+from ..ground.paths import describe_path
 
 
 def to_pure_dict(state: Mapping[Any, Any], /, extract_fn: Callable[[Any], Any] | None = None) -> dict[Any, Any]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...errors import ArgumentTypeError
-from ...ground.paths import Path
-from ...ground.words import describe_type
-from ...typing import FilterLiteral
-from .state import FlatState, S, State, class_of, difference, from_flat_state, grouped, to_flat_state
+from ..core.objects.state import S, State, class_of, difference, from_flat_state, grouped, to_flat_state
+from ..ground.paths import Path
+from ..typing import FilterLiteral
 
 
 def split_state(state: Mapping[Any, Any], first: FilterLiteral, /, *filters: FilterLiteral) -> Any:
@@ -66,22 +64,3 @@ def merge_state(state: Mapping[Any, Any], /, *states: Mapping[Any, Any], cls: ty
         {'a': 1, 'b': 3}
     """
     return cls.merge(state, *states)
-
-
-def joined(states: Sequence[Any], operation: str) -> Mapping[Any, Any]:
-    """States of any form as one nested mapping.
-
-    Raises:
-        ArgumentTypeError: names the operation and the type that is not a state.
-    """
-    for state in states:
-        if not isinstance(state, (Mapping, FlatState)):
-            raise ArgumentTypeError(
-                f"{operation} takes states",
-                found=describe_type(state),
-                expected="a State, FlatState or nested dict",
-                do="get one with plait.state(model) or plait.split(model)",
-            )
-    nested = [state.to_nested_state() if isinstance(state, FlatState) else state for state in states]
-    whole = nested[0] if len(nested) == 1 else merge_state(*nested)
-    return whole._mapping if isinstance(whole, State) else whole

@@ -3,7 +3,7 @@
 import pytest
 
 import plait as nnx
-from plait.core.objects import variable_names
+from plait.sowing import variable_names
 
 
 @pytest.fixture(autouse=True)

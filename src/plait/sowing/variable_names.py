@@ -9,9 +9,9 @@ import types
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
-from ...errors import ArgumentError
-from .variable_kinds import BatchStat, Cache, Intermediate, Param, Perturbation
-from .variables import Variable
+from ..core.objects.variable_kinds import BatchStat, Cache, Intermediate, Param, Perturbation
+from ..core.objects.variables import Variable
+from ..errors import ArgumentError
 
 T = TypeVar("T", bound=type)
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...errors import FilterError, GraphError
-from ...ground.paths import Path, describe_path
-from ...typing import FilterLiteral
-from ..objects.containers import List
-from ..objects.filters import resolve_filters
-from ..objects.journal import Journal
-from ..objects.nodes import Kind, change_of, check_node
-from ..objects.pytree import Pytree, check_not_fixed
-from ..objects.state import FlatState, State
-from ..objects.trace_guard import check_trace
-from ..objects.visit import Place, visit
-from .split import detached
+from ..core.functional.split import detached
+from ..core.objects.containers import List
+from ..core.objects.filters import resolve_filters
+from ..core.objects.journal import Journal
+from ..core.objects.nodes import Kind, change_of, check_node
+from ..core.objects.pytree import Pytree, check_not_fixed
+from ..core.objects.state import FlatState, State
+from ..core.objects.trace_guard import check_trace
+from ..core.objects.visit import Place, visit
+from ..errors import FilterError, GraphError
+from ..ground.paths import Path, describe_path
+from ..typing import FilterLiteral
 
 
 def pop(node: Any, *filters: FilterLiteral) -> Any:

@@ -8,9 +8,9 @@ from typing import Any
 
 from jax.tree_util import register_static
 
-from ..graph.graphdef import GraphDef
-from .merge import merge
-from .split import split
+from ..core.functional.merge import merge
+from ..core.functional.split import split
+from ..core.graph.graphdef import GraphDef
 
 
 @register_static

@@ -8,11 +8,15 @@ from typing import Any
 import jax
 from jax.tree_util import DictKey, GetAttrKey
 
-from ..graph.graphdef import GraphDef
-from ..objects.state import State, tree_entries, tree_state
+from ..core.functional.merge import Bundle
+from ..core.functional.split import split
+from ..core.graph.graphdef import GraphDef
+from ..core.objects.state import State, tree_entries, tree_state
+from ..errors import GraphError
+from ..typing import FilterLiteral
 
 
-class GraphState(MutableMapping[Any, Any]):
+class GraphState(MutableMapping[Any, Any], Bundle):
     """A graphdef and a state in one value: a mapping like the state, and a pytree of the state's leaves. (rule G46)
 
     Example:
@@ -29,6 +33,21 @@ class GraphState(MutableMapping[Any, Any]):
     def __init__(self, graphdef: GraphDef, state: State) -> None:
         object.__setattr__(self, "graphdef", graphdef)
         object.__setattr__(self, "state", state)
+
+    def opened(self, others: Iterable[Any]) -> tuple[Any, ...]:
+        """
+        Raises:
+            GraphError: the graph states have different graphdefs.
+        """
+        others = [*others]
+        if any(not isinstance(each, GraphState) or each.graphdef != self.graphdef for each in others):
+            raise GraphError(
+                "the graph states have different graphdefs",
+                found=f"{1 + len(others)} graph states",
+                expected="equal graphdefs",
+                do="merge only graph states that one call of unpack returned",
+            )
+        return self.graphdef, self.state, *(each.state for each in others)
 
     def __getitem__(self, key: Any) -> Any:
         return self.state[key]
@@ -85,3 +104,10 @@ def _unflatten(aux: tuple[GraphDef, type[State] | None, Any], children: Iterable
 
 
 jax.tree_util.register_pytree_with_keys(GraphState, _flatten, _unflatten)
+
+
+def unpack(node: Any, *filters: FilterLiteral) -> Any:
+    """One ``GraphState`` per filter; without filters, one for the whole graph."""
+    graphdef, *states = split(node, *filters)
+    bundles = tuple(GraphState(graphdef, each) for each in states)
+    return bundles[0] if len(bundles) == 1 else bundles
