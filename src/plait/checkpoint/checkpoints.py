@@ -34,7 +34,7 @@ from ..ground.words import first_few
 from .keep import Keep
 from .layout import MANIFEST, Manifest, Saved, check_path, check_whole, damaged_in, is_taken, saved_in
 from .orbax import Saving, read_into
-from .together import on_first
+from .together import Meeting, on_first
 from .writer import Writer
 
 LOCK = "run.lock"
@@ -71,6 +71,7 @@ class Checkpoints:
         self.keep = Keep() if keep is None else keep
         self.background = background
         self._writer: Writer | None = None
+        self._meeting: Meeting | None = None  # of the writers of all processes
         self._release: Callable[[], object] | None = None
         self._opened_by: int | None = None
         self._damaged: set[Path] = set()
@@ -135,7 +136,8 @@ class Checkpoints:
         path = self.folder / _name(int(step))
         on_first(functools.partial(self._prepare, path, int(step)))
         saving = Saving(path, node, step=step, metrics=metrics, extra=extra, overwrite=True)
-        self._writer = Writer(functools.partial(self._write, saving), f"plait saves step {step}")
+        self._meeting = Meeting() if jax.process_count() > 1 else None
+        self._writer = Writer(functools.partial(self._write, saving, self._meeting), f"plait saves step {step}")
         if self.background:
             self._writer.start()
         else:
@@ -175,7 +177,20 @@ class Checkpoints:
                 do="remove those folders, or save to another folder",
             )
 
-    def _write(self, saving: Saving) -> None:
+    def _write(self, saving: Saving, meeting: Meeting | None) -> None:
+        try:
+            self._finish(saving)
+        except BaseException as error:
+            failure = self._failure(error)
+            if meeting is not None:
+                meeting.arrive(failure)
+            if failure is error:
+                raise
+            raise failure from error
+        if meeting is not None:
+            meeting.arrive(None)
+
+    def _finish(self, saving: Saving) -> None:
         with contextlib.closing(saving):
             saving.arrive()
             if jax.process_index() == 0:
@@ -202,14 +217,22 @@ class Checkpoints:
         """Wait until all processes have written their part of the last save to disk.
 
         Raises:
-            CheckpointError: the checkpoint could not be written. Raised once; earlier checkpoints are intact.
+            CheckpointError: the checkpoint could not be written. Raised once, in all processes as soon as one of them
+                fails; earlier checkpoints are intact.
 
         Warns:
             CheckpointWarning: an old checkpoint could not be removed.
         """
-        failed = None if self._writer is None else self._writer.take_failure()
-        self._writer = None
-        on_first(functools.partial(self._raise, failed))
+        writer, self._writer = self._writer, None
+        if writer is None:
+            return
+        failed = None if self._meeting is None else self._meeting.outcome()
+        if failed is None:
+            failed = writer.take_failure()
+        else:
+            writer.abandon()  # it may wait for the process that failed
+        if failed is not None:
+            raise failed
         not_removed, self._not_removed = self._not_removed, None
         if not_removed is not None:
             warn(
@@ -221,17 +244,16 @@ class Checkpoints:
                 do="check its permissions; it is tried again after the next save",
             )
 
-    def _raise(self, failed: BaseException | None) -> None:
+    def _failure(self, failed: BaseException) -> BaseException:
         if isinstance(failed, (CheckpointError, KeyboardInterrupt)):
-            raise failed
-        if failed is not None:
-            raise CheckpointError(
-                "a checkpoint could not be written",
-                at=str(self.folder),
-                found=f"{type(failed).__name__}: {failed}",
-                expected="a working disk with free space",
-                do="earlier checkpoints are intact; free some space, and save again",
-            ) from failed
+            return failed
+        return CheckpointError(
+            "a checkpoint could not be written",
+            at=str(self.folder),
+            found=f"{type(failed).__name__}: {failed}",
+            expected="a working disk with free space",
+            do="earlier checkpoints are intact; free some space, and save again",
+        )
 
     def all(self) -> list[Saved]:
         """The existing checkpoints, the newest last."""

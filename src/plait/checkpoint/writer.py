@@ -8,6 +8,9 @@ import sys
 import threading
 from collections.abc import Callable
 
+from ..partitioning.launched import saving
+from ..partitioning.processes import BEFORE_THE_END
+
 
 class Writer(threading.Thread):
     """A thread that writes, and keeps its error until it is taken.
@@ -18,7 +21,8 @@ class Writer(threading.Thread):
     """
 
     def __init__(self, write: Callable[[], None], name: str) -> None:
-        super().__init__(name=name)
+        # What is registered at the end of this file waits for it at the end of the program, unless it is abandoned.
+        super().__init__(name=name, daemon=_CAN_BE_AWAITED)
         self._write: Callable[[], None] | None = write
         self._failed: BaseException | None = None
 
@@ -32,7 +36,8 @@ class Writer(threading.Thread):
         write, self._write = self._write, None  # the thread must not keep the objects alive
         try:
             if write is not None:
-                write()
+                with saving():
+                    write()
         except BaseException as error:
             self._failed = error
 
@@ -44,7 +49,12 @@ class Writer(threading.Thread):
         failed, self._failed = self._failed, None
         return failed
 
+    def abandon(self) -> None:
+        """Do not wait for the end of the writing, nor look at its error."""
+        _WRITERS.discard(self)
 
+
+_CAN_BE_AWAITED = hasattr(threading, "_register_atexit")
 # Those that no one has waited for.
 _WRITERS: set[Writer] = set()
 
@@ -61,8 +71,11 @@ def _finish_all() -> None:
 # A thread that writes hands work to the threads of concurrent.futures, through Orbax and asyncio. Those are shut down
 # when the main thread ends, before Python waits for other threads, and before the functions of ``atexit`` run: a save
 # that is not finished would fail. The functions registered here run in reverse order, so these after the import above.
-if hasattr(threading, "_register_atexit"):
+if _CAN_BE_AWAITED:
     threading._register_atexit(_finish_all)  # pyright: ignore[reportAttributeAccessIssue]
+
+# So does a process of several that ends at once, because of an error.
+BEFORE_THE_END.append(_finish_all)
 
 # A forked child has none of these threads.
 if hasattr(os, "register_at_fork"):
