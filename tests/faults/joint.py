@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import json
 import os
+import resource
 import signal
 import time
 from pathlib import Path
@@ -55,18 +56,26 @@ class Fault:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.kind, self.moment = options.fault, options.moment
-        self.here = jax.process_index() == options.process and not (options.folder / "done").exists()
+        self.here = jax.process_index() == options.process
         self.step = 1 if self.moment == "first" else MIDDLE
         self.number = 0  # of the batch
 
     def strikes(self, *kinds: str) -> bool:
-        return self.here and self.kind in kinds
+        if self.here and self.kind in kinds:
+            self.mark()
+            return True
+        return False
+
+    def mark(self) -> None:
+        """Note the time of the fault."""
+        with contextlib.suppress(FileExistsError), open(self.options.folder / "struck", "x") as file:
+            file.write(str(time.time()))
 
     def signal(self, moment: str) -> None:
         """At this moment, if it is the moment of the fault."""
         if moment == self.moment and self.here and self.kind in SIGNALS:
             self.here = False
-            (self.options.folder / "struck").write_text(str(time.time()))
+            self.mark()
             os.kill(os.getppid() if self.kind == "sigterm-all" else os.getpid(), SIGNALS[self.kind])
 
 
@@ -102,7 +111,7 @@ def main(options: argparse.Namespace) -> None:
         number = int(batch[0])
         at = "first" if number == 1 else "mid" if number == MIDDLE else ""
         fault.signal(at)
-        if number == fault.step and fault.strikes("step-raises"):
+        if number == fault.step and fault.strikes("step-raises"):  # before it changes anything
             raise OSError("the step is wrong")
         time.sleep(options.load)
         loss = count(model, shared(batch))
@@ -126,11 +135,15 @@ def main(options: argparse.Namespace) -> None:
         if fault.strikes("write-fails"):
             raise OSError(28, "No space left on device")
         time.sleep(0.3)
+        if fault.strikes("disk-full"):  # as far as this process is concerned: no file may grow
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
         write(saving)
 
     orbax.Saving.arrive = arrive
     with contextlib.ExitStack() as held:
-        held.enter_context(jax.set_mesh(mesh))
+        if not options.copies:
+            held.enter_context(jax.set_mesh(mesh))
         checkpoints = None
         if not options.without_checkpoints:
             checkpoints = held.enter_context(Checkpoints(options.folder / "checkpoints"))

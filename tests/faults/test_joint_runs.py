@@ -35,6 +35,8 @@ class Outcome:
         self.status, self.errors = done.returncode, done.stderr
         self.results = [json.loads(line) for line in re.findall(r"^\[\d\] (\{.*\})$", done.stdout, re.MULTILINE)]
         self.processes = processes
+        struck = folder / "struck"
+        self.after_fault = time.time() - float(struck.read_text()) if struck.exists() else 0.0
         self.kept = kept_in(folder)
 
     def all_say(self, text):

@@ -31,6 +31,7 @@ from ..ground.notices import warn
 from ..ground.scratch import hold, is_held_here, remove_abandoned
 from ..ground.whole_writes import move_aside, remove_whole
 from ..ground.words import first_few
+from ..partitioning.launched import grace
 from .keep import Keep
 from .layout import MANIFEST, Manifest, Saved, check_path, check_whole, damaged_in, is_taken, saved_in
 from .orbax import Saving, read_into
@@ -76,7 +77,7 @@ class Checkpoints:
         self._opened_by: int | None = None
         self._damaged: set[Path] = set()
         self._not_removed: OSError | None = None
-        self._has_warned = False
+        self._has_warned = self._has_warned_of_grace = False
         check_path(self.folder)
         self._open()
 
@@ -221,7 +222,8 @@ class Checkpoints:
                 fails; earlier checkpoints are intact.
 
         Warns:
-            CheckpointWarning: an old checkpoint could not be removed.
+            CheckpointWarning: an old checkpoint could not be removed; or the checkpoint took longer than the grace
+                period in ``PLAIT_GRACE``, which ``plait launch`` sets.
         """
         writer, self._writer = self._writer, None
         if writer is None:
@@ -233,6 +235,7 @@ class Checkpoints:
             writer.abandon()  # it may wait for the process that failed
         if failed is not None:
             raise failed
+        self._warn_of_grace(writer.seconds)
         not_removed, self._not_removed = self._not_removed, None
         if not_removed is not None:
             warn(
@@ -242,6 +245,21 @@ class Checkpoints:
                 found=f"{type(not_removed).__name__}: {not_removed.strerror}",
                 expected="a folder that this process may remove",
                 do="check its permissions; it is tried again after the next save",
+            )
+
+    def _warn_of_grace(self, seconds: float) -> None:
+        """Warn, once, if whoever ends this run will not wait for a checkpoint: before it happens."""
+        allowed = grace()
+        if allowed is not None and seconds > allowed and not self._has_warned_of_grace and jax.process_index() == 0:
+            self._has_warned_of_grace = True
+            warn(
+                CheckpointWarning,
+                "a checkpoint takes longer than the time between a signal and the end of the process",
+                at=str(self.folder),
+                found=f"{seconds:.0f} s for the last checkpoint",
+                expected=f"at most {allowed:g} s, the grace period",
+                do="ask for a longer one: plait launch --grace, --signal=TERM@600 of Slurm with PLAIT_GRACE=600, or "
+                "terminationGracePeriodSeconds of Kubernetes; or save more often",
             )
 
     def _failure(self, failed: BaseException) -> BaseException:

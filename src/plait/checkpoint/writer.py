@@ -6,6 +6,7 @@ import concurrent.futures.thread  # noqa: F401  (before what is registered at th
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 
 from ..partitioning.launched import saving
@@ -25,6 +26,7 @@ class Writer(threading.Thread):
         super().__init__(name=name, daemon=_CAN_BE_AWAITED)
         self._write: Callable[[], None] | None = write
         self._failed: BaseException | None = None
+        self.seconds = 0.0  # how long it wrote
 
     def start(self) -> None:
         """Start to write."""
@@ -34,12 +36,14 @@ class Writer(threading.Thread):
     def run(self) -> None:
         """Write in the thread that calls it."""
         write, self._write = self._write, None  # the thread must not keep the objects alive
+        begun = time.monotonic()
         try:
             if write is not None:
                 with saving():
                     write()
         except BaseException as error:
             self._failed = error
+        self.seconds = time.monotonic() - begun
 
     def take_failure(self) -> BaseException | None:
         """Wait for the end of the writing. Return its error, once."""

@@ -92,6 +92,9 @@ class Alone:
         """
         return self.ending is None or step <= self.ending.last
 
+    def meet(self, has_called: bool) -> None:
+        """Before the first step: wait until all have their first batches, or one has called."""
+
     def keep_pace(self, step: int) -> None:
         """Before a step: wait until every process has come so far but for ``AHEAD`` steps."""
 
@@ -162,6 +165,12 @@ class Together:
                     return False
             self._begun = step
             return True
+
+    def meet(self, has_called: bool) -> None:
+        """As in ``Alone``."""
+        if self.worst("called" if has_called else ""):
+            with self._changed:
+                self._changed.wait_for(lambda: self._called is not None)
 
     def keep_pace(self, step: int) -> None:
         """As in ``Alone``."""

@@ -85,11 +85,15 @@ def fit(
     """Train for a number of steps, with checkpoints, evaluation and logs.
 
     With ``checkpoints`` it resumes from the newest one, and saves every ``save_every`` steps and at the end. SIGINT
-    (Ctrl-C) and SIGTERM end training after the current step, with a checkpoint; a second signal interrupts at once. In
-    a multi-process run, a signal takes effect at the next checkpoint, on all processes. If the data iterator raises or
-    takes too long, or the evaluation raises, the state is saved and the error raised. If a step raises, training ends
-    at once; the newest checkpoint is the last periodic one. If a logger raises, it is closed with a ``LoggerWarning``,
-    and training continues.
+    (Ctrl-C) and SIGTERM end training after the current step, with a checkpoint; a second signal interrupts at once. If
+    the data iterator raises or takes too long, or the evaluation or a callback raises, the state is saved and the error
+    raised. If a step raises, training ends at once; the newest checkpoint is the last periodic one. If a logger raises,
+    it is closed with a ``LoggerWarning``, and training continues.
+
+    In a multi-process run, all processes call it with the same arguments, and what ends one of them (a signal, an
+    error, the end of its data) ends all after the same step, at most two later. All raise the error of the first
+    that failed. Three batches are in hand at a time. The processes must wait for each other in each step, as they do to
+    compute the mean loss. (docs/reliability.md)
 
     Args:
         step: ``step(*objects, batch)``, usually jitted: its parameters have the names of the objects, in any order,
@@ -103,13 +107,13 @@ def fit(
         save_every, evaluate_every, log_every: the interval in steps; ``None`` means only at the end.
         evaluate: returns metrics of the current objects by name. They are logged as ``eval/name``, and saved as metrics
             of the next checkpoint. A run that a signal ends saves its checkpoint first.
-        loggers: where to log metrics.
+        loggers: where to log metrics; in a multi-process run, on process 0, unless a logger asks for all.
         callbacks: called with each ``Moment``, after the loggers. The states of those with ``get_state`` and
             ``set_state`` are saved in checkpoints. If one has an attribute ``stopped`` that is a reason after it was
             restored, the run has ended.
         profile: which steps JAX's profiler records, and its output folder.
         data_timeout: the maximum time to wait for a batch, in seconds; ``None`` for no limit.
-        show: whether to show progress on standard output.
+        show: whether to show progress on standard output, of process 0.
 
     Returns:
         The step, the last metrics, and why training ended.
@@ -197,8 +201,11 @@ class _Loop:
         callbacks: Sequence[Callable[[Moment], Any]],
         data_timeout: float | None,
     ) -> None:
+        is_first = jax.process_index() == 0
         self.step, self.objects, self.checkpoints, self.evaluate = step, objects, checkpoints, evaluate
-        self.loggers, self.callbacks = list(loggers), callbacks
+        # Of processes other than the first, those that ask for it.
+        self.loggers = [each for each in loggers if is_first or getattr(each, "every_process", False)]
+        self.callbacks = callbacks
         _check_names(objects)
         positioned = has_position(data)
         if not isinstance(data, Iterator):
@@ -227,6 +234,7 @@ class _Loop:
         self.stopped: str | None = None  # why a run that has ended before does not go on
         self.steps = 0
         self.done = self.saved = 0
+        self.first = 1  # the number of the first step of this call
         self.evaluated_at = 0
         self.noted = 0  # the last step whose result is logged
         self.last: Any = None  # the result of the last step
@@ -277,8 +285,10 @@ class _Loop:
             self.agreement.call(Ending("signal", self.signalled))
         if number > steps:
             self.agreement.call(Ending("steps", "steps", last=steps))
-        if self.agreement.ending is None:
-            self.fetch(number, steps)
+        if self.agreement.ending is None or (self.ahead.last < number <= steps and self.agreement.ahead):
+            self.fetch(number, steps)  # processes that do not wait for each other may have far to go to the last step
+        if number == self.first:
+            self.agreement.meet(self.ahead.ended is not None)
         if self.agreement.ahead and number <= steps and not self.pace.wait(self.objects):
             self.agreement.keep_pace(number)
         if not self.agreement.begins(number, self.ahead.last, self.ahead.ended is not None):
@@ -541,7 +551,9 @@ class _Loop:
             self.noted = self.done
             restore_states(self.callbacks, manifest.extra.get("callbacks", {}))
             self.stopped = next(filter(None, (getattr(each, "stopped", None) for each in self.callbacks)), None)
+        self.first = self.done + 1
         self.clock = (time.perf_counter(), self.done)
+        shows = show and jax.process_index() == 0
         if jax.process_count() > 1:
             self.agreement = Together(self.when_stuck, self.done)
         self.ahead = Ahead(self.data, self.agreement.ahead, self.done)
@@ -556,7 +568,7 @@ class _Loop:
                 for number in (signal.SIGINT, signal.SIGTERM):
                     self.handlers[number] = signal.signal(number, self.on_signal)
                     held.callback(signal.signal, number, self.handlers[number])
-            self.display = held.enter_context(progress("training", steps, done=self.done)) if show else _Silent()
+            self.display = held.enter_context(progress("training", steps, done=self.done)) if shows else _Silent()
             held.enter_context(self.left())
             yield
 
