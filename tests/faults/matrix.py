@@ -16,7 +16,6 @@ from tests.faults import joint
 PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 BEGIN, END = "<!-- the matrix: written by tests/faults/matrix.py -->", "<!-- the end of the matrix -->"
 HEARTBEAT = 20  # seconds, of connect_processes
-SAVED = joint.MIDDLE  # the step of the checkpoint while the fault happens "while saving"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +67,7 @@ def cases(process: int) -> list[Case]:
     data = [
         Case("data-raises", "first", process, 0, "OSError: the data is gone"),
         Case("data-raises", "mid", process, mid - 1, "OSError: the data is gone"),
-        Case("data-ends", "first", process, 0, reason="data"),
+        Case("data-ends", "first", process, 0, "an epoch has no batches"),
         Case("data-ends", "mid", process, mid - 1, reason="data"),
         Case("data-hangs", "first", process, 0, "no batch arrived in time"),
         Case("data-hangs", "mid", process, mid - 1, "no batch arrived in time"),

@@ -6,21 +6,20 @@ they work while a step runs, or while this process waits for another inside one.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from typing import Any
 
 import jax
 
-from .._compat import private
+from .._compat import coordinator
 
 _SLICE = 0.2  # seconds
-_FEATURE = "a run of several processes"
 
 
 def post(key: str, text: str) -> bool:
     """Post an entry. Return whether it is new: of several processes, the first to post a key wins."""
     try:
-        _client().key_value_set(key, text)
+        coordinator().key_value_set(key, text)
     except jax.errors.JaxRuntimeError as error:
         if "ALREADY_EXISTS" in str(error):
             return False
@@ -37,7 +36,7 @@ def await_entry(key: str, seconds: float | None = None, *, each: float = _SLICE)
     deadline = None if seconds is None else time.monotonic() + seconds
     while deadline is None or time.monotonic() < deadline:
         try:
-            return _client().blocking_key_value_get(key, int(1000 * each))
+            return coordinator().blocking_key_value_get(key, int(1000 * each))
         except jax.errors.JaxRuntimeError as error:
             if "DEADLINE_EXCEEDED" not in str(error):
                 raise
@@ -46,15 +45,15 @@ def await_entry(key: str, seconds: float | None = None, *, each: float = _SLICE)
 
 def entries_under(key: str) -> list[str]:
     """The texts of all entries whose keys begin with ``key/``."""
-    return [text for _, text in _client().key_value_dir_get(f"{key}/")]
+    return [text for _, text in coordinator().key_value_dir_get(f"{key}/")]
 
 
 def is_last(key: str) -> bool:
     """Count this call. Return whether all processes have made it by now."""
-    return _client().key_value_increment(key, 1) == jax.process_count()
+    return coordinator().key_value_increment(key, 1) == jax.process_count()
 
 
-def _client() -> Any:
-    client = private("global_state", "jax._src.distributed", feature=_FEATURE).client
-    assert client is not None, "several processes have a coordinator"
-    return client
+def meet(name: str, seconds: float) -> None:
+    """Wait until all processes have called this with the same name, or the time is over."""
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
+        coordinator().wait_at_barrier(name, int(1000 * seconds))

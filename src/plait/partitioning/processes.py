@@ -8,7 +8,6 @@ task has most likely died.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import sys
@@ -18,9 +17,10 @@ from typing import Any, NoReturn
 
 import jax
 
-from .._compat import in_cluster, private
+from .._compat import in_cluster
 from ..errors import ProcessError
 from .launched import NUMBER, tell_first
+from .noticeboard import meet
 
 ADDRESS = "JAX_COORDINATOR_ADDRESS"
 COUNT = "JAX_NUM_PROCESSES"
@@ -158,9 +158,7 @@ def _end_at_once_on_errors() -> None:
 
 def _let_all_report() -> None:
     """Wait until all processes have printed their error: process 0, when it ends, ends the others."""
-    client = private("global_state", "jax._src.distributed", feature="a run of several processes").client
-    with contextlib.suppress(jax.errors.JaxRuntimeError):
-        client.wait_at_barrier("plait: all have reported", 5_000)
+    meet("plait: all have reported", seconds=5)
     if jax.process_index() == 0:
         time.sleep(0.5)
 

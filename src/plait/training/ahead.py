@@ -15,6 +15,10 @@ from ..checkpoint.positions import has_position
 from ..core.functional.split import state
 
 
+class Interrupted(BaseException):
+    """A signal has arrived while the data was asked for a batch."""
+
+
 class Ahead:
     """An iterator whose batches are fetched some steps early.
 
@@ -26,6 +30,8 @@ class Ahead:
     Attributes:
         last: the last step whose batch is in hand or used.
         ended: what the data has raised: ``StopIteration`` at its end; ``None`` if it goes on.
+        may_interrupt: whether the data is asked for a batch now that is not needed for the next step; a signal then
+            raises ``Interrupted``.
     """
 
     def __init__(self, data: Iterator[Any], ahead: int, done: int) -> None:
@@ -36,16 +42,23 @@ class Ahead:
         self._position = data.get_state() if self._knows else None  # pyright: ignore[reportAttributeAccessIssue]
         self.last = done
         self.ended: Exception | None = None
+        self.may_interrupt = False
 
     def fill(self, step: int, steps: int) -> None:
         """Fetch the batch of this step, and those after it."""
         while self.ended is None and self.last < min(step + self._ahead, steps):
             try:
+                self.may_interrupt = self._knows and self.last >= step
                 batch = next(self._data)
+                self.may_interrupt = False
                 self._held.append((batch, self._data.get_state() if self._knows else None))
+            except Interrupted:
+                return
             except Exception as error:
                 self.ended = error
-            else:
+            finally:
+                self.may_interrupt = False
+            if self.ended is None:
                 self.last += 1
 
     def take(self) -> Any:

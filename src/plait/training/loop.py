@@ -36,7 +36,7 @@ from ..ground.words import first_few
 from ..observing.nonfinite import find_nonfinite, has_nan
 from ..partitioning.processes import end_at_once, is_loss
 from .agreement import PATIENCE, Alone, Ending, Together, error_ending
-from .ahead import Ahead, Pace
+from .ahead import Ahead, Interrupted, Pace
 from .batches import Batches
 from .callbacks import Moment, restore_states, states_of
 from .counts import check_count
@@ -243,7 +243,7 @@ class _Loop:
         self.handlers: dict[int, Any] = {}  # of signals, outside of this loop
         self.agreement: Alone | Together = Alone()
         self.ending_here = threading.RLock()  # held by the thread that ends the run, if it is stuck
-        self.is_evaluating = self.is_taken_over = self.has_met = self.has_left = False
+        self.has_passed_on = self.is_evaluating = self.is_taken_over = self.has_met = self.has_left = False
         self.display: Any = None
         self.clock = (time.perf_counter(), 0)
 
@@ -281,12 +281,12 @@ class _Loop:
 
     def begins(self, number: int, steps: int) -> bool:
         """Whether this step is done, by all processes; then its batch is in hand."""
-        if self.signalled is not None:
-            self.agreement.call(Ending("signal", self.signalled))
+        self.pass_on_signal()
         if number > steps:
             self.agreement.call(Ending("steps", "steps", last=steps))
         if self.agreement.ending is None or (self.ahead.last < number <= steps and self.agreement.ahead):
             self.fetch(number, steps)  # processes that do not wait for each other may have far to go to the last step
+        self.pass_on_signal()  # one that came while the data was waited for
         if number == self.first:
             self.agreement.meet(self.ahead.ended is not None)
         if self.agreement.ahead and number <= steps and not self.pace.wait(self.objects):
@@ -302,6 +302,11 @@ class _Loop:
                 do="resume from the newest checkpoint, with data of the same length on all processes",
             )
         return True
+
+    def pass_on_signal(self) -> None:
+        if self.signalled is not None and not self.has_passed_on:
+            self.has_passed_on = True
+            self.agreement.call(Ending("signal", self.signalled))
 
     def fetch(self, number: int, steps: int) -> None:
         """Fetch batches, and tell when there are no more."""
@@ -510,6 +515,8 @@ class _Loop:
         outer = getattr(self.handlers.get(number), "__self__", None)
         if isinstance(outer, _Loop):  # this loop runs inside another one, which has to end too
             outer.on_signal(number, _)
+        if self.ahead.may_interrupt:
+            raise Interrupted
 
     def when_stuck(self, event: Ending) -> None:
         """Another process has failed, and this one may wait for it: do what is left, in a thread."""
