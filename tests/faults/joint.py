@@ -79,7 +79,13 @@ class Fault:
             os.kill(os.getppid() if self.kind == "sigterm-all" else os.getpid(), SIGNALS[self.kind])
 
 
-SIGNALS = {"sigterm": signal.SIGTERM, "sigterm-all": signal.SIGTERM, "sigkill": signal.SIGKILL}
+# A process that is stopped is one that the network has cut off: it answers nothing.
+SIGNALS = {
+    "cut-off": signal.SIGSTOP,
+    "sigterm": signal.SIGTERM,
+    "sigterm-all": signal.SIGTERM,
+    "sigkill": signal.SIGKILL,
+}
 
 
 def source(fault: Fault):

@@ -3,6 +3,7 @@
 import jax
 import pytest
 
+from plait.errors import ProcessError
 from plait.partitioning import noticeboard
 
 
@@ -75,3 +76,9 @@ def test_a_meeting_to_which_not_all_come_ends():
 def test_a_coordinator_that_is_gone_is_an_error(act):
     with pytest.raises(jax.errors.JaxRuntimeError, match="UNAVAILABLE"):
         act()
+
+
+def test_a_process_that_is_not_connected_is_told(monkeypatch):
+    monkeypatch.setattr(noticeboard, "coordinator", lambda: None)
+    with pytest.raises(ProcessError, match=r"not connected(?s:.*)connect_processes"):
+        noticeboard.post("a", "")
