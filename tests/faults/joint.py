@@ -79,9 +79,7 @@ class Fault:
             os.kill(os.getppid() if self.kind == "sigterm-all" else os.getpid(), SIGNALS[self.kind])
 
 
-# A process that is stopped is one that the network has cut off: it answers nothing.
 SIGNALS = {
-    "cut-off": signal.SIGSTOP,
     "sigterm": signal.SIGTERM,
     "sigterm-all": signal.SIGTERM,
     "sigkill": signal.SIGKILL,

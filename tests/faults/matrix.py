@@ -43,7 +43,7 @@ class Case:
         found = [f"--fault={self.fault}", f"--moment={self.moment}", f"--process={self.process}"]
         if self.moment == "saving":
             found.append(f"--save-every={joint.MIDDLE}")
-        elif self.fault == "step-raises" or (self.fault in ("sigkill", "cut-off", "nan") and self.moment != "first"):
+        elif self.fault == "step-raises" or (self.fault in ("sigkill", "nan") and self.moment != "first"):
             found.append("--save-every=8")
         return [*found, "--evaluate"] if self.moment == "evaluating" else found
 
@@ -64,7 +64,6 @@ def cases(process: int) -> list[Case]:
         Case("sigkill", moment, process, kept)
         for moment, kept in [("first", 0), ("mid", 8), ("saving", 0), ("evaluating", 8)]
     ]
-    kills.append(Case("cut-off", "mid", process, 8))
     data = [
         Case("data-raises", "first", process, 0, "OSError: the data is gone"),
         Case("data-raises", "mid", process, mid - 1, "OSError: the data is gone"),
