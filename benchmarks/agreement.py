@@ -15,13 +15,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import plait
 from plait.partitioning import connect_processes, create_sharded
 from plait.training import agreement, fit, loop
 
-STEPS, ROUNDS, EDGE = 400, 25, 20
+STEPS, ROUNDS, EDGE = 200, 9, 20
 
 
 class Model(plait.Module):
@@ -34,7 +35,7 @@ class Model(plait.Module):
 def measure(size: int, mesh: Any) -> float:
     """Milliseconds of a step."""
     batch = jax.make_array_from_callback(
-        (8 * mesh.size, size), NamedSharding(mesh, PartitionSpec("data")), lambda place: jnp.ones((8, size))
+        (8 * mesh.size, size), NamedSharding(mesh, PartitionSpec("data")), lambda place: np.ones((8, size), np.float32)
     )
     times: list[float] = []
 
