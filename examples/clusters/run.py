@@ -2,7 +2,7 @@
 
     plait launch --processes 2 --devices 2 -- python examples/clusters/run.py --folder runs/counted --steps 200
 
-It resumes from the newest checkpoint in the folder. Put your own model, data and step in the place of these.
+It resumes from the newest checkpoint in the folder. Replace the model, the data and the step with your own.
 """
 
 from __future__ import annotations
