@@ -1,7 +1,7 @@
 """Short texts that the processes of a run leave for each other, kept by the process that coordinates them.
 
-Each entry has a key, and does not change once it is posted. Reading and posting take a request to process 0, and no device:
-they work while a step runs, or while this process waits for another inside one.
+Each entry has a key, and does not change once it is posted. Reading and posting take a request to process 0, and no
+device: they work while a step runs, or while this process waits for another inside one.
 """
 
 from __future__ import annotations
