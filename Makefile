@@ -51,7 +51,7 @@ help:
 	@echo 'make check      lint, types, and the tests of make test and make slow'
 	@echo 'make laws       the laws, with 5,000 examples each'
 	@echo 'make differential  drawn programs on Flax and on plait, compared: make differential N=20000 SEED=0'
-	@echo 'make faults     runs that are killed 100 times'
+	@echo 'make faults     runs that are killed 100 times, and the faults of runs of several processes'
 	@echo 'make optimized  the tests of make test and make slow, as XLA compiles for users'
 	@echo 'make nightly    what make check leaves out: long, older, newest-slow, lowest, laws, differential, faults, optimized'
 	@echo 'make fuzz       the laws, with many more examples'

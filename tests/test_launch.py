@@ -150,6 +150,46 @@ def test_processes_that_are_asked_to_end_have_time_to_save(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_checkpoint_that_is_being_written_is_waited_for(tmp_path):
+    """Longer than ``--grace``, by the process that writes it alone."""
+    program = (
+        "import os, signal, sys, time\n"
+        "from plait.partitioning.launched import saving\n"
+        f"place = {str(tmp_path)!r} + '/' + os.environ['JAX_PROCESS_ID']\n"
+        "def save(*_):\n"
+        "    if place.endswith('0'):\n"
+        "        with saving(): time.sleep(3); open(place + '.saved', 'w').close()\n"
+        "        time.sleep(600)\n"
+        "    time.sleep(600)\n"
+        "signal.signal(signal.SIGTERM, save); open(place, 'w').close(); time.sleep(600)"
+    )
+    running = start(program, "--grace=1")
+    deadline = time.monotonic() + LIMIT
+    while len(os.listdir(tmp_path)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    running.send_signal(signal.SIGTERM)
+    running.communicate(timeout=LIMIT)
+    assert running.returncode == 128 + signal.SIGTERM
+    assert sorted(os.listdir(tmp_path)) == ["0", "0.saved", "1"]
+
+
+def test_the_one_that_says_that_it_failed_first_is_believed(launched):
+    """Not one that ended before it because of it; its last lines are repeated at the end."""
+    program = (
+        "import os, sys, time\n"
+        "from plait.partitioning.launched import tell_first\n"
+        "if os.environ['JAX_PROCESS_ID'] == '1':\n"
+        "    tell_first(1); print('the reason', file=sys.stderr); time.sleep(1); sys.exit(3)\n"
+        "while not os.path.exists(os.environ['PLAIT_LAUNCH_FOLDER'] + '/first'): time.sleep(0.01)\n"
+        "tell_first(0); sys.exit(1)"
+    )
+    status, _, errors = launched(program)
+    assert status == 3
+    assert "plait: process 1 of 2 exited with status 3" in errors
+    assert errors.endswith("plait: the last lines of process 1, which failed first:\n[1] the reason\n")
+
+
+@pytest.mark.slow
 def test_an_impatient_interruption_leaves_nobody_behind(tmp_path):
     """A second Ctrl-C, while a process that does not listen is waited for."""
     program = (

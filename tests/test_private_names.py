@@ -78,7 +78,12 @@ def connect(plait, folder):
     plait.partitioning.connect_processes()
 
 
+def join(plait, folder):
+    plait._compat.coordinator()
+
+
 FEATURES = {"plait.jit(cache=)": store, "plait.cost": cost, "plait.partitioning.connect_processes": connect}
+FEATURES["a run of several processes"] = join
 
 
 def outcome(names, feature):

@@ -192,6 +192,11 @@ def in_cluster() -> bool:
     return any(not kind.opt_in_only_method and kind.is_env_present() for kind in kinds)
 
 
+def coordinator() -> Any:
+    """The connection of this process to the one that coordinates a run of several."""
+    return private("global_state", "jax._src.distributed", feature="a run of several processes").client
+
+
 def frame_locals(frame: Any) -> dict[str, Any]:
     """The local variables of a running function.
 

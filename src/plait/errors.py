@@ -121,6 +121,8 @@ class PlaitError(Exception):
         do: how to fix it, as code if possible.
     """
 
+    heard: Any = None  # what another process told about it, if that one raised it
+
     def __init__(
         self,
         message: str,

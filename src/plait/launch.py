@@ -2,11 +2,13 @@
 
 Each gets the address of the first and its own number in environment variables, which
 ``plait.partitioning.connect_processes`` reads. Each line of their output is prefixed with the number of the process. If
-one fails, the others are terminated. A signal to this command is forwarded to all of them, and they get time to save.
+one fails, the others are terminated, and the last lines of the one that failed first are repeated. A signal to this
+command is forwarded to all of them, and they get time to save.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import os
 import queue
@@ -15,20 +17,25 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import IO, Any, TypeAlias
 
-from .partitioning.processes import ADDRESS, COUNT, NUMBER
+from .partitioning.launched import FOLDER, GRACE as GRACE_SECONDS, NUMBER, first_in, saving_in
+from .partitioning.processes import ADDRESS, COUNT
 
 # Seconds for a process to exit after another has failed. Its run is lost, so it has nothing to save.
 PATIENCE = 5.0
 GRACE = 30.0
 MOMENT = 0.25
+LINES = 20  # of the process that failed first, repeated at the end
 # From the threads: the number of a process that has exited, or the error of forwarding its output.
 _News: TypeAlias = "queue.SimpleQueue[int | OSError]"
+_Last: TypeAlias = "collections.deque[bytes]"
 _DEVICES = "--xla_force_host_platform_device_count"
 
 
@@ -41,7 +48,8 @@ class Options:
         processes: the number of processes.
         devices: CPU devices of each process; ``None`` means those of the machine.
         port: port of the first process; ``None`` means a free one.
-        grace: seconds for the processes to exit after a signal. A second signal kills them at once.
+        grace: seconds for the processes to exit after a signal, and longer while they write a checkpoint. A second
+            signal kills them at once.
     """
 
     command: Sequence[str]
@@ -60,29 +68,33 @@ def run(options: Options) -> int:
     address = f"127.0.0.1:{options.port or _free_port()}"
     news: _News = queue.SimpleQueue()
     failed = None
-    with _requests_to_end() as requests:
+    last: list[_Last] = [collections.deque(maxlen=LINES) for _ in range(options.processes)]
+    with _requests_to_end() as requests, tempfile.TemporaryDirectory(prefix="plait-launch-") as told:
         started: list[subprocess.Popen[bytes]] = []
         readers: list[threading.Thread] = []
         try:
             for number in range(options.processes):
                 child = subprocess.Popen(
                     options.command,
-                    env=environment(os.environ, options, number, address),
+                    env={**environment(os.environ, options, number, address), FOLDER: told},
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     start_new_session=True,  # so that its own children can be ended with it
                 )
                 started.append(child)
-                readers += _pass_on(child, f"[{number}] ".encode(), news)
+                readers += _pass_on(child, f"[{number}] ".encode(), news, last[number])
                 threading.Thread(target=_watch, args=(child, number, news), daemon=True).start()
             failed = _wait(started, news, requests)
-            if failed is not None:
+            if failed is not None and not requests:
+                failed = _first_of(failed, started, Path(told))
                 _say_who_failed(failed, started[failed].returncode, options.processes)
         finally:
-            _end(started, options.grace if requests and failed is None else PATIENCE, requests)
+            _end(started, options.grace if requests and failed is None else PATIENCE, requests, Path(told))
             for reader in readers:
                 reader.join(PATIENCE)
+            if failed is not None and options.processes > 1:
+                _repeat(failed, last[failed])
         if failed is not None:
             return _status(started[failed].returncode)
         if requests:
@@ -94,6 +106,7 @@ def run(options: Options) -> int:
 def environment(base: Mapping[str, str], options: Options, number: int, address: str) -> dict[str, str]:
     """The environment of one process."""
     found = {**base, ADDRESS: address, COUNT: str(options.processes), NUMBER: str(number), "PYTHONUNBUFFERED": "1"}
+    found[GRACE_SECONDS] = f"{options.grace:g}"
     if options.devices is not None:
         others = re.sub(rf"{_DEVICES}=\S*", "", base.get("XLA_FLAGS", ""))
         found["XLA_FLAGS"] = f"{others} {_DEVICES}={options.devices}".strip()
@@ -129,21 +142,22 @@ def _requests_to_end() -> Iterator[list[int]]:
             signal.signal(request, handler)
 
 
-def _pass_on(child: subprocess.Popen[bytes], prefix: bytes, news: _News) -> list[threading.Thread]:
+def _pass_on(child: subprocess.Popen[bytes], prefix: bytes, news: _News, last: _Last) -> list[threading.Thread]:
     """Threads that forward a process's output, with a prefix before each line."""
     pairs = [(child.stdout, sys.stdout.buffer), (child.stderr, sys.stderr.buffer)]
-    threads = [threading.Thread(target=_copy_lines, args=(*pair, prefix, news), daemon=True) for pair in pairs]
+    threads = [threading.Thread(target=_copy_lines, args=(*pair, prefix, news, last), daemon=True) for pair in pairs]
     for thread in threads:
         thread.start()
     return threads
 
 
-def _copy_lines(source: IO[bytes], target: IO[bytes], prefix: bytes, news: _News) -> None:
+def _copy_lines(source: IO[bytes], target: IO[bytes], prefix: bytes, news: _News, last: _Last) -> None:
     with source:
         try:
             # As bytes: the output of the processes may not be valid in this process's encoding.
             for line in source:
-                target.write(prefix + line.rstrip(b"\n") + b"\n")
+                last.append(prefix + line.rstrip(b"\n") + b"\n")
+                target.write(last[-1])
                 target.flush()
         except OSError as error:  # the pipe is closed, or the disk is full
             news.put(error)
@@ -186,6 +200,23 @@ def _cause(ended: int, started: Sequence[subprocess.Popen[bytes]], news: _News) 
     return ended
 
 
+def _first_of(failed: int, started: Sequence[subprocess.Popen[bytes]], told: Path) -> int:
+    """The process whose error ended the run, if it said so and has failed; ``failed`` otherwise."""
+    first = first_in(told)
+    if first is None:
+        return failed
+    with suppress(subprocess.TimeoutExpired):
+        started[first].wait(PATIENCE)
+    return first if started[first].returncode else failed
+
+
+def _repeat(number: int, lines: Sequence[bytes]) -> None:
+    print(f"plait: the last lines of process {number}, which failed first:", file=sys.stderr, flush=True)
+    for line in lines:
+        sys.stderr.buffer.write(line)
+    sys.stderr.flush()
+
+
 def _say_who_failed(number: int, code: int, processes: int) -> None:
     how = f"was killed by signal {-code}{_name_of_signal(-code)}" if code < 0 else f"exited with status {code}"
     others = "; the others are terminated" if processes > 1 else ""
@@ -199,12 +230,14 @@ def _name_of_signal(number: int) -> str:
         return ""
 
 
-def _end(started: Sequence[subprocess.Popen[bytes]], patience: float, requests: Sequence[int]) -> None:
-    """End the remaining processes and their children: terminate, then kill."""
+def _end(started: Sequence[subprocess.Popen[bytes]], patience: float, requests: Sequence[int], told: Path) -> None:
+    """End the remaining processes and their children: terminate, then kill those that write no checkpoint."""
     _ask(started, signal.SIGTERM)
     deadline = time.monotonic() + patience
     heard = len(requests)
-    while any(child.poll() is None for child in started) and time.monotonic() < deadline and len(requests) == heard:
+    while (alive := [i for i, child in enumerate(started) if child.poll() is None]) and len(requests) == heard:
+        if time.monotonic() > deadline and not (saving_in(told) & {*alive}):
+            break
         time.sleep(0.02)
     _ask(started, signal.SIGKILL)
     for child in started:

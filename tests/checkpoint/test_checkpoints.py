@@ -453,3 +453,16 @@ def test_a_forked_child_of_a_killed_run_does_not_hold_its_lock(tmp_path):
         os.kill(child, signal.SIGKILL)
         process.kill()
         process.communicate()
+
+
+def test_a_checkpoint_that_takes_longer_than_the_grace_period_is_told_in_advance(tmp_path, monkeypatch):
+    """Once, by the first that does: whoever ends the run will not wait for it."""
+    monkeypatch.setenv("PLAIT_GRACE", "1000")
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, {"x": plait.Param(1.0)})
+        checkpoints.wait()
+        monkeypatch.setenv("PLAIT_GRACE", "0")
+        checkpoints.save(2, {"x": plait.Param(1.0)})
+        with pytest.warns(CheckpointWarning, match=r"takes longer(?s:.*)the last checkpoint(?s:.*)grace period"):
+            checkpoints.wait()
+        checkpoints.save(3, {"x": plait.Param(1.0)})

@@ -129,7 +129,7 @@ def test_a_path_that_is_taken_is_kept(saved):
     assert checkpoint.restore(saved, {"model": Everything(2), "x": jnp.zeros(3, jnp.int32)}).step == 4
 
 
-@pytest.mark.parametrize("step", ["write_manifest", "wait_for_all"])
+@pytest.mark.parametrize("step", ["write_manifest", "write_positions"])
 def test_a_save_that_fails_leaves_what_was_there_and_no_more(saved, monkeypatch, step):
     """The error is the system's, the earlier checkpoint whole, and no half-written one lies beside it."""
 
@@ -137,7 +137,7 @@ def test_a_save_that_fails_leaves_what_was_there_and_no_more(saved, monkeypatch,
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(checkpoint.orbax, step, full)
-    node = {"model": plait.Param(2.0), "data": iter_with_position()}  # without arrays, processes wait by themselves
+    node = {"model": plait.Param(2.0), "data": iter_with_position()}  # without arrays, Orbax does nothing
     for path in (saved, saved.parent / "2"):
         with pytest.raises(OSError, match="No space left") as caught:
             checkpoint.save(path, node, overwrite=True)

@@ -1,18 +1,37 @@
 """What process 0 does for all. Real processes are in tests/partitioning/test_many_processes.py."""
 
-import jax
-import numpy as np
-import pytest
-from jax.experimental import multihost_utils
+import itertools
 
-from plait.checkpoint.together import on_first, wait_for_all
+import jax
+import pytest
+
+from plait.checkpoint import together
+from plait.checkpoint.together import Meeting, on_all, on_first
 from plait.errors import CheckpointError, PlaitError, ProcessError
 
 PARTS = {"at": "run/step-1", "found": "Größe \u2192 0", "expected": "more", "do": "wait"}
+OF_FIRST = {**PARTS, "at": "run/step-1, in process 0"}
 
 
 class OwnError(PlaitError):
     """Not one of ``plait.errors``, so that other processes cannot make one."""
+
+
+class Board:
+    """A noticeboard in this process, for two that take turns."""
+
+    def __init__(self, monkeypatch):
+        self.texts, self.counts, self.index = {}, {}, 0
+        monkeypatch.setattr(jax, "process_count", lambda: 2)
+        monkeypatch.setattr(jax, "process_index", lambda: self.index)
+        monkeypatch.setattr(together, "_NUMBERS", itertools.count())
+        monkeypatch.setattr(together, "post", lambda key, text: self.texts.setdefault(key, text) is text)
+        monkeypatch.setattr(together, "await_entry", lambda key: self.texts[key])
+        monkeypatch.setattr(together, "is_last", self.is_last)
+
+    def is_last(self, key):
+        self.counts[key] = self.counts.get(key, 0) + 1
+        return self.counts[key] == 2
 
 
 def fail(error):
@@ -30,20 +49,12 @@ def outcome(act):
 
 
 def by_two_processes(act, monkeypatch):
-    """What each of two processes gets, run one after the other: the second hears the bytes that the first told."""
-    told = []
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-
-    def broadcast(room):
-        if jax.process_index():
-            return told[0]
-        told.append(room.copy())
-        return room
-
-    monkeypatch.setattr(multihost_utils, "broadcast_one_to_all", broadcast)
+    """What each of two processes gets, run one after the other: the second reads what the first has posted."""
+    board = Board(monkeypatch)
     outcomes = []
     for index, does in enumerate((act, fail(AssertionError("only process 0 acts")))):
-        monkeypatch.setattr(jax, "process_index", lambda index=index: index)
+        monkeypatch.setattr(together, "_NUMBERS", itertools.count())
+        board.index = index
         outcomes.append(outcome(does))
     return outcomes
 
@@ -65,25 +76,25 @@ def test_all_get_the_text_of_the_first(text, monkeypatch):
 
 # The error of process 0, and what another process raises: its class, its message, its parts.
 ERRORS = {
-    "one of plait's": (CheckpointError("damaged", **PARTS), CheckpointError, "damaged", PARTS),
-    "without parts": (CheckpointError("damaged"), CheckpointError, "damaged", {}),
+    "one of plait's": (CheckpointError("damaged", **PARTS), CheckpointError, "damaged", OF_FIRST),
+    "without parts": (CheckpointError("damaged"), CheckpointError, "damaged", {"at": "process 0"}),
     "with long parts": (
         CheckpointError("damaged", at="a", found="y" * 9_000),
         CheckpointError,
         "damaged",
-        {"at": "a", "found": "y" * 4_000},
+        {"at": "a, in process 0", "found": "y" * 4_000},
     ),
-    "of another module": (OwnError("own", **PARTS), ProcessError, "own", PARTS),
+    "of another module": (OwnError("own", **PARTS), ProcessError, "own", OF_FIRST),
     "of Python": (
         OSError("disk full"),
         ProcessError,
-        "process 0 failed in a collective operation",
+        "process 0 failed",
         {"at": "process 0", "found": "OSError: disk full"},
     ),
     "of Python, and long": (
         ValueError("z" * 9_000),
         ProcessError,
-        "process 0 failed in a collective operation",
+        "process 0 failed",
         {"at": "process 0", "found": f"ValueError: {'z' * 9_000}"[:4_000]},
     ),
 }
@@ -99,29 +110,39 @@ def test_all_raise_the_error_of_the_first(case, monkeypatch):
 
 
 def test_alone_it_is_a_plain_call(monkeypatch):
-    monkeypatch.setattr(multihost_utils, "broadcast_one_to_all", fail(AssertionError("nobody listens")))
+    monkeypatch.setattr(together, "post", fail(AssertionError("nobody listens")))
     error = OSError("disk full")
     assert (on_first(lambda: "text"), outcome(fail(error))) == ("text", error)
+    assert on_all(lambda: None) is None
+    with pytest.raises(OSError, match="disk full"):
+        on_all(fail(error))
 
 
-def test_what_is_told_has_one_size_for_all(monkeypatch):
-    """A broadcast needs arrays of one shape, before anybody knows what will be told."""
-    shapes = set()
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-    monkeypatch.setattr(
-        multihost_utils, "broadcast_one_to_all", lambda room: shapes.add((room.shape, room.dtype)) or room
-    )
-    for text in ("", "x" * 1_000):
-        on_first(lambda text=text: text)
-    ((shape, dtype),) = shapes
-    assert (len(shape), dtype) == (1, np.uint8)
+def test_an_error_of_any_process_is_that_of_all_at_once(monkeypatch):
+    """Nobody waits for the others: the second has not come yet."""
+    board = Board(monkeypatch)
+    board.index = 1
+    with pytest.raises(OSError, match="disk full"):
+        on_all(fail(OSError("disk full")))
+    monkeypatch.setattr(together, "_NUMBERS", itertools.count())
+    board.index = 0
+    with pytest.raises(ProcessError, match=r"process 1 failed(?s:.*)OSError: disk full"):
+        on_all(lambda: None)
 
 
-def test_a_barrier_has_the_name_of_what_is_waited_for(monkeypatch):
-    """Processes at different barriers find out: JAX compares the names."""
-    names = []
-    monkeypatch.setattr(multihost_utils, "sync_global_devices", names.append)
-    wait_for_all("positions")  # alone
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-    wait_for_all("positions")
-    assert names == ["plait positions"]
+def test_an_error_that_was_told_is_told_on_as_it_was(monkeypatch):
+    board = Board(monkeypatch)
+    board.index = 1
+    heard = together.told(CheckpointError("damaged", **PARTS))
+    board.index = 0
+    assert together.told(together.untold(heard)) == heard
+
+
+def test_all_go_on_when_all_have_acted(monkeypatch):
+    board = Board(monkeypatch)
+    meetings = [Meeting()]
+    meetings[0].arrive(None)
+    assert not any(key.endswith("/end") for key in board.texts)
+    monkeypatch.setattr(together, "_NUMBERS", itertools.count())
+    Meeting().arrive(None)
+    assert meetings[0].outcome() is None

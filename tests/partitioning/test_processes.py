@@ -180,3 +180,23 @@ def test_an_error_ends_the_process_at_once_after_what_python_says():
     python, _, plait_says = done.stderr.partition("plait: another process of this run has ended")
     assert "Traceback" in python
     assert "found     Gloo: Connection closed by peer" in plait_says
+
+
+def test_a_process_that_ends_at_once_finishes_the_checkpoint_that_it_writes(monkeypatch):
+    """``os._exit`` would cut it off."""
+    from plait.checkpoint import writer
+
+    assert writer._finish_all in processes.BEFORE_THE_END
+    done = []
+
+    def leave(status):
+        done.append(status)
+        raise SystemExit(status)
+
+    monkeypatch.setattr(sys, "excepthook", lambda *_: done.append("printed"))
+    monkeypatch.setattr(processes, "BEFORE_THE_END", [lambda: done.append("written")])
+    monkeypatch.setattr(os, "_exit", leave)
+    processes._end_at_once_on_errors()
+    with pytest.raises(SystemExit):
+        processes.end_at_once(OSError("gone"))
+    assert done == ["printed", "written", 1]

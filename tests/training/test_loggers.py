@@ -3,10 +3,12 @@
 import struct
 import sys
 
+import jax
 import pytest
 
+import plait
 from plait.errors import ArgumentError, MissingDependencyError
-from plait.training import JsonLines, TensorBoard
+from plait.training import JsonLines, TensorBoard, fit
 
 
 def records(file):
@@ -69,3 +71,36 @@ def test_the_log_is_where_it_was_asked_for(tmp_path, monkeypatch):
     log.write(1, {"loss": 2.0})
     log.close()
     assert (tmp_path / "log.jsonl").read_text() == '{"step": 1, "loss": 2.0}\n'
+
+
+def test_what_is_replaced_is_kept_beside_the_log(tmp_path):
+    """It may be of another run, whose log this is by mistake."""
+    path = tmp_path / "log"
+    text = '{"step": 1, "loss": 3.0}\n{"step": 2, "loss": 2.0}\n{"step": 3, "lo'
+    path.write_text(text)
+    for step in (2, 1):
+        log = JsonLines(path)
+        log.write(step, {"loss": 0.5})
+        log.close()
+    assert path.read_text() == '{"step": 1, "loss": 0.5}\n'
+    kept = (tmp_path / "log.replaced").read_text()
+    assert kept == text[text.index("\n") + 1 :] + '\n{"step": 1, "loss": 3.0}\n{"step": 2, "loss": 0.5}\n'
+
+
+@pytest.mark.parametrize(("index", "wrote"), [(0, ["first", "all"]), (1, ["all"])])
+def test_loggers_write_on_process_0_unless_they_ask_for_all(monkeypatch, index, wrote):
+    found = []
+
+    class Rows:
+        def __init__(self, name):
+            self.name, self.every_process = name, name == "all"
+
+        def write(self, step, values):
+            found.append(self.name)
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(jax, "process_index", lambda: index)
+    fit(lambda model, batch: 1.0, {"model": plait.Param(1.0)}, [1], steps=1, loggers=[Rows("first"), Rows("all")])
+    assert found == wrote

@@ -31,10 +31,11 @@ from ..ground.notices import warn
 from ..ground.scratch import hold, is_held_here, remove_abandoned
 from ..ground.whole_writes import move_aside, remove_whole
 from ..ground.words import first_few
+from ..partitioning.launched import grace
 from .keep import Keep
 from .layout import MANIFEST, Manifest, Saved, check_path, check_whole, damaged_in, is_taken, saved_in
 from .orbax import Saving, read_into
-from .together import on_first
+from .together import Meeting, on_first
 from .writer import Writer
 
 LOCK = "run.lock"
@@ -71,11 +72,12 @@ class Checkpoints:
         self.keep = Keep() if keep is None else keep
         self.background = background
         self._writer: Writer | None = None
+        self._meeting: Meeting | None = None  # of the writers of all processes
         self._release: Callable[[], object] | None = None
         self._opened_by: int | None = None
         self._damaged: set[Path] = set()
         self._not_removed: OSError | None = None
-        self._has_warned = False
+        self._has_warned = self._has_warned_of_grace = False
         check_path(self.folder)
         self._open()
 
@@ -135,7 +137,8 @@ class Checkpoints:
         path = self.folder / _name(int(step))
         on_first(functools.partial(self._prepare, path, int(step)))
         saving = Saving(path, node, step=step, metrics=metrics, extra=extra, overwrite=True)
-        self._writer = Writer(functools.partial(self._write, saving), f"plait saves step {step}")
+        self._meeting = Meeting() if jax.process_count() > 1 else None
+        self._writer = Writer(functools.partial(self._write, saving, self._meeting), f"plait saves step {step}")
         if self.background:
             self._writer.start()
         else:
@@ -175,7 +178,20 @@ class Checkpoints:
                 do="remove those folders, or save to another folder",
             )
 
-    def _write(self, saving: Saving) -> None:
+    def _write(self, saving: Saving, meeting: Meeting | None) -> None:
+        try:
+            self._finish(saving)
+        except BaseException as error:
+            failure = self._failure(error)
+            if meeting is not None:
+                meeting.arrive(failure)
+            if failure is error:
+                raise
+            raise failure from error
+        if meeting is not None:
+            meeting.arrive(None)
+
+    def _finish(self, saving: Saving) -> None:
         with contextlib.closing(saving):
             saving.arrive()
             if jax.process_index() == 0:
@@ -202,14 +218,24 @@ class Checkpoints:
         """Wait until all processes have written their part of the last save to disk.
 
         Raises:
-            CheckpointError: the checkpoint could not be written. Raised once; earlier checkpoints are intact.
+            CheckpointError: the checkpoint could not be written. Raised once, in all processes as soon as one of them
+                fails; earlier checkpoints are intact.
 
         Warns:
-            CheckpointWarning: an old checkpoint could not be removed.
+            CheckpointWarning: an old checkpoint could not be removed; or the checkpoint took longer than the grace
+                period in ``PLAIT_GRACE``, which ``plait launch`` sets.
         """
-        failed = None if self._writer is None else self._writer.take_failure()
-        self._writer = None
-        on_first(functools.partial(self._raise, failed))
+        writer, self._writer = self._writer, None
+        if writer is None:
+            return
+        failed = None if self._meeting is None else self._meeting.outcome()
+        if failed is None:
+            failed = writer.take_failure()
+        else:
+            writer.abandon()  # it may wait for the process that failed
+        if failed is not None:
+            raise failed
+        self._warn_of_grace(writer.seconds)
         not_removed, self._not_removed = self._not_removed, None
         if not_removed is not None:
             warn(
@@ -221,17 +247,31 @@ class Checkpoints:
                 do="check its permissions; it is tried again after the next save",
             )
 
-    def _raise(self, failed: BaseException | None) -> None:
-        if isinstance(failed, (CheckpointError, KeyboardInterrupt)):
-            raise failed
-        if failed is not None:
-            raise CheckpointError(
-                "a checkpoint could not be written",
+    def _warn_of_grace(self, seconds: float) -> None:
+        """Warn, once, if whoever ends this run will not wait for a checkpoint: before it happens."""
+        allowed = grace()
+        if allowed is not None and seconds > allowed and not self._has_warned_of_grace and jax.process_index() == 0:
+            self._has_warned_of_grace = True
+            warn(
+                CheckpointWarning,
+                "a checkpoint takes longer than the time between a signal and the end of the process",
                 at=str(self.folder),
-                found=f"{type(failed).__name__}: {failed}",
-                expected="a working disk with free space",
-                do="earlier checkpoints are intact; free some space, and save again",
-            ) from failed
+                found=f"{seconds:.0f} s for the last checkpoint",
+                expected=f"at most {allowed:g} s, the grace period",
+                do="ask for a longer one: plait launch --grace, --signal=TERM@600 of Slurm with PLAIT_GRACE=600, or "
+                "terminationGracePeriodSeconds of Kubernetes; or save more often",
+            )
+
+    def _failure(self, failed: BaseException) -> BaseException:
+        if isinstance(failed, (CheckpointError, KeyboardInterrupt)):
+            return failed
+        return CheckpointError(
+            "a checkpoint could not be written",
+            at=str(self.folder),
+            found=f"{type(failed).__name__}: {failed}",
+            expected="a working disk with free space",
+            do="earlier checkpoints are intact; free some space, and save again",
+        )
 
     def all(self) -> list[Saved]:
         """The existing checkpoints, the newest last."""

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from ..core.functional.update import update
@@ -41,7 +42,7 @@ from .leaf_descriptions import (
 from .positions import encoded, read_positions, separated, write_positions
 from .reading import read_values
 from .stacked_leaves import left_over, shape_of_stored, sources
-from .together import on_first, wait_for_all
+from .together import on_all, on_first
 
 
 def save(
@@ -113,32 +114,38 @@ class Saving:
     ) -> None:
         self.target = Path(path).absolute()
         check_path(self.target)
-        node, iterators = separated(node)
-        values, _ = named_leaves(node)
-        leaves = {name: describe(value, name) for name, value in values.items()}
-        self.manifest = Manifest(
-            _whole_number(step), _plain_metrics(metrics or {}), leaves, plain_extra(extra or {}), time.time()
-        )
-        arrays = {name: to_array(values[name], name) for name, leaf in leaves.items() if is_in_arrays(leaf)}
-        positions = encoded(iterators)
         self._held = contextlib.ExitStack()
         self._checkpointer: Any = None
-
-        def begin() -> str:
-            return str(self._held.enter_context(new_folder(self.target, overwrite=overwrite)))
-
+        self._arrays: dict[str, Any] = {}
+        self._positions: dict[str, Any] = {}
         try:
-            self._draft = Path(on_first(begin))
-            if positions:
-                write_positions(self._draft, positions)
-            if arrays:
-                self._checkpointer = _checkpointer()
-                self._checkpointer.save(self._draft / ARRAYS, arrays)
-            if positions and not arrays:
-                wait_for_all("positions")  # Orbax waits for all processes only if it writes arrays
+            on_all(lambda: self._copy(node, step, metrics or {}, extra or {}))
+            self._draft = Path(
+                on_first(lambda: str(self._held.enter_context(new_folder(self.target, overwrite=overwrite))))
+            )
+            on_all(self._begin)
         except BaseException:
             self.close()
             raise
+
+    def _copy(self, node: Any, step: Any, metrics: Mapping[str, Any], extra: Mapping[str, Any]) -> None:
+        node, iterators = separated(node)
+        values, _ = named_leaves(node)
+        leaves = {name: describe(value, name) for name, value in values.items()}
+        self.manifest = Manifest(_whole_number(step), _plain_metrics(metrics), leaves, plain_extra(extra), time.time())
+        self._arrays = {name: to_array(values[name], name) for name, leaf in leaves.items() if is_in_arrays(leaf)}
+        self._positions = encoded(iterators)
+
+    def _make_draft(self, overwrite: bool) -> str:
+        return str(self._held.enter_context(new_folder(self.target, overwrite=overwrite)))
+
+    def _begin(self) -> None:
+        arrays, self._arrays = self._arrays, {}  # Orbax has its own copies
+        if self._positions:
+            write_positions(self._draft, self._positions)
+        if arrays:
+            self._checkpointer = _checkpointer()
+            self._checkpointer.save(self._draft / ARRAYS, arrays)
 
     def arrive(self) -> None:
         """Wait until all processes have written their arrays."""
@@ -256,9 +263,14 @@ def read_into(source: Path, node: Any, *, partial: bool, cast: bool, is_whole: b
 
 
 def _checkpointer() -> Any:
-    import orbax.checkpoint
+    import orbax.checkpoint as ocp
 
-    return orbax.checkpoint.StandardCheckpointer()
+    if jax.process_count() == 1:
+        return ocp.StandardCheckpointer()
+    # With the processes named, Orbax waits for them without a device: one may be stuck in a step.
+    everyone = set(range(jax.process_count()))
+    options = ocp.options.MultiprocessingOptions(active_processes=everyone, barrier_sync_key_prefix="plait")
+    return ocp.StandardCheckpointer(multiprocessing_options=options)
 
 
 def _whole_number(step: Any) -> int | None:

@@ -1,22 +1,26 @@
-"""Collective operations of several processes: process 0 acts, and all receive its result or its error."""
+"""What several processes do together: one acts for all, or all act, and each receives the outcome, or the first error.
+
+The outcomes go over the noticeboard (``partitioning/noticeboard.py``). All processes meet in the same order, which
+numbers the meetings.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
-import numpy as np
 
 from .. import errors
 from ..errors import PlaitError, ProcessError
+from ..partitioning.noticeboard import await_entry, is_last, post
 
 T = TypeVar("T", bound=str | None)
 
-# The size of the message in bytes: enough for the parts of an error, even if JSON escapes every letter as six.
-_ROOM = 1 << 17
-_LONGEST = 4_000
+_LONGEST = 4_000  # letters of a part of an error
+_NUMBERS = itertools.count()
 
 
 def on_first(act: Callable[[], T]) -> T:
@@ -26,43 +30,86 @@ def on_first(act: Callable[[], T]) -> T:
     """
     if jax.process_count() == 1:
         return act()
-    caught: BaseException | None = None
-    outcome: dict[str, object] = {}
+    key = f"plait/first/{next(_NUMBERS)}"
     if jax.process_index() == 0:
         try:
-            outcome = {"text": act()}
+            outcome: dict[str, Any] = {"text": act()}
         except Exception as error:
-            caught, outcome = error, _told(error)
-    heard = _broadcast(outcome)
-    if caught is not None:
-        raise caught
+            post(key, json.dumps(told(error)))
+            raise
+        post(key, json.dumps(outcome))
+        return outcome["text"]
+    heard = json.loads(await_entry(key) or "")
     if "text" in heard:
         return heard["text"]
-    kind = getattr(errors, heard["kind"], ProcessError)
-    raise kind(heard["message"], **heard["parts"])
+    raise untold(heard)
 
 
-def wait_for_all(what: str) -> None:
-    """Wait until all processes have reached this call."""
-    if jax.process_count() > 1:
-        from jax.experimental import multihost_utils
+def on_all(act: Callable[[], object]) -> None:
+    """Let every process act; all go on when all have, or raise the error of the first that failed, at once.
 
-        multihost_utils.sync_global_devices(f"plait {what}")
+    All processes must call it. With one process this is a plain call.
+    """
+    if jax.process_count() == 1:
+        act()
+        return
+    meeting = Meeting()
+    try:
+        act()
+    except Exception as error:
+        meeting.arrive(error)
+        raise
+    meeting.arrive(None)
+    failed = meeting.outcome()
+    if failed is not None:
+        raise failed
 
 
-def _told(error: Exception) -> dict[str, object]:
+class Meeting:
+    """Where each of several processes says once that it is done, or has failed. All create it in the same order."""
+
+    def __init__(self) -> None:
+        self._key = f"plait/meeting/{next(_NUMBERS)}"
+
+    def arrive(self, error: BaseException | None) -> None:
+        """Say that this process is done, or what has failed."""
+        self.tell(None if error is None else told(error))
+
+    def outcome(self) -> PlaitError | None:
+        """Wait until all are done, or one has failed: the error of the first that did."""
+        heard = self.heard()
+        return untold(heard) if heard else None
+
+    def tell(self, news: dict[str, Any] | None) -> None:
+        """Arrive without news, or with some that all hear at once."""
+        if news is not None:
+            post(f"{self._key}/end", json.dumps(news))
+        elif is_last(f"{self._key}/arrived"):
+            post(f"{self._key}/end", "null")
+
+    def heard(self) -> dict[str, Any] | None:
+        """Wait until all have arrived, or one has news: the first news."""
+        return json.loads(await_entry(f"{self._key}/end") or "null")
+
+
+def told(error: BaseException) -> dict[str, Any]:
+    """An error as JSON data, for other processes."""
+    where = jax.process_index()
+    if isinstance(error, PlaitError) and error.heard is not None:
+        return error.heard
     if isinstance(error, PlaitError):
         parts = {name: text[:_LONGEST] for name, text in error.parts.items()}
-        return {"kind": type(error).__name__, "message": error.message, "parts": parts}
-    parts = {"at": "process 0", "found": f"{type(error).__name__}: {error}"[:_LONGEST]}
-    return {"kind": "ProcessError", "message": "process 0 failed in a collective operation", "parts": parts}
+        return {"kind": type(error).__name__, "message": error.message, "parts": parts, "process": where}
+    parts = {"at": f"process {where}", "found": f"{type(error).__name__}: {error}"[:_LONGEST]}
+    return {"kind": "ProcessError", "message": f"process {where} failed", "parts": parts, "process": where}
 
 
-def _broadcast(outcome: dict[str, object]) -> dict[str, Any]:
-    from jax.experimental import multihost_utils
-
-    room = np.zeros(_ROOM, np.uint8)
-    text = json.dumps(outcome).encode()
-    room[: len(text)] = np.frombuffer(text, np.uint8)
-    told = np.asarray(multihost_utils.broadcast_one_to_all(room))
-    return json.loads(told.tobytes().partition(b"\0")[0])  # JSON escapes a NUL
+def untold(heard: dict[str, Any]) -> PlaitError:
+    """The error of another process."""
+    kind = getattr(errors, heard["kind"], ProcessError)
+    where = f"process {heard['process']}"
+    at = heard["parts"].get("at")
+    parts = {**heard["parts"], "at": where if at in (None, where) else f"{at}, in {where}"}
+    error = kind(heard["message"], **parts)
+    error.heard = heard
+    return error

@@ -6,7 +6,11 @@ import concurrent.futures.thread  # noqa: F401  (before what is registered at th
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
+
+from ..partitioning.launched import saving
+from ..partitioning.processes import BEFORE_THE_END
 
 
 class Writer(threading.Thread):
@@ -18,9 +22,11 @@ class Writer(threading.Thread):
     """
 
     def __init__(self, write: Callable[[], None], name: str) -> None:
-        super().__init__(name=name)
+        # What is registered at the end of this file waits for it at the end of the program, unless it is abandoned.
+        super().__init__(name=name, daemon=_CAN_BE_AWAITED)
         self._write: Callable[[], None] | None = write
         self._failed: BaseException | None = None
+        self.seconds = 0.0  # how long it wrote
 
     def start(self) -> None:
         """Start to write."""
@@ -30,11 +36,14 @@ class Writer(threading.Thread):
     def run(self) -> None:
         """Write in the thread that calls it."""
         write, self._write = self._write, None  # the thread must not keep the objects alive
+        begun = time.monotonic()
         try:
             if write is not None:
-                write()
+                with saving():
+                    write()
         except BaseException as error:
             self._failed = error
+        self.seconds = time.monotonic() - begun
 
     def take_failure(self) -> BaseException | None:
         """Wait for the end of the writing. Return its error, once."""
@@ -44,7 +53,12 @@ class Writer(threading.Thread):
         failed, self._failed = self._failed, None
         return failed
 
+    def abandon(self) -> None:
+        """Do not wait for the end of the writing, nor look at its error."""
+        _WRITERS.discard(self)
 
+
+_CAN_BE_AWAITED = hasattr(threading, "_register_atexit")
 # Those that no one has waited for.
 _WRITERS: set[Writer] = set()
 
@@ -61,8 +75,11 @@ def _finish_all() -> None:
 # A thread that writes hands work to the threads of concurrent.futures, through Orbax and asyncio. Those are shut down
 # when the main thread ends, before Python waits for other threads, and before the functions of ``atexit`` run: a save
 # that is not finished would fail. The functions registered here run in reverse order, so these after the import above.
-if hasattr(threading, "_register_atexit"):
+if _CAN_BE_AWAITED:
     threading._register_atexit(_finish_all)  # pyright: ignore[reportAttributeAccessIssue]
+
+# So does a process of several that ends at once, because of an error.
+BEFORE_THE_END.append(_finish_all)
 
 # A forked child has none of these threads.
 if hasattr(os, "register_at_fork"):

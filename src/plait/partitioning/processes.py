@@ -11,17 +11,19 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Mapping
-from typing import Any
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
 
 import jax
 
 from .._compat import in_cluster
 from ..errors import ProcessError
+from .launched import NUMBER, tell_first
+from .noticeboard import meet
 
 ADDRESS = "JAX_COORDINATOR_ADDRESS"
 COUNT = "JAX_NUM_PROCESSES"
-NUMBER = "JAX_PROCESS_ID"
 
 # Texts of JAX's errors when another process is gone: from the collective library, or from the coordination service.
 _SIGNS_OF_LOSS = ("gloo", "connection reset", "connection closed", "heartbeat", "coordination", "another task")
@@ -138,13 +140,37 @@ def _end_at_once_on_errors() -> None:
 
     def report(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
         before(kind, error, traceback)
+        here = jax.process_index()
         if is_loss(error):
             print(f"\nplait: {lost_process(error)}", file=sys.stderr)
+        if not is_loss(error) and (getattr(error, "heard", None) or {"process": here})["process"] == here:
+            tell_first(here)
+        for finish in BEFORE_THE_END:
+            finish()
         sys.stdout.flush()
         sys.stderr.flush()
+        if getattr(error, "raised_by_all", False):
+            _let_all_report()
         os._exit(130 if issubclass(kind, KeyboardInterrupt) else 1)
 
     sys.excepthook = report
+
+
+def _let_all_report() -> None:
+    """Wait until all processes have printed their error: process 0, when it ends, ends the others."""
+    meet("plait: all have reported", seconds=5)
+    if jax.process_index() == 0:
+        time.sleep(0.5)
+
+
+# What a process does before it ends at once: a checkpoint that is being written is finished.
+BEFORE_THE_END: list[Callable[[], object]] = []
+
+
+def end_at_once(error: BaseException) -> NoReturn:
+    """End the process as an uncaught error in its main thread does."""
+    sys.excepthook(type(error), error, error.__traceback__)
+    os._exit(1)
 
 
 def is_loss(error: BaseException) -> bool:

@@ -14,7 +14,11 @@ from ..errors import ArgumentError, MissingDependencyError
 
 
 class Logger(Protocol):
-    """The protocol of loggers for ``fit``: any object with these two methods."""
+    """The protocol of loggers for ``fit``: any object with these two methods.
+
+    In a multi-process run only those of process 0 are used, unless a logger has an attribute ``every_process`` that is
+    true: then it writes in every process, each needs a path of its own, and the metrics are those of its process.
+    """
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Log metrics by name, after a step."""
@@ -28,12 +32,14 @@ class Logger(Protocol):
 class JsonLines:
     """A log with one line of JSON per logged step: ``{"step": 100, "loss": 0.5}``.
 
-    When a run resumes, lines of later steps are removed, so each metric of a step is logged once. Every line is flushed
-    at once.
+    When a run resumes, lines of later steps are replaced, so each metric of a step is logged once. What was replaced is
+    added to a file next to it, ``metrics.jsonl.replaced``: it may be of another run. Every line is flushed at once.
+    In a multi-process run, process 0 writes it, unless ``every_process``.
     NaN and infinities are strings, since JSON has no numbers for them.
 
     Args:
         path: the file; its folder is created.
+        every_process: whether ``fit`` lets every process of a run write. Then each needs a path of its own.
 
     Raises:
         ArgumentError: the file exists and is not such a log. Raised by the first ``write``; the file is unchanged.
@@ -46,8 +52,9 @@ class JsonLines:
         '{"step": 100, "loss": 0.5}\\n'
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, every_process: bool = False) -> None:
         self.path = Path(path)
+        self.every_process = every_process
         self._place = self.path.absolute()  # the working directory may change before the first line
         self._file: Any = None
 
@@ -60,7 +67,7 @@ class JsonLines:
     def _open(self, step: int, values: Mapping[str, float]) -> Any:
         """Open the file after the last line of an earlier step, or of other metrics of this step."""
         self._place.parent.mkdir(parents=True, exist_ok=True)
-        kept = 0
+        kept, replaced = 0, b""
         if self._place.exists():
             lines = self._place.read_bytes().splitlines(keepends=True)
             whole = [line for line in lines if line.endswith(b"\n")]  # the last line may be incomplete
@@ -71,6 +78,10 @@ class JsonLines:
                 return row["step"] < step or (row["step"] == step and not row.keys() & values.keys())
 
             kept = sum(len(line) for _, line in itertools.takewhile(is_before, zip(rows, whole, strict=True)))
+            replaced = b"".join(lines)[kept:]
+        if replaced:
+            with open(f"{self._place}.replaced", "ab") as beside:
+                beside.write(replaced if replaced.endswith(b"\n") else replaced + b"\n")
         file = open(self._place, "a", encoding="utf-8")  # noqa: SIM115 - open as long as the run
         file.truncate(kept)
         return file
@@ -97,14 +108,18 @@ class JsonLines:
 class TensorBoard:
     """Scalars for TensorBoard, written by tensorboardX.
 
+    In a multi-process run, process 0 writes them, unless ``every_process``.
+
     Args:
         folder: the folder of the event files.
+        every_process: whether ``fit`` lets every process of a run write.
 
     Raises:
         MissingDependencyError: tensorboardX is not installed.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], *, every_process: bool = False) -> None:
+        self.every_process = every_process
         try:
             import tensorboardX
         except ImportError as error:

@@ -22,15 +22,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ..checkpoint.checkpoints import Checkpoints
 from ..checkpoint.positions import has_position
+from ..checkpoint.together import on_all
+from ..core.functional.split import state
 from ..core.objects.variable_kinds import Param
-from ..errors import ArgumentError, ArgumentTypeError, LoggerWarning, NonFiniteError
+from ..errors import ArgumentError, ArgumentTypeError, CheckpointError, LoggerWarning, NonFiniteError, ProcessError
 from ..ground.dtypes import is_number_dtype
 from ..ground.words import first_few
 from ..observing.nonfinite import find_nonfinite, has_nan
+from ..partitioning.processes import end_at_once, is_loss
+from .agreement import PATIENCE, Alone, Ending, Together, error_ending
+from .ahead import Ahead, Interrupted, Pace
 from .batches import Batches
 from .callbacks import Moment, restore_states, states_of
 from .counts import check_count
@@ -79,11 +85,15 @@ def fit(
     """Train for a number of steps, with checkpoints, evaluation and logs.
 
     With ``checkpoints`` it resumes from the newest one, and saves every ``save_every`` steps and at the end. SIGINT
-    (Ctrl-C) and SIGTERM end training after the current step, with a checkpoint; a second signal interrupts at once. In
-    a multi-process run, a signal takes effect at the next checkpoint, on all processes. If the data iterator raises or
-    takes too long, or the evaluation raises, the state is saved and the error raised. If a step raises, training ends
-    at once; the newest checkpoint is the last periodic one. If a logger raises, it is closed with a ``LoggerWarning``,
-    and training continues.
+    (Ctrl-C) and SIGTERM end training after the current step, with a checkpoint; a second signal interrupts at once. If
+    the data iterator raises or takes too long, or the evaluation or a callback raises, the state is saved and the error
+    raised. If a step raises, training ends at once; the newest checkpoint is the last periodic one. If a logger raises,
+    it is closed with a ``LoggerWarning``, and training continues.
+
+    In a multi-process run, all processes call it with the same arguments, and what ends one of them (a signal, an
+    error, the end of its data) ends all after the same step, at most two later. All raise the error of the first
+    that failed. Three batches are in hand at a time. The processes must wait for each other in each step, as they do to
+    compute the mean loss. (docs/reliability.md)
 
     Args:
         step: ``step(*objects, batch)``, usually jitted: its parameters have the names of the objects, in any order,
@@ -97,13 +107,13 @@ def fit(
         save_every, evaluate_every, log_every: the interval in steps; ``None`` means only at the end.
         evaluate: returns metrics of the current objects by name. They are logged as ``eval/name``, and saved as metrics
             of the next checkpoint. A run that a signal ends saves its checkpoint first.
-        loggers: where to log metrics.
+        loggers: where to log metrics; in a multi-process run, on process 0, unless a logger asks for all.
         callbacks: called with each ``Moment``, after the loggers. The states of those with ``get_state`` and
             ``set_state`` are saved in checkpoints. If one has an attribute ``stopped`` that is a reason after it was
             restored, the run has ended.
         profile: which steps JAX's profiler records, and its output folder.
         data_timeout: the maximum time to wait for a batch, in seconds; ``None`` for no limit.
-        show: whether to show progress on standard output.
+        show: whether to show progress on standard output, of process 0.
 
     Returns:
         The step, the last metrics, and why training ended.
@@ -191,8 +201,11 @@ class _Loop:
         callbacks: Sequence[Callable[[Moment], Any]],
         data_timeout: float | None,
     ) -> None:
+        is_first = jax.process_index() == 0
         self.step, self.objects, self.checkpoints, self.evaluate = step, objects, checkpoints, evaluate
-        self.loggers, self.callbacks = list(loggers), callbacks
+        # Of processes other than the first, those that ask for it.
+        self.loggers = [each for each in loggers if is_first or getattr(each, "every_process", False)]
+        self.callbacks = callbacks
         _check_names(objects)
         positioned = has_position(data)
         if not isinstance(data, Iterator):
@@ -217,16 +230,20 @@ class _Loop:
         self.pending: collections.deque[tuple[int, Any]] = collections.deque()
         self.values: dict[str, float] = {}
         self.unsaved: dict[str, float] = {}  # metrics of evaluations since the last checkpoint
-        self.reason: str | None = None
+        self.error: Exception | None = None  # of this process
+        self.stopped: str | None = None  # why a run that has ended before does not go on
         self.steps = 0
         self.done = self.saved = 0
+        self.first = 1  # the number of the first step of this call
         self.evaluated_at = 0
         self.noted = 0  # the last step whose result is logged
         self.last: Any = None  # the result of the last step
         self.tracing = False
         self.signalled: str | None = None
         self.handlers: dict[int, Any] = {}  # of signals, outside of this loop
-        self.interrupted = False  # a signal ends training; in a multi-process run, on all processes
+        self.agreement: Alone | Together = Alone()
+        self.ending_here = threading.RLock()  # held by the thread that ends the run, if it is stuck
+        self.has_passed_on = self.is_evaluating = self.is_taken_over = self.has_met = self.has_left = False
         self.display: Any = None
         self.clock = (time.perf_counter(), 0)
 
@@ -239,48 +256,112 @@ class _Loop:
         profile: tuple[range, str] | None,
     ) -> Fitted:
         arguments = _arguments(self.step, self.objects)
-        if evaluate_every is not None and self.done and self.done % evaluate_every == 0 and self.reason is None:
-            self.evaluate_once()  # the run may have ended before its evaluation at this step
-        while self.done < steps and self.reason is None:
-            try:
-                batch = next(self.data)
-            except StopIteration:
-                self.reason = "data"
-                break
-            except Exception:
-                self.save()  # completed steps are saved even if the data failed
-                self.wait()
-                raise
+        if evaluate_every is not None and self.done and self.done % evaluate_every == 0 and self.stopped is None:
+            self.attempt(self.evaluate_once)  # the run may have ended before its evaluation at this step
+        while self.begins(self.done + 1, steps):
+            batch = self.ahead.take()
             number = self.done + 1
             if profile is not None and number in profile[0] and not self.tracing:
                 jax.profiler.start_trace(profile[1])
                 self.tracing = True
             returned = self.last = self.step(*arguments, batch)
+            self.pace.keep(returned)
             self.done = number
             if profile is not None and number == profile[0].stop - 1:
                 self.end_trace()
-            if number == steps or (log_every is not None and number % log_every == 0):
-                self.pending.append((number, returned))
-                self.noted = number
-                self.look(at_least=len(self.pending) - BEHIND)
-            elif self.pending:
-                self.look(at_least=0)
+            is_logged = number == steps or (log_every is not None and number % log_every == 0)
+            if is_logged or self.pending:
+                self.attempt(self.look_after, number, is_logged)
             if evaluate_every is not None and number % evaluate_every == 0:
-                self.evaluate_once()
+                self.attempt(self.evaluate_once)
             if save_every is not None and number % save_every == 0 and number < steps:
-                self.save()
+                self.attempt(self.save)
             self.display.advance()
-        was_cut_short = self.interrupted and self.done < steps
-        if self.last is not None and self.noted < self.done and not was_cut_short:
+        return self.finish()
+
+    def begins(self, number: int, steps: int) -> bool:
+        """Whether this step is done, by all processes; then its batch is in hand."""
+        self.pass_on_signal()
+        if number > steps:
+            self.agreement.call(Ending("steps", "steps", last=steps))
+        if self.agreement.ending is None or (self.ahead.last < number <= steps and self.agreement.ahead):
+            self.fetch(number, steps)  # processes that do not wait for each other may have far to go to the last step
+        self.pass_on_signal()  # one that came while the data was waited for
+        if number == self.first:
+            self.agreement.meet(self.ahead.ended is not None)
+        if self.agreement.ahead and number <= steps and not self.pace.wait(self.objects):
+            self.agreement.keep_pace(number)
+        if not self.agreement.begins(number, self.ahead.last, self.ahead.ended is not None):
+            return False
+        if self.ahead.last < number:
+            raise ProcessError(
+                "the processes of this run are at different steps, and cannot end at the same one",
+                at=f"process {jax.process_index()}",
+                found=f"another has begun step {number}, for which this one has no batch",
+                expected="steps in which the processes wait for each other, as for the loss of all",
+                do="resume from the newest checkpoint, with data of the same length on all processes",
+            )
+        return True
+
+    def pass_on_signal(self) -> None:
+        if self.signalled is not None and not self.has_passed_on:
+            self.has_passed_on = True
+            self.agreement.call(Ending("signal", self.signalled))
+
+    def fetch(self, number: int, steps: int) -> None:
+        """Fetch batches, and tell when there are no more."""
+        if self.ahead.ended is None:
+            self.ahead.fill(number, steps)
+            if isinstance(self.ahead.ended, StopIteration):
+                self.agreement.call(Ending(DATA, DATA, last=self.ahead.last))
+            elif self.ahead.ended is not None:
+                self.fail(self.ahead.ended, last=self.ahead.last)
+
+    def attempt(self, act: Callable[..., object], *arguments: Any) -> None:
+        """Act; an error ends the run at a step that all processes complete."""
+        try:
+            act(*arguments)
+        except Exception as error:
+            self.fail(error)
+
+    def fail(self, error: Exception, last: int = 0) -> None:
+        """End the run with this error, after the step ``last`` or as soon as possible."""
+        self.error = self.error or error
+        self.agreement.call(error_ending(error, last=last))
+
+    def finish(self) -> Fitted:
+        """What is left to do after the last step. All processes have done the same steps."""
+        ending = self.agreement.ending
+        assert ending is not None
+        if ending.kind == "lost":
+            raise ending.raised or AssertionError("an ending of this kind has an error")
+        was_cut_short = ending.kind == "signal" and self.done < self.steps
+        if self.error is None:
+            self.attempt(self.log_rest, not was_cut_short and ending.kind != "error")
+        if self.evaluate is not None and not was_cut_short and ending.kind != "error":
+            self.attempt(self.evaluate_once)
+        self.attempt(self.save)
+        self.attempt(self.wait)
+        error = self.agreement.first_error(self.error)
+        self.has_met = True
+        if error is not None:
+            error.raised_by_all = True  # pyright: ignore[reportAttributeAccessIssue] - for ``connect_processes``
+            raise error
+        return Fitted(self.done, self.values, ending.reason)
+
+    def log_rest(self, with_last: bool) -> None:
+        if with_last and self.last is not None and self.noted < self.done:
             self.pending.append((self.done, self.last))
         self.look(at_least=len(self.pending))
-        if self.evaluate is not None and not was_cut_short:
-            self.evaluate_once()
-        self.save()
-        self.wait()
-        return Fitted(self.done, self.values, self.reason or "steps")
 
     # Numbers ----------------------------------------------------------------------------------------------------------
+
+    def look_after(self, number: int, is_logged: bool) -> None:
+        """Log what is ready after a step."""
+        if is_logged:
+            self.pending.append((number, self.last))
+            self.noted = number
+        self.look(at_least=len(self.pending) - BEHIND if is_logged else 0)
 
     def look(self, at_least: int) -> None:
         """Log the metrics that are ready, and wait for the first ``at_least`` pending ones."""
@@ -297,16 +378,19 @@ class _Loop:
         assert self.evaluate is not None
         if self.evaluated_at == self.done:
             return
-        self.look(at_least=len(self.pending))
-        if self.interrupted:
+        self.attempt(self.look, len(self.pending))
+        word = self.agreement.worst("failed" if self.error else "signal" if self.signalled else "")
+        if word == "failed":
+            return
+        if word:
             self.save()  # whoever sent the signal may not wait for the evaluation
             self.wait()
+        self.is_evaluating = True
         try:
             found = {f"{EVALUATION}{name}": value for name, value in _numbers(self.evaluate()).items()}
-        except Exception:
-            self.save()
-            self.wait()
-            raise
+        finally:
+            self.is_evaluating = False
+            self.end_if_another_did()
         self.evaluated_at = self.done
         self.unsaved |= found
         self.tell(self.done, found)
@@ -367,35 +451,47 @@ class _Loop:
 
     # Checkpoints and the end ------------------------------------------------------------------------------------------
 
-    def saved_objects(self) -> dict[str, Any]:
-        return {**self.objects, DATA: self.data} if has_position(self.data) else self.objects
+    def with_data(self, data: Any) -> dict[str, Any]:
+        """What is saved."""
+        return {**self.objects, DATA: data} if has_position(self.data) else self.objects
 
     def save(self) -> None:
         """Save, if there are new steps or evaluations, and the loss and the parameters are finite."""
-        if self.checkpoints is None or (self.saved == self.done and not self.unsaved):
+        if self.checkpoints is None:
             return
-        self.look(at_least=len(self.pending))
+        if not self.agreement.worst("new" if self.saved != self.done or self.unsaved else ""):
+            return
+        on_all(self.check_whole)
         numbers = _numbers(self.last)
-        self.check_finite(self.done, numbers)
-        if has_nan(self.objects, Param):  # the loss was computed before the last update
-            raise self.not_finite(f"parameters are NaN after step {self.done}")
         metrics = {name: value for name, value in self.values.items() if not name.startswith(EVALUATION)} | numbers
         extra: dict[str, Any] = {EVALUATED: self.evaluated_at}
         states = states_of(self.callbacks)
         if states:
             extra["callbacks"] = states
-        self.checkpoints.save(self.done, self.saved_objects(), metrics=metrics | self.unsaved, extra=extra)
+        self.checkpoints.save(self.done, self.with_data(self.ahead), metrics=metrics | self.unsaved, extra=extra)
         self.saved, self.unsaved = self.done, {}
-        if jax.process_count() > 1:
-            self.agree()
 
-    def agree(self) -> None:
-        """Share signals between processes: a signal to one process applies to all."""
-        from jax.experimental import multihost_utils
+    def check_whole(self) -> None:
+        """Raise if the state may not be saved."""
+        if isinstance(self.error, (NonFiniteError, CheckpointError)):
+            raise self.error
+        self.look(at_least=len(self.pending))
+        self.check_finite(self.done, _numbers(self.last))
+        if self.has_nan():  # the loss was computed before the last update
+            raise self.not_finite(f"parameters are NaN after step {self.done}")
 
-        flags = np.asarray(multihost_utils.process_allgather(np.asarray(self.signalled is not None)))
-        if flags.any():
-            self.reason, self.interrupted = self.signalled or "a signal", True
+    def has_nan(self) -> bool:
+        """Whether a parameter is NaN."""
+        ending = self.agreement.ending
+        if ending is None or ending.error is None:
+            return has_nan(self.objects, Param)
+        # Another process may not come to compute it: each looks at its own part.
+        return any(
+            np.isnan(np.asarray(shard.data, np.complex128 if np.iscomplexobj(shard.data) else np.float64)).any()
+            for leaf in jax.tree.leaves(state(list(self.objects.values()), Param))
+            for shard in getattr(leaf, "addressable_shards", ())
+            if jnp.issubdtype(shard.data.dtype, jnp.inexact)
+        )
 
     def wait(self) -> None:
         """Wait until the last save is on disk."""
@@ -410,7 +506,7 @@ class _Loop:
 
     def stop(self, reason: str) -> None:
         """End after the current step."""
-        self.reason = reason
+        self.agreement.call(Ending("callback", reason))
 
     def on_signal(self, number: int, _: Any) -> None:
         if self.signalled is not None:
@@ -419,14 +515,41 @@ class _Loop:
         outer = getattr(self.handlers.get(number), "__self__", None)
         if isinstance(outer, _Loop):  # this loop runs inside another one, which has to end too
             outer.on_signal(number, _)
-        if jax.process_count() == 1:
-            self.reason, self.interrupted = self.signalled, True
+        if self.ahead.may_interrupt:
+            raise Interrupted
+
+    def when_stuck(self, event: Ending) -> None:
+        """Another process has failed, and this one may wait for it: do what is left, in a thread."""
+        if event.is_own:
+            return
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline and not self.has_left and (self.is_evaluating or event.kind == "lost"):
+            time.sleep(0.02)
+        with self.ending_here:
+            if self.has_left or not (self.is_evaluating or event.kind == "lost"):
+                return
+            error: BaseException | None = event.raised
+            if self.is_evaluating and event.kind != "lost":
+                self.is_taken_over = True
+                self.error = None
+                try:
+                    self.finish()
+                except Exception as found:
+                    error = found
+            assert error is not None
+            self.agreement.leave()
+            end_at_once(error)
+
+    def end_if_another_did(self) -> None:
+        """Wait for the end of this process, if a thread of it ends the run."""
+        with self.ending_here:
+            assert not self.is_taken_over
 
     @contextlib.contextmanager
     def running(self, steps: int, show: bool) -> Iterator[None]:
         """Restore the newest checkpoint, handle signals, show progress, and close the loggers at the end."""
         self.steps = steps
-        manifest = None if self.checkpoints is None else self.checkpoints.restore(self.saved_objects())
+        manifest = None if self.checkpoints is None else self.checkpoints.restore(self.with_data(self.data))
         if manifest is not None:
             self.done = self.saved = manifest.step or 0
             self.values = {name: value for name, value in manifest.metrics.items() if type(value) in (int, float)}
@@ -434,8 +557,16 @@ class _Loop:
             self.evaluated_at = manifest.extra.get(EVALUATED, self.done if was_evaluated else 0)
             self.noted = self.done
             restore_states(self.callbacks, manifest.extra.get("callbacks", {}))
-            self.reason = next(filter(None, (getattr(each, "stopped", None) for each in self.callbacks)), None)
+            self.stopped = next(filter(None, (getattr(each, "stopped", None) for each in self.callbacks)), None)
+        self.first = self.done + 1
         self.clock = (time.perf_counter(), self.done)
+        shows = show and jax.process_index() == 0
+        if jax.process_count() > 1:
+            self.agreement = Together(self.when_stuck, self.done)
+        self.ahead = Ahead(self.data, self.agreement.ahead, self.done)
+        self.pace = Pace(self.agreement.ahead)
+        if self.stopped is not None:
+            self.stop(self.stopped)
         with contextlib.ExitStack() as held:
             held.callback(self.end_trace)
             for logger in self.loggers:
@@ -444,8 +575,39 @@ class _Loop:
                 for number in (signal.SIGINT, signal.SIGTERM):
                     self.handlers[number] = signal.signal(number, self.on_signal)
                     held.callback(signal.signal, number, self.handlers[number])
-            self.display = held.enter_context(progress("training", steps, done=self.done)) if show else _Silent()
+            self.display = held.enter_context(progress("training", steps, done=self.done)) if shows else _Silent()
+            held.enter_context(self.left())
             yield
+
+    @contextlib.contextmanager
+    def left(self) -> Iterator[None]:
+        """Tell the other processes how this one has left the loop."""
+        try:
+            yield
+        except BaseException as error:
+            if not self.has_met:
+                self.end_apart(error)
+            raise
+        finally:
+            self.ahead.go_back()
+            if self.has_met:
+                self.agreement.close()
+            with self.ending_here:
+                self.has_left = True
+
+    def end_apart(self, error: BaseException) -> None:
+        """End without the others: a step has raised, here or in another process."""
+        if not self.agreement.ahead:
+            return
+        if is_loss(error):
+            time.sleep(PATIENCE + 1)  # the thread knows why, or will
+        ending = self.agreement.ending
+        if ending is not None and ending.kind == "lost":
+            self.agreement.leave()
+        else:
+            with contextlib.suppress(Exception):
+                self.wait()
+            self.agreement.lose(error)
 
     def close(self, logger: Logger) -> None:
         with contextlib.suppress(Exception):

@@ -1,0 +1,73 @@
+"""Short texts that the processes of a run leave for each other, kept by the process that coordinates them.
+
+Each entry has a key, and does not change once it is posted. Reading and posting take a request to process 0, and no
+device: they work while a step runs, or while this process waits for another inside one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+import jax
+
+from .._compat import coordinator
+from ..errors import ProcessError
+
+_SLICE = 0.2  # seconds
+
+
+def post(key: str, text: str) -> bool:
+    """Post an entry. Return whether it is new: of several processes, the first to post a key wins."""
+    try:
+        _board().key_value_set(key, text)
+    except jax.errors.JaxRuntimeError as error:
+        if "ALREADY_EXISTS" in str(error):
+            return False
+        raise
+    return True
+
+
+def await_entry(key: str, seconds: float | None = None, *, each: float = _SLICE) -> str | None:
+    """Wait for an entry, and return its text; ``None`` if it was not posted in so many seconds.
+
+    Args:
+        each: seconds of one request. Python handles signals between two of them.
+    """
+    deadline = None if seconds is None else time.monotonic() + seconds
+    while deadline is None or time.monotonic() < deadline:
+        try:
+            return _board().blocking_key_value_get(key, int(1000 * each))
+        except jax.errors.JaxRuntimeError as error:
+            if "DEADLINE_EXCEEDED" not in str(error):
+                raise
+    return None
+
+
+def entries_under(key: str) -> list[str]:
+    """The texts of all entries whose keys begin with ``key/``."""
+    return [text for _, text in _board().key_value_dir_get(f"{key}/")]
+
+
+def is_last(key: str) -> bool:
+    """Count this call. Return whether all processes have made it by now."""
+    return _board().key_value_increment(key, 1) == jax.process_count()
+
+
+def meet(name: str, seconds: float) -> None:
+    """Wait until all processes have called this with the same name, or the time is over."""
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
+        _board().wait_at_barrier(name, int(1000 * seconds))
+
+
+def _board() -> Any:
+    found = coordinator()
+    if found is None:
+        raise ProcessError(
+            "this process is one of several, but not connected to the one that coordinates them",
+            found="devices of several processes, and no call of jax.distributed.initialize",
+            expected="a connection, made before JAX uses a device",
+            do="make plait.partitioning.connect_processes() the first thing of the program",
+        )
+    return found

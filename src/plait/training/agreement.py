@@ -1,0 +1,248 @@
+"""How the processes of a run agree on its end: the same last step, the same reason, and the same error.
+
+A process that wants to end (a signal, the end of its data, an error, a callback) posts that on the noticeboard. A
+thread of every process waits for the first such entry, freezes the number of steps that its process may begin, and
+votes with it. The last step is the highest number that was begun anywhere: the others catch up. So nothing is sent
+while nothing happens.
+
+Two things make sure that they can. No process begins a step before it has the batches of the next ``AHEAD`` steps as
+well, so one whose data ends says so early enough. And none begins step k before step k - ``AHEAD`` is complete, which
+it is only where all have begun it (``ahead.py``).
+
+A process may be stuck when another fails: in a step, or in an evaluation, that needs the other. Then its thread does
+what is left to do (``when_stuck``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from ..checkpoint.together import Meeting, told, untold
+from ..errors import PlaitError
+from ..partitioning.noticeboard import await_entry, entries_under, is_last, post
+
+AHEAD = 2  # steps
+PATIENCE = 3.0  # seconds for a process to end after another has failed, before it is taken to be stuck
+_FITS = itertools.count()
+_LONG = 10.0  # seconds of one request that waits for something unusual
+
+
+@dataclasses.dataclass(frozen=True)
+class Ending:
+    """Why a process wants to end.
+
+    Attributes:
+        kind: ``"steps"``, ``"data"``, ``"signal"``, ``"callback"`` or ``"error"``; ``"lost"`` if the process cannot go
+            on to the agreed step; ``"over"`` when ``fit`` has returned.
+        reason: as in ``Fitted``.
+        last: the last step for which the process has a batch, if it would do that one; otherwise 0.
+        begun: the number of steps that it has begun.
+        error: of an error, what ``told`` returns.
+    """
+
+    kind: str
+    reason: str
+    last: int = 0
+    begun: int = 0
+    error: dict[str, Any] | None = None
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is this process's error."""
+        return self.error is not None and self.error["process"] == jax.process_index()
+
+    @property
+    def raised(self) -> PlaitError | None:
+        """The error, as another process raises it."""
+        return None if self.error is None else untold(self.error)
+
+
+def error_ending(error: BaseException, *, kind: str = "error", last: int = 0) -> Ending:
+    """The end by an error."""
+    return Ending(kind, "error", last, error=told(error))
+
+
+class Alone:
+    """The agreement of a single process."""
+
+    ahead = 0
+
+    def __init__(self) -> None:
+        self.ending: Ending | None = None
+
+    def call(self, ending: Ending) -> None:
+        """Ask for the end. The first call counts."""
+        self.ending = self.ending or ending
+
+    def begins(self, step: int, have: int, is_over: bool) -> bool:
+        """Whether this step is to be done.
+
+        Args:
+            step: one more than the steps done.
+            have: the last step for which there is a batch.
+            is_over: whether there will be no more.
+        """
+        return self.ending is None or step <= self.ending.last
+
+    def meet(self, has_called: bool) -> None:
+        """Before the first step: wait until all have their first batches, or one has called."""
+
+    def keep_pace(self, step: int) -> None:
+        """Before a step: wait until every process has come so far but for ``AHEAD`` steps."""
+
+    def worst(self, word: str) -> str:
+        """The first word but ``""`` with which a process calls this, which all do at the same point; ``""`` if none."""
+        return word
+
+    def first_error(self, own: Exception | None) -> Exception | None:
+        """The first error of all processes, which all ask for at the end; ``own`` if it was the first."""
+        return own
+
+    def close(self) -> None:
+        """This process is done, and so are all."""
+
+    def lose(self, error: BaseException) -> None:
+        """This process cannot go on: tell the others, and give them time to end."""
+
+    def leave(self) -> None:
+        """This process ends because another cannot go on."""
+
+
+class Together:
+    """The agreement of several processes.
+
+    Args:
+        when_stuck: called in a thread with every call of an error, also of this process, after the processes agreed. It
+            may end the process.
+        begun: the number of steps that earlier runs have done.
+    """
+
+    ahead = AHEAD
+
+    def __init__(self, when_stuck: Callable[[Ending], None], begun: int) -> None:
+        self.ending: Ending | None = None
+        self._when_stuck = when_stuck
+        self._key = f"plait/fit/{next(_FITS)}"
+        self._changed = threading.Condition()
+        self._begun = self._have = begun
+        self._is_over = False
+        self._called: Ending | None = None
+        self._last: int | None = None  # the agreed step
+        self._seen = 0  # the number of events
+        self._paced: set[int] = set()
+        self._thread = threading.Thread(target=self._watch, daemon=True, name="plait waits for other processes")
+        self._thread.start()
+
+    def call(self, ending: Ending) -> None:
+        """Ask for the end. The first call of all processes counts."""
+        with self._changed:
+            self._is_over = self._is_over or ending.kind == "lost"
+            self._changed.notify_all()
+        text = json.dumps(dataclasses.asdict(dataclasses.replace(ending, begun=self._begun)))
+        number = self._seen
+        while not post(f"{self._key}/event/{number}", text):
+            number += 1
+        with self._changed:  # until the thread knows, this process could begin more steps
+            self._changed.wait_for(lambda: self._called is not None or ending.kind == "over")
+
+    def begins(self, step: int, have: int, is_over: bool) -> bool:
+        """As in ``Alone``."""
+        with self._changed:
+            self._have, self._is_over = have, is_over
+            self._changed.notify_all()
+            if self._called is not None and step > self._called.begun:
+                self._changed.wait_for(lambda: self._last is not None)
+                assert self._last is not None
+                if step > self._last or self._called.kind == "lost":
+                    return False
+            self._begun = step
+            return True
+
+    def meet(self, has_called: bool) -> None:
+        """As in ``Alone``."""
+        if self.worst("called" if has_called else ""):
+            with self._changed:
+                self._changed.wait_for(lambda: self._called is not None)
+
+    def keep_pace(self, step: int) -> None:
+        """As in ``Alone``."""
+        self._paced.add(step)
+        if is_last(f"{self._key}/pace/{step}"):
+            post(f"{self._key}/paced/{step}", "")
+        passed = step - AHEAD + 1  # who is before this step has begun the one before it
+        if passed in self._paced:
+            self._paced.discard(passed)
+            await_entry(f"{self._key}/paced/{passed}")
+
+    def worst(self, word: str) -> str:
+        """As in ``Alone``."""
+        meeting = Meeting()
+        meeting.tell({"word": word} if word else None)
+        return (meeting.heard() or {"word": ""})["word"]
+
+    def first_error(self, own: Exception | None) -> Exception | None:
+        """As in ``Alone``."""
+        mine = None if own is None else told(own)
+        meeting = Meeting()
+        meeting.tell(mine)
+        late = meeting.heard()
+        first = late if self.ending is None or self.ending.error is None else self.ending.error
+        return own if first == mine or first is None else untold(first)
+
+    def close(self) -> None:
+        """As in ``Alone``."""
+        self.call(Ending("over", ""))
+        self._thread.join()
+
+    def lose(self, error: BaseException) -> None:
+        """As in ``Alone``."""
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            self.call(error_ending(error, kind="lost"))
+            self.leave()
+            await_entry(f"{self._key}/gone", PATIENCE + 2)
+
+    def leave(self) -> None:
+        """As in ``Alone``."""
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            if is_last(f"{self._key}/leaving"):
+                post(f"{self._key}/gone", "")
+
+    def _watch(self) -> None:
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # the coordinator is gone; JAX ends this process
+            while True:
+                text = None
+                while text is None:
+                    text = await_entry(f"{self._key}/event/{self._seen}", _LONG, each=_LONG)
+                self._seen += 1
+                event = Ending(**json.loads(text))
+                if event.kind == "over":
+                    return
+                if self.ending is None:
+                    self._agree(event)
+                if event.error is not None:
+                    self._when_stuck(event)
+
+    def _agree(self, called: Ending) -> None:
+        with self._changed:
+            self._called = called
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._have >= called.last or self._is_over)
+            vote = {"begun": self._begun, "have": min(self._have, called.last)}
+        post(f"{self._key}/vote/{jax.process_index()}", json.dumps(vote))
+        if is_last(f"{self._key}/votes"):
+            votes = [json.loads(text) for text in entries_under(f"{self._key}/vote")]
+            post(f"{self._key}/last", str(max(*(each["begun"] for each in votes), min(each["have"] for each in votes))))
+        last = None
+        while last is None:
+            last = await_entry(f"{self._key}/last", _LONG, each=_LONG)
+        with self._changed:
+            self.ending, self._last = called, int(last)
+            self._changed.notify_all()

@@ -1,0 +1,114 @@
+"""Batches that are in hand before their step begins, each with the position of the data after it.
+
+With none ahead this is the data itself: a batch is fetched when its step is about to begin.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+
+from ..checkpoint.positions import has_position
+from ..core.functional.split import state
+
+
+class Interrupted(BaseException):
+    """A signal has arrived while the data was asked for a batch."""
+
+
+class Ahead:
+    """An iterator whose batches are fetched some steps early.
+
+    Args:
+        data: the iterator.
+        ahead: how many batches after the next one are fetched early.
+        done: the number of steps done.
+
+    Attributes:
+        last: the last step whose batch is in hand or used.
+        ended: what the data has raised: ``StopIteration`` at its end; ``None`` if it goes on.
+        may_interrupt: whether the data is asked for a batch now that is not needed for the next step; a signal then
+            raises ``Interrupted``.
+    """
+
+    def __init__(self, data: Iterator[Any], ahead: int, done: int) -> None:
+        self._data: Any = data
+        self._ahead = ahead
+        self._knows = ahead > 0 and has_position(data)
+        self._held: collections.deque[tuple[Any, Any]] = collections.deque()
+        self._position = data.get_state() if self._knows else None  # pyright: ignore[reportAttributeAccessIssue]
+        self.last = done
+        self.ended: Exception | None = None
+        self.may_interrupt = False
+
+    def fill(self, step: int, steps: int) -> None:
+        """Fetch the batch of this step, and those after it."""
+        while self.ended is None and self.last < min(step + self._ahead, steps):
+            try:
+                self.may_interrupt = self._knows and self.last >= step
+                batch = next(self._data)
+                self.may_interrupt = False
+                self._held.append((batch, self._data.get_state() if self._knows else None))
+            except Interrupted:
+                return
+            except Exception as error:
+                self.ended = error
+            finally:
+                self.may_interrupt = False
+            if self.ended is None:
+                self.last += 1
+
+    def take(self) -> Any:
+        """The next batch."""
+        batch, self._position = self._held.popleft()
+        return batch
+
+    def go_back(self) -> None:
+        """Give the batches that were not used back to the data, if it has a position."""
+        if self._held and self._knows:
+            self.set_state(self._position)
+
+    def get_state(self) -> Any:
+        """The position after the last batch that was used."""
+        return self._position if self._knows else self._data.get_state()
+
+    def set_state(self, position: Any) -> None:
+        """Move the data to a position."""
+        self._held.clear()
+        self._data.set_state(position)
+
+
+class Pace:
+    """Waits before a step until an earlier one is complete on all processes.
+
+    Args:
+        ahead: how many steps after a complete one may begin.
+    """
+
+    def __init__(self, ahead: int) -> None:
+        self._ahead = ahead
+        self._results: collections.deque[Any] = collections.deque(maxlen=ahead)
+
+    def keep(self, returned: Any) -> None:
+        """The result of a step that has begun."""
+        self._results.append(returned)
+
+    def wait(self, objects: Mapping[str, Any]) -> bool:
+        """Wait until the step ``ahead`` before the next one is complete, or all if its result has no shared array.
+
+        Returns:
+            Whether the processes share any array. If they do not, they do not wait for each other in a step.
+        """
+        oldest = self._results[0] if self._results else None
+        arrays = _shared(oldest) or _shared(state(list(objects.values())))
+        if len(self._results) == self._ahead:
+            jax.block_until_ready(arrays)
+        return bool(arrays)
+
+
+def _shared(tree: Any) -> list[jax.Array]:
+    """The arrays with parts on other processes."""
+    return [each for each in jax.tree.leaves(tree) if isinstance(each, jax.Array) and not each.is_fully_addressable]

@@ -1,0 +1,106 @@
+"""The files for clusters: their syntax, what they ask for, and Slurm's with an ``srun`` that starts two processes."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from plait.checkpoint import Checkpoints
+from plait.launch import _free_port
+
+ROOT = Path(__file__).parents[2]
+CLUSTERS = ROOT / "examples" / "clusters"
+SCRIPTS = sorted(CLUSTERS.glob("*.sh"))
+# Slurm's variables by which JAX knows the processes; the address is not among those that Slurm sets for one machine.
+SRUN = """#!/usr/bin/env bash
+while [[ "$1" == --* ]]; do shift; done
+children=()
+trap 'kill -TERM "${children[@]}"' TERM
+for number in 0 1; do
+  SLURM_JOB_ID=7 SLURM_STEP_NODELIST=localhost SLURM_NTASKS=2 SLURM_PROCID=$number SLURM_LOCALID=$number \\
+    JAX_COORDINATOR_ADDRESS=127.0.0.1:$PORT JAX_NUM_PROCESSES=2 JAX_PROCESS_ID=$number "$@" &
+  children+=($!)
+done
+status=0
+for child in "${children[@]}"; do
+  wait "$child" || status=$?
+  while kill -0 "$child" 2>/dev/null; do wait "$child"; status=$?; done
+done
+exit $status
+"""
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+def test_scripts_are_sound(script):
+    assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
+    assert os.access(script, os.X_OK)
+    if shutil.which("shellcheck"):
+        done = subprocess.run(["shellcheck", script], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+
+
+def test_the_grace_period_is_the_same_wherever_it_is_stated():
+    slurm = (CLUSTERS / "slurm.sh").read_text()
+    assert "#SBATCH --signal=TERM@120" in slurm
+    assert "#SBATCH --requeue" in slurm
+    assert "export PLAIT_GRACE=120" in slurm
+
+
+def test_the_job_set_describes_the_processes():
+    (job_set,) = yaml.safe_load_all((CLUSTERS / "jobset.yaml").read_text())
+    assert (job_set["apiVersion"], job_set["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
+    assert job_set["spec"]["failurePolicy"]["maxRestarts"] > 0
+    (workers,) = job_set["spec"]["replicatedJobs"]
+    job = workers["template"]["spec"]
+    assert (job["completionMode"], job["backoffLimit"]) == ("Indexed", 0)
+    assert job["parallelism"] == job["completions"]
+    pod = job["template"]["spec"]
+    (container,) = pod["containers"]
+    variables = {each["name"]: each["value"] for each in container["env"]}
+    assert variables["JAX_NUM_PROCESSES"] == str(job["completions"])
+    host, _, port = variables["JAX_COORDINATOR_ADDRESS"].partition(":")
+    assert host == f"{job_set['metadata']['name']}-{workers['name']}-0-0.{job_set['metadata']['name']}"
+    assert int(port) == container["ports"][0]["containerPort"]
+    assert variables["PLAIT_GRACE"] == str(pod["terminationGracePeriodSeconds"])
+    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+    assert "exec python examples/clusters/run.py" in container["args"][0]
+
+
+@pytest.mark.slow
+def test_a_job_that_slurm_ends_saves_and_goes_back_into_the_queue(tmp_path):
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    asked = tmp_path / "requeued"
+    for name, text in {"srun": SRUN, "scontrol": f'#!/usr/bin/env bash\necho "$@" > {asked}\n'}.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    (programs / "python").symlink_to(sys.executable)
+    runs = tmp_path / "run"
+    surroundings = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{programs}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT / "src"), "JAX_PLATFORMS": "cpu", "JAX_NUMPY_DTYPE_PROMOTION": "standard",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=1",
+        "RUN": str(runs), "PORT": str(_free_port()), "SLURM_JOB_ID": "7",
+        "PROGRAM": "examples/clusters/run.py --steps 1000000 --save-every 1000000",
+    }  # fmt: skip
+    job = subprocess.Popen(
+        ["bash", CLUSTERS / "slurm.sh"], cwd=ROOT, env=surroundings,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    log, deadline = runs / "metrics.jsonl", time.monotonic() + 180
+    while not log.exists() and job.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    job.send_signal(signal.SIGTERM)
+    output, _ = job.communicate(timeout=180)
+    assert job.returncode == 0, output
+    assert output.count(": SIGTERM") == 2, output
+    assert asked.read_text() == "requeue 7\n"
+    with Checkpoints(runs) as checkpoints:
+        assert [saved.step > 0 for saved in checkpoints.all()] == [True]

@@ -1,0 +1,184 @@
+"""A run of several processes in which one fault happens: ``python -m tests.faults.joint FOLDER --fault data-raises``.
+
+The model counts its steps, and sums the numbers of its batches, so a checkpoint shows whether state and position are
+those of one step. Each step waits for all processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import resource
+import signal
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+import plait
+from plait.checkpoint import Checkpoints, orbax
+from plait.partitioning import connect_processes, create_sharded
+from plait.training import Batches, fit
+
+STEPS, MIDDLE, LOAD = 40, 20, 0.02
+
+
+class Counter(plait.Module):
+    """How many steps it has done, and the sum of the batches that it has seen."""
+
+    def __init__(self) -> None:
+        self.weight = plait.Param(jnp.ones(4))
+        self.steps = plait.BatchStat(jnp.zeros((), jnp.int32))
+        self.seen = plait.BatchStat(jnp.zeros((), jnp.int32))
+
+
+@plait.jit(donate=True)
+def count(model: Counter, batch: jax.Array) -> jax.Array:
+    model.steps.value += 1
+    model.seen.value += batch.max()
+    model.weight.value = model.weight.value + batch.sum() * 1e-6
+    return (model.weight.value * batch.sum()).mean()
+
+
+@jax.jit
+def total(batch: jax.Array) -> jax.Array:
+    return batch.sum()
+
+
+class Fault:
+    """What goes wrong in this process: ``happens(place)`` is called at each place where it may."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.kind, self.moment = options.fault, options.moment
+        self.here = jax.process_index() == options.process
+        self.step = 1 if self.moment == "first" else MIDDLE
+        self.number = 0  # of the batch
+
+    def strikes(self, *kinds: str) -> bool:
+        if self.here and self.kind in kinds:
+            self.mark()
+            return True
+        return False
+
+    def mark(self) -> None:
+        """Note the time of the fault."""
+        with contextlib.suppress(FileExistsError), open(self.options.folder / "struck", "x") as file:
+            file.write(str(time.time()))
+
+    def signal(self, moment: str) -> None:
+        """At this moment, if it is the moment of the fault."""
+        if moment == self.moment and self.here and self.kind in SIGNALS:
+            self.here = False
+            self.mark()
+            os.kill(os.getppid() if self.kind == "sigterm-all" else os.getpid(), SIGNALS[self.kind])
+
+
+SIGNALS = {
+    "sigterm": signal.SIGTERM,
+    "sigterm-all": signal.SIGTERM,
+    "sigkill": signal.SIGKILL,
+}
+
+
+def source(fault: Fault):
+    for number in range(1, STEPS + 1):
+        if number == fault.step:
+            if fault.strikes("data-ends"):
+                return
+            if fault.strikes("data-raises"):
+                raise OSError("the data is gone")
+            if fault.strikes("data-hangs"):
+                time.sleep(600)
+            if fault.moment == "fetching":
+                fault.signal("fetching")
+                time.sleep(600)  # in the other processes too
+        yield np.full(8, number, np.int32)
+
+
+def main(options: argparse.Namespace) -> None:
+    connect_processes()
+    mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))
+    fault = Fault(options)
+    model_of: dict[str, Counter] = {}
+
+    def shared(batch: np.ndarray) -> jax.Array:
+        if options.copies:
+            return jnp.asarray(batch)
+        return jax.make_array_from_callback(
+            batch.shape, NamedSharding(mesh, PartitionSpec("data")), lambda place: batch[place]
+        )
+
+    def step(model: Counter, batch: np.ndarray) -> jax.Array:
+        number = int(batch[0])
+        at = "first" if number == 1 else "mid" if number == MIDDLE else ""
+        fault.signal(at)
+        if number == fault.step and fault.strikes("step-raises"):  # before it changes anything
+            raise OSError("the step is wrong")
+        time.sleep(options.load)
+        loss = count(model, shared(batch))
+        return loss * jnp.nan if number == fault.step and fault.strikes("nan") else loss
+
+    def evaluate() -> dict[str, float]:
+        fault.signal("evaluating")
+        if fault.strikes("evaluation-raises"):
+            raise OSError("the evaluation is wrong")
+        time.sleep(0.3)
+        return {"total": float(total(shared(np.arange(8))))}
+
+    def notice(moment) -> None:
+        if moment.step == fault.step and fault.strikes("callback-raises"):
+            raise OSError("the callback is wrong")
+
+    write = orbax.Saving.arrive
+
+    def arrive(saving: orbax.Saving) -> None:
+        fault.signal("saving")
+        if fault.strikes("write-fails"):
+            raise OSError(28, "No space left on device")
+        time.sleep(0.3)
+        if fault.strikes("disk-full"):  # as far as this process is concerned: no file may grow
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+        write(saving)
+
+    orbax.Saving.arrive = arrive
+    with contextlib.ExitStack() as held:
+        if not options.copies:
+            held.enter_context(jax.set_mesh(mesh))
+        checkpoints = None
+        if not options.without_checkpoints:
+            checkpoints = held.enter_context(Checkpoints(options.folder / "checkpoints"))
+        model_of["model"] = Counter() if options.copies else create_sharded(Counter)
+        fitted = fit(
+            step, model_of, Batches(lambda epoch: source(fault), epochs=1), steps=STEPS, checkpoints=checkpoints,
+            save_every=options.save_every, log_every=1, callbacks=[notice], show=False,
+            evaluate=evaluate if options.evaluate else None, evaluate_every=MIDDLE if options.evaluate else None,
+            data_timeout=5.0 if fault.kind == "data-hangs" else None,
+        )  # fmt: skip
+    print(json.dumps({"step": fitted.step, "reason": fitted.reason}), flush=True)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--fault", default="none")
+    parser.add_argument("--process", type=int, default=1)
+    parser.add_argument("--moment", default="mid")
+    parser.add_argument("--save-every", type=int)
+    parser.add_argument("--load", type=float, default=LOAD)
+    parser.add_argument("--evaluate", action="store_true")
+    parser.add_argument(
+        "--copies", action="store_true", help="each process has a copy of the model, and shares nothing"
+    )
+    parser.add_argument("--without-checkpoints", action="store_true")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main(parse())

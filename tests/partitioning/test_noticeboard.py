@@ -1,0 +1,84 @@
+"""Short texts between processes, with a client of JAX's coordination service that is none. Real ones: tests/faults."""
+
+import jax
+import pytest
+
+from plait.errors import ProcessError
+from plait.partitioning import noticeboard
+
+
+class Client:
+    """What JAX 0.10 and 0.12 do, with their errors."""
+
+    def __init__(self):
+        self.texts, self.numbers, self.asked = {}, {}, 0
+
+    def key_value_set(self, key, text):
+        if key in self.texts:
+            raise jax.errors.JaxRuntimeError(f"ALREADY_EXISTS: key {key} already exists.")
+        if key == "lost":
+            raise jax.errors.JaxRuntimeError("UNAVAILABLE: Socket closed")
+        self.texts[key] = text
+
+    def blocking_key_value_get(self, key, milliseconds):
+        self.asked += 1
+        if key == "lost":
+            raise jax.errors.JaxRuntimeError("UNAVAILABLE: Socket closed")
+        if key not in self.texts or self.asked < 3:
+            raise jax.errors.JaxRuntimeError(f"DEADLINE_EXCEEDED: GetKeyValue() timed out with key: {key}")
+        return self.texts[key]
+
+    def key_value_dir_get(self, key):
+        return [(name, text) for name, text in self.texts.items() if name.startswith(key)]
+
+    def key_value_increment(self, key, by):
+        self.numbers[key] = self.numbers.get(key, 0) + by
+        return self.numbers[key]
+
+    def wait_at_barrier(self, name, milliseconds):
+        raise jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED: Barrier timed out")
+
+
+@pytest.fixture(autouse=True)
+def client(monkeypatch):
+    found = Client()
+    monkeypatch.setattr(noticeboard, "coordinator", lambda: found)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    return found
+
+
+def test_the_first_to_post_wins():
+    assert noticeboard.post("a", "first")
+    assert not noticeboard.post("a", "second")
+    assert noticeboard.entries_under("a") == []
+    assert noticeboard.await_entry("a") == "first"
+
+
+def test_entries_are_found_by_the_beginning_of_their_keys():
+    for key in ("votes/0", "votes/1", "votes", "votes-2/0"):
+        noticeboard.post(key, key)
+    assert noticeboard.entries_under("votes") == ["votes/0", "votes/1"]
+
+
+def test_nobody_waits_longer_than_asked():
+    assert noticeboard.await_entry("never", 0.01) is None
+
+
+def test_the_last_to_come_knows_it():
+    assert [noticeboard.is_last("here") for _ in range(3)] == [False, True, False]
+
+
+def test_a_meeting_to_which_not_all_come_ends():
+    noticeboard.meet("end", 0.1)
+
+
+@pytest.mark.parametrize("act", [lambda: noticeboard.post("lost", ""), lambda: noticeboard.await_entry("lost")])
+def test_a_coordinator_that_is_gone_is_an_error(act):
+    with pytest.raises(jax.errors.JaxRuntimeError, match="UNAVAILABLE"):
+        act()
+
+
+def test_a_process_that_is_not_connected_is_told(monkeypatch):
+    monkeypatch.setattr(noticeboard, "coordinator", lambda: None)
+    with pytest.raises(ProcessError, match=r"not connected(?s:.*)connect_processes"):
+        noticeboard.post("a", "")

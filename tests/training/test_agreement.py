@@ -1,0 +1,270 @@
+"""The agreement of processes on their last step, with threads for processes and a dict for the noticeboard."""
+
+import itertools
+import random
+import threading
+import time
+
+import jax
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from plait.checkpoint import together
+from plait.errors import ProcessError
+from plait.training import agreement
+from plait.training.agreement import AHEAD, Alone, Ending, Together, error_ending
+from plait.training.ahead import Ahead, Pace
+from plait.training.batches import Batches
+
+STEPS = 12
+
+
+class Board:
+    """A noticeboard for threads, each of which is one process, and so are the threads that it starts."""
+
+    def __init__(self, processes):
+        self.processes, self.texts, self.counts = processes, {}, {}
+        self.changed = threading.Condition()
+
+    def post(self, key, text):
+        with self.changed:
+            is_new = key not in self.texts
+            self.texts.setdefault(key, text)
+            self.changed.notify_all()
+            return is_new
+
+    def await_entry(self, key, seconds=None, *, each=None):
+        with self.changed:
+            assert self.changed.wait_for(lambda: key in self.texts, 20), key
+            return self.texts[key]
+
+    def entries_under(self, key):
+        with self.changed:
+            return [text for name, text in self.texts.items() if name.startswith(f"{key}/")]
+
+    def is_last(self, key):
+        with self.changed:
+            self.counts[key] = self.counts.get(key, 0) + 1
+            return self.counts[key] == self.processes
+
+
+def index():
+    """The number of the process to which this thread belongs."""
+    return int(threading.current_thread().name.rpartition(" of process ")[2])
+
+
+REAL_THREAD = threading.Thread
+
+
+class NamedThread(REAL_THREAD):
+    def __init__(self, *args, name="", **kwargs):
+        super().__init__(*args, name=f"{name} of process {index()}", **kwargs)
+
+
+@pytest.fixture(scope="module")
+def simulated():
+    """Run a function in several threads as if each were a process; return its results in order."""
+
+    def run(processes, act):
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            return _run(monkeypatch, processes, act)
+
+    return run
+
+
+def _run(monkeypatch, processes, act):
+    board = Board(processes)
+    for name in ("post", "await_entry", "entries_under", "is_last"):
+        monkeypatch.setattr(agreement, name, getattr(board, name))
+        if hasattr(together, name):
+            monkeypatch.setattr(together, name, getattr(board, name))
+    monkeypatch.setattr(together, "_NUMBERS", Numbers(processes))
+    monkeypatch.setattr(agreement, "_FITS", Numbers(processes))
+    monkeypatch.setattr(jax, "process_index", index)
+    monkeypatch.setattr(jax, "process_count", lambda: processes)
+    monkeypatch.setattr(threading, "Thread", NamedThread)
+    found = [None] * processes
+
+    def one(number):
+        try:
+            found[number] = act(number)
+        except BaseException as error:
+            found[number] = error
+
+    mains = [REAL_THREAD(target=one, args=(number,), name=f"main of process {number}") for number in range(processes)]
+    for thread in mains:
+        thread.start()
+    for thread in mains:
+        thread.join(30)
+        assert not thread.is_alive()
+    return found
+
+
+class Numbers:
+    """A counter for each process."""
+
+    def __init__(self, processes):
+        self.counters = [itertools.count() for _ in range(processes)]
+
+    def __next__(self):
+        return next(self.counters[index()])
+
+
+@st.composite
+def schedules(draw):
+    """For each process: after how many steps it calls, and what (or nothing); how many batches it has; a seed."""
+    processes = draw(st.integers(2, 3))
+    kinds = st.sampled_from(["signal", "callback", "error", None, None])
+    calls = [(draw(st.integers(0, STEPS)), draw(kinds)) for _ in range(processes)]
+    batches = [draw(st.sampled_from([0, 1, 2, 3, 5, 7, STEPS, STEPS])) for _ in range(processes)]
+    return processes, calls, batches, draw(st.integers(0, 99))
+
+
+class Line:
+    """Steps that each process begins only when all have begun the one ``AHEAD`` before: what ``Pace`` waits for."""
+
+    def __init__(self, processes):
+        self.begun, self.changed = [0] * processes, threading.Condition()
+
+    def wait(self, step):
+        with self.changed:
+            assert self.changed.wait_for(lambda: min(self.begun) >= step - AHEAD, 20)
+
+    def begin(self, number, step):
+        with self.changed:
+            self.begun[number] = step
+            self.changed.notify_all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(schedule=schedules())
+def test_all_end_after_the_same_step_with_the_same_reason(simulated, schedule):
+    processes, calls, batches, seed = schedule
+    line = Line(processes)
+
+    def act(number):
+        chance = random.Random(seed * 10 + number)
+        after, kind = calls[number]
+        agreed = Together(lambda event: None, 0)
+        data = Ahead(Batches(list(range(batches[number])) or [0], epochs=1), AHEAD, 0)
+        if not batches[number]:
+            data.ended = StopIteration()
+            agreed.call(Ending("data", "data", last=0))
+        done, told = 0, False
+        while True:
+            if kind and done == after:
+                agreed.call(error_ending(OSError("gone")) if kind == "error" else Ending(kind, kind))
+            if done == STEPS:
+                agreed.call(Ending("steps", "steps", last=STEPS))
+            if agreed.ending is None and data.ended is None:
+                data.fill(done + 1, STEPS)
+                if data.ended is not None:
+                    agreed.call(Ending("data", "data", last=data.last))
+            if done == 0 and not told:
+                told = True
+                agreed.meet(data.ended is not None)
+            if done < STEPS:
+                line.wait(done + 1)
+            if not agreed.begins(done + 1, data.last, data.ended is not None):
+                break
+            done += 1
+            data.take()
+            line.begin(number, done)
+            time.sleep(chance.random() / 500)
+        error = agreed.first_error(None)
+        agreed.close()
+        return done, agreed.ending.reason, repr(error)
+
+    results = simulated(processes, act)
+    assert len({str(result) for result in results}) == 1, results
+    done, reason, _ = results[0]
+    assert done <= min(batches)
+    if reason in ("data", "steps"):
+        assert done == min([*batches, STEPS])
+    else:
+        assert done <= min(after for after, kind in calls if kind) + AHEAD
+
+
+def test_the_first_error_is_that_of_all(simulated):
+    def act(number):
+        agreed = Together(lambda event: None, 0)
+        if number == 1:
+            agreed.call(error_ending(own := OSError("gone")))
+        done = 0
+        while agreed.begins(done + 1, done + 1 + AHEAD, False):
+            done += 1
+            time.sleep(0.001)
+        error = agreed.first_error(own if number == 1 else None)
+        agreed.close()
+        return error
+
+    first, second = simulated(2, act)
+    assert isinstance(first, ProcessError)
+    assert "OSError: gone" in first.parts["found"]
+    assert isinstance(second, OSError)
+
+
+def test_a_loss_is_known_before_the_process_ends(simulated):
+    """The one that cannot go on waits until all have left, or it may take the others' output with it."""
+    left = []
+
+    def act(number):
+        heard = threading.Event()
+
+        def when_stuck(event):
+            if number == 0:
+                left.append(event.raised.parts["found"])
+                agreed.leave()
+            heard.set()
+
+        agreed = Together(when_stuck, 0)
+        if number == 1:
+            agreed.lose(OSError("gone"))
+        else:
+            assert heard.wait(20)
+        found = len(left)
+        agreed.close()
+        return found
+
+    assert simulated(2, act) == [1, 1]
+    assert left == ["OSError: gone"]
+
+
+def test_alone_nothing_is_ahead():
+    alone, data = Alone(), Batches([1, 2, 3], epochs=1)
+    ahead = Ahead(data, alone.ahead, 0)
+    ahead.fill(1, 9)
+    assert data.get_state() == ahead.get_state() == {"epoch": 0, "index": 1}
+    assert alone.begins(1, ahead.last, False)
+    alone.call(Ending("signal", "SIGTERM"))
+    alone.call(Ending("data", "data"))
+    assert not alone.begins(2, 2, False)
+    assert alone.ending.reason == "SIGTERM"
+
+
+def test_the_position_is_that_of_the_last_batch_that_was_used():
+    data = Batches([1, 2, 3, 4], epochs=1)
+    ahead = Ahead(data, 2, 0)
+    ahead.fill(1, 9)
+    assert (ahead.last, data.get_state()["index"], ahead.get_state()["index"]) == (3, 3, 0)
+    assert ahead.take() == 1
+    assert ahead.get_state()["index"] == 1
+    ahead.fill(2, 9)
+    assert (ahead.last, ahead.ended) == (4, None)
+    ahead.fill(3, 9)
+    assert isinstance(ahead.ended, StopIteration)
+    ahead.go_back()
+    assert [*data] == [2, 3, 4]
+
+
+def test_no_batch_after_the_last_step_is_fetched():
+    data = Batches([1, 2, 3, 4], epochs=1)
+    Ahead(data, 2, 0).fill(1, 2)
+    assert data.get_state()["index"] == 2
+
+
+def test_the_pace_waits_for_shared_arrays_alone():
+    pace = Pace(2)
+    assert not pace.wait({})
+    pace.keep(jax.numpy.ones(()))
+    assert not pace.wait({"array": jax.numpy.ones(())})
