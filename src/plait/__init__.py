@@ -263,6 +263,8 @@ if TYPE_CHECKING:
     from . import convert as convert
     from . import export as export
     from .explorer.page import explore as explore
+    from . import generation as generation
+    from .generation.continuation import generate as generate
     from . import inspect as inspect
     from .inspect.cost import cost as cost
     from .inspect.display import display as display

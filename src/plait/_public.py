@@ -120,6 +120,7 @@ MODULES = {**_MODULES, **_MODULES_FOR_FLAX}
 _LAZY_NAMES: dict[str, str] = {
     "comparison.comparison": "compare",
     "explorer.page": "explore",
+    "generation.continuation": "generate",
     "inspect.cost": "cost",
     "inspect.display": "display",
     "inspect.retrace": "explain_retraces",
@@ -138,6 +139,7 @@ LAZY_MODULES: dict[str, str] = {
     "comparison": "comparison",
     "convert": "convert",
     "export": "export",
+    "generation": "generation",
     "inspect": "inspect",
     "metrics": "training.metrics",
     "optimizer": "training.optimizer",
