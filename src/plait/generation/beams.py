@@ -85,7 +85,7 @@ def beam_search(
         beams: how many continuations to keep of each prompt.
         length_penalty: the sum of the log probabilities is divided by ``length ** length_penalty``: the larger it is,
             the longer the sequences.
-        pad: what stands in the result after the end of a sequence.
+        pad: the token in the result after the end of a sequence.
 
     Raises:
         ArgumentError, ArgumentTypeError, ShapeError: as in ``plait.generate``; or ``beams`` is not positive.

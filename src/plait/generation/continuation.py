@@ -56,7 +56,7 @@ def generate(model: Any, prompt: Any, max_new_tokens: int, *, pad: int = 0, **op
     The model is called as ``decoder(tokens)``, integers ``(batch, length)`` → logits ``(batch, length, vocabulary)``,
     where ``decoder`` is ``plait.view(model, decode=True, batch_size=..., max_length=..., per_sequence=True)``, in
     evaluation mode; so any model whose layers with a cache are ``MultiHeadAttention`` will do. Its variables are
-    shared, and it stays as it is.
+    shared, and it is unchanged.
 
     Without a temperature the most likely token is taken. Prompts of a batch do not influence each other: each gets the
     tokens that it gets alone, unless two logits are within rounding of each other.
@@ -65,7 +65,7 @@ def generate(model: Any, prompt: Any, max_new_tokens: int, *, pad: int = 0, **op
         model: the model.
         prompt: integers, ``(length,)`` or ``(batch, length)``, or a list of sequences of different lengths.
         max_new_tokens: how many tokens each sequence gets at most.
-        pad: what stands in the result after the end of a sequence.
+        pad: the token in the result after the end of a sequence.
         **options: those of ``plait.generation.stream``: ``mask``, ``temperature``, ``top_k``, ``top_p``, ``min_p``,
             ``repetition_penalty``, ``stop``, ``draft``, ``draft_tokens``, ``max_length`` and ``rngs``.
 

@@ -18,7 +18,7 @@ class Progress(NamedTuple):
     """The sequences of a batch, prompts and what follows.
 
     Attributes:
-        tokens: ``(batch, capacity)``, int32; what stands behind the end of a sequence has no meaning.
+        tokens: ``(batch, capacity)``, int32; after the end of a sequence, the values are arbitrary.
         lengths: ``(batch,)``, int32: how many tokens each sequence has.
         limits: ``(batch,)``, int32: how many it may have.
         done: ``(batch,)``: whether it has ended.
