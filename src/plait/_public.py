@@ -125,6 +125,7 @@ _LAZY_NAMES: dict[str, str] = {
     "inspect.display": "display",
     "inspect.retrace": "explain_retraces",
     "inspect.tabulate": "tabulate",
+    "nn.quantized": "Quantized dequantize quantize",
     "training.ema": "EMA",
     "training.learning_rates": "learning_rate",
     "training.loss_scaling": "DynamicLossScale",
