@@ -1,6 +1,7 @@
 """Batches put on the devices ahead of the step."""
 
 import itertools
+import threading
 
 import jax
 import numpy as np
@@ -21,10 +22,11 @@ def test_the_batches_and_their_order_stay(size):
 
 
 def test_the_next_batches_are_asked_for_before_the_step():
-    asked = []
-    ahead = prefetch((asked.append(i) or batch for i, batch in enumerate(DATA)), 2)
+    asked = [threading.Event() for _ in DATA]
+    ahead = prefetch((asked[i].set() or batch for i, batch in enumerate(DATA)), 2)
     next(ahead)
-    assert asked == [0, 1, 2]
+    assert all(each.wait(60) for each in asked[:3])
+    assert not any(each.is_set() for each in asked[3:])
 
 
 def test_each_array_has_the_sharding_of_the_batch():
@@ -58,6 +60,34 @@ def test_an_error_comes_after_the_batches_before_it():
     assert [float(next(ahead)["x"][0, 0]) for _ in range(2)] == [0, 1]
     with pytest.raises(OSError, match="the disk is gone"):
         next(ahead)
+
+
+def test_no_batch_is_lost_after_an_error_that_passes():
+    class Flaky:
+        """A source that fails once, and goes on where it was."""
+
+        def __init__(self):
+            self.place, self.failed = 0, False
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            if self.place == 2 and not self.failed:
+                self.failed = True
+                raise OSError("try again")
+            if self.place == 5:
+                raise StopIteration
+            self.place += 1
+            return DATA[self.place - 1]
+
+    ahead, found = prefetch(Flaky(), 3), []
+    while len(found) < 6:
+        try:
+            found.append(float(next(ahead)["x"][0, 0]))
+        except OSError:
+            found.append("again")
+    assert found == [0, 1, "again", 2, 3, 4]
 
 
 def test_nothing_ahead_is_an_error():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import concurrent.futures
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -16,8 +17,7 @@ from ..errors import ArgumentError
 def prefetch(batches: Iterable[Any], size: int = 2, *, sharding: Sharding | None = None) -> Prefetched:
     """The same batches, of which the next ones are put on the devices ahead of time.
 
-    JAX transfers in the background, so a step that runs does not wait for the batch after it. To be computed ahead too,
-    the batches must come from a loader with workers of its own.
+    A thread reads and transfers them, so that a step waits only for data that is slower than it.
 
     Args:
         batches: pytrees of arrays, such as ``Batches`` or a data loader.
@@ -48,24 +48,33 @@ class Prefetched(Iterator[Any]):
     def __init__(self, batches: Iterable[Any], size: int, sharding: Sharding | None) -> None:
         self._source, self._batches = batches, iter(batches)
         self._size, self._sharding = size, sharding
-        self._held: collections.deque[tuple[Any, Any, BaseException | None]] = collections.deque()
+        self._pool = concurrent.futures.ThreadPoolExecutor(1, "plait-prefetch")
+        self._held: collections.deque[concurrent.futures.Future[tuple[Any, Any]]] = collections.deque()
+        self._state, self._has_failed = self._position(), False
 
     def __next__(self) -> Any:
         self._fill()
-        _, batch, error = self._held.popleft()
-        if error is not None:
-            raise error
+        try:
+            batch, self._state = self._held.popleft().result()
+        except BaseException:
+            self._drop()  # what was asked for after the error
+            raise
         self._fill()  # before the caller's step begins
         return batch
 
     def _fill(self) -> None:
-        """Hold as many batches as asked for. An error, or the end, comes after the batches before it."""
-        while len(self._held) < self._size and not (self._held and self._held[-1][2]):
-            state = self._position()
-            try:
-                self._held.append((state, jax.tree.map(self._put, next(self._batches)), None))
-            except Exception as error:  # StopIteration too
-                self._held.append((state, None, error))
+        while len(self._held) < self._size:
+            self._held.append(self._pool.submit(self._take))
+
+    def _take(self) -> tuple[Any, Any]:
+        """The next batch on the devices, and the position after it; in the thread."""
+        if self._has_failed:  # what comes after an error is asked for again, and must not be lost
+            raise concurrent.futures.CancelledError
+        try:
+            return jax.tree.map(self._put, next(self._batches)), self._position()
+        except BaseException:
+            self._has_failed = True
+            raise
 
     def _put(self, array: Any) -> Any:
         if self._sharding is None:
@@ -75,12 +84,18 @@ class Prefetched(Iterator[Any]):
     def _position(self) -> Any:
         return self._source.get_state() if hasattr(self._source, "get_state") else None  # type: ignore[attr-defined]
 
+    def _drop(self) -> None:
+        running = [future for future in self._held if not future.cancel()]
+        concurrent.futures.wait(running)
+        self._held.clear()
+        self._has_failed = False
+
     def get_state(self) -> Any:
         """The position after the last batch that was taken."""
-        return self._held[0][0] if self._held else self._position()
+        return self._state
 
     def set_state(self, state: Any, /) -> None:
         """Go to a position that ``get_state`` returned; what is held is dropped."""
+        self._drop()
         self._source.set_state(state)  # type: ignore[attr-defined]
-        self._batches = iter(self._source)
-        self._held.clear()
+        self._batches, self._state = iter(self._source), state
