@@ -26,6 +26,7 @@ FOLDERS = {
     "transforms": "Transforms",
     "partitioning": "Axis names and sharding",
     "nn": "Layers",
+    "generation": "Generating",
     "checkpoint": "Checkpoints",
     "convert": "Checkpoints of other libraries",
     "bridge": "Linen interoperation",

@@ -91,22 +91,6 @@ def evaluate(model: GPT, text: jax.Array) -> jax.Array:
     return loss_of(model, text) / math.log(2)
 
 
-@plait.jit
-def next_byte(model: GPT, text: jax.Array, length: jax.Array, key: jax.Array) -> jax.Array:
-    """Sample what follows the first ``length`` bytes of ``text``, ``(1, longest)``."""
-    logits = jax.lax.dynamic_index_in_dim(model(text), length - 1, axis=1, keepdims=False)
-    return jax.random.categorical(key, logits / 0.8)[0]
-
-
-def write(model: GPT, prompt: bytes, count: int, *, rngs: plait.Rngs) -> bytes:
-    """Continue a prompt. The buffer has a fixed shape, so this compiles once."""
-    text = np.zeros((1, len(prompt) + count), np.int32)
-    text[0, : len(prompt)] = list(prompt)
-    for place in range(len(prompt), text.shape[1]):
-        text[0, place] = int(next_byte(model, jnp.asarray(text), jnp.int32(place), rngs.sample()))
-    return bytes(text[0].astype(np.uint8))
-
-
 def train(
     width: int, heads: int, blocks: int, *, text: np.ndarray, steps: int, batch: int, length: int, seed: int = 0
 ) -> GPT:
@@ -142,7 +126,9 @@ def main(argv: Sequence[str] | None = None) -> float:
     bits = float(evaluate(model, held_out))
     print(f"on held-out text: {bits:.2f} bits per byte")
     if options.write:
-        print(write(model, b"def ", options.write, rngs=plait.Rngs(0)).decode(errors="replace"))
+        prompt = b"def "
+        written = plait.generate(model, list(prompt), options.write, temperature=0.8, rngs=plait.Rngs(0))
+        print((prompt + bytes(written.to_list())).decode(errors="replace"))
     return bits
 
 

@@ -264,12 +264,17 @@ if TYPE_CHECKING:
     from . import convert as convert
     from . import export as export
     from .explorer.page import explore as explore
+    from . import generation as generation
+    from .generation.continuation import generate as generate
     from . import inspect as inspect
     from .inspect.cost import cost as cost
     from .inspect.display import display as display
     from .comparison.comparison import compare as compare
     from .inspect.retrace import explain_retraces as explain_retraces
     from .inspect.tabulate import tabulate as tabulate
+    from .nn.quantized import Quantized as Quantized
+    from .nn.quantized import dequantize as dequantize
+    from .nn.quantized import quantize as quantize
     from . import training as training
     from .training.ema import EMA as EMA
     from .training.learning_rates import learning_rate as learning_rate

@@ -61,6 +61,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "export/orbax": frozenset({"ground"}) | EXPORT - {"export/orbax"},
     "export": EXPORT | {"ground"},
     "inspect": LOWER,
+    "generation": LOWER,
     "explorer": LOWER | {"inspect", "checkpoint", "export/formats"},
     # It reads a name map as convert does, and measures differences as proofs of exports do.
     "comparison": CORE | {"sowing", "surgery", "observing", "convert", "export/proof"},

@@ -17,6 +17,7 @@ PAGES = [
     if page.is_file() and SPECIFICATION not in page.parents and blocks_of(page)
 ]
 LONG = (
+    "generating.md",
     "training.md",
     "layers.md",
     "loops.md",

@@ -233,6 +233,57 @@ def test_a_step_with_a_cache_chooses_the_same_tokens(tmp_path, all_packages):
         assert report.passed, report
 
 
+class Stacked(plait.Module):
+    """A decoder whose blocks are a stack."""
+
+    def __init__(self):
+        rngs = plait.Rngs(1)
+        self.embed = plait.Embed(11, 8, rngs=rngs)
+        self.blocks = plait.Stack(lambda rngs: plait.MultiHeadAttention(2, 8, decode=False, rngs=rngs), 2, rngs=rngs)
+
+    def __call__(self, token):
+        return self.embed.attend(self.blocks(self.embed(token)))
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("per_sequence", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_stack_decodes_in_other_formats_with_a_free_batch_and_its_cache_in_and_out(tmp_path, per_sequence):
+    """``prove`` runs one and three sequences, step after step; its state is that of the model (rule E47)."""
+    pytest.importorskip("tensorflow")
+    step = plait.view(Stacked(), decode=True, batch_size=1, max_length=4, per_sequence=per_sequence)
+    token = InputSpec(("batch", 1), "int32", "token")
+    formats = ["stablehlo", "saved_model"]
+    save(step, tmp_path / "step", inputs=token, state=plait.Cache, state_batch="batch", formats=formats)
+    reports, times = prove(tmp_path / "step", steps=4)
+    assert [report.passed for report in reports] == [True, True], reports
+    assert len(times) == 2 * 4
+    tokens, loaded = np.array([[3, 5, 2, 7], [1, 1, 9, 4]], np.int32), load(tmp_path / "step")
+    first = {name: np.asarray(value) for name, value in loaded.state.items()}
+    state = {name: np.repeat(x, 2, axis=1) if x.ndim > 1 else x for name, x in first.items()}
+    found = []
+    for place in range(4):
+        outputs = loaded(tokens[:, place : place + 1], **state)
+        state = {name: outputs[name] for name in state}
+        found.append(outputs["y"])
+    full = plait.view(Stacked(), decode=False)
+    y = full.embed(jnp.asarray(tokens))
+    for block in full.blocks:
+        y = block(y, is_causal=True)
+    np.testing.assert_allclose(np.concatenate(found, axis=1), full.embed.attend(y), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.oracle
+def test_a_decoder_with_a_free_batch_in_onnx(tmp_path, all_packages):
+    """All sequences share their position; JAX writes each at its own by a scatter, which ONNX's converter lacks."""
+    step = plait.view(Decoder(), decode=True, batch_size=1, max_length=4)
+    token = InputSpec(("batch", 1), "int32", "token")
+    formats = ["stablehlo", "onnx"]
+    save(step, tmp_path / "step", inputs=token, state=plait.Cache, state_batch="batch", formats=formats)
+    reports, _ = prove(tmp_path / "step", steps=3)
+    assert [report.passed for report in reports] == [True, True], reports
+
+
 @pytest.mark.slow
 @pytest.mark.oracle
 def test_an_older_reader_can_be_named(tmp_path, all_packages):

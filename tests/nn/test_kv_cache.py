@@ -273,3 +273,20 @@ def test_l28_a_view_with_a_position_for_each_sequence():
     layer = plait.MultiHeadAttention(2, 4, rngs=plait.Rngs(0))
     decoder = plait.view(layer, decode=True, batch_size=3, max_length=LENGTH, per_sequence=True)
     assert decoder.cache_index.shape == (3,)
+
+
+@pytest.mark.parametrize("per_sequence", [False, True])
+def test_l28_past_the_end_of_the_cache_is_an_error_in_a_stack_too(per_sequence):
+    """Eagerly, as in a list; nothing that the loop wrote stays."""
+    rngs = plait.Rngs(0)
+    blocks = plait.Stack(lambda rngs: plait.MultiHeadAttention(2, 4, decode=False, rngs=rngs), 3, rngs=rngs)
+    decoder = plait.view(plait.Dict(blocks=blocks), decode=True, batch_size=2, max_length=3, per_sequence=per_sequence)
+    x = some_input(2, LENGTH, 4)
+    decoder.blocks(x[:, :3])
+    before = jax.tree.leaves(plait.state(decoder, plait.Cache))
+    with pytest.raises(
+        ArgumentError, match=r"at +.*blocks\[0:3\][^\n]*\n +found +position 4 with a cache of 3 positions"
+    ):
+        decoder.blocks(x[:, 3:])
+    assert all(a is b for a, b in zip(before, jax.tree.leaves(plait.state(decoder, plait.Cache)), strict=True))
+    plait.jit(lambda decoder, x: decoder.blocks(x))(decoder, x[:, 3:])  # unknown while it is traced

@@ -27,6 +27,7 @@ def save(
     methods: Mapping[str, str] | None = None,
     state: FilterLiteral = (),
     frozen: FilterLiteral = (),
+    state_batch: str | None = None,
     platforms: Sequence[str] = PLATFORMS,
     target: str | None = None,
     overwrite: bool = False,
@@ -45,6 +46,8 @@ def save(
             function, the first.
         state: variables that become inputs and outputs, such as ``plait.Cache``.
         frozen: variables whose changes are discarded.
+        state_batch: the name of the state's batch size, which is free then, such as ``"batch"``. The batch axis of a
+            state is its first, after those of stacks, and the model has a batch of 1.
         platforms: where StableHLO and SavedModel can run.
         target: the reader of the SavedModel: ``"tensorflow==2.16"``, or a StableHLO version; by default the installed
             TensorFlow.
@@ -76,7 +79,7 @@ def save(
             do="add 'saved_model' to the formats, or omit target",
         )
     options = WriteOptions(platforms, target)
-    programs = _programs(model, inputs, methods, state, frozen)
+    programs = _programs(model, inputs, methods, {"state": state, "frozen": frozen, "state_batch": state_batch})
     _check_is_export(Path(path))
     with written_whole(path, overwrite=overwrite) as draft:
         draft.mkdir()
@@ -98,10 +101,10 @@ def _check_is_export(path: Path) -> None:
 
 
 def _programs(
-    model: Any, inputs: Any, methods: Mapping[str, str] | None, state: FilterLiteral, frozen: FilterLiteral
+    model: Any, inputs: Any, methods: Mapping[str, str] | None, options: Mapping[str, Any]
 ) -> dict[str, Program]:
     if methods is None:
-        return {SIGNATURE: program_of(model, inputs, state=state, frozen=frozen)}
+        return {SIGNATURE: program_of(model, inputs, **options)}
     if not isinstance(methods, Mapping):
         raise ArgumentTypeError(
             "methods must be a dictionary by signature",
@@ -119,7 +122,7 @@ def _programs(
             do="methods={'encode': 'encode', 'decode': 'decode'}, inputs={'encode': ..., 'decode': ...}",
         )
     return {
-        name: program_of(model, inputs[name] if len(methods) > 1 else inputs, method=method, state=state, frozen=frozen)
+        name: program_of(model, inputs[name] if len(methods) > 1 else inputs, method=method, **options)
         for name, method in methods.items()
     }
 

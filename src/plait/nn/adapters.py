@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from ..core.objects.rngs import Rngs
+from ..core.objects.variables import Variable
 from ..core.objects.visit import iter_graph_nodes
 from ..errors import ArgumentError
 from ..ground.paths import Path, describe_path
@@ -24,7 +25,7 @@ from .attention import MultiHeadAttention
 from .initializers import default_lora_init, zeros
 from .linear import Linear, reshaped
 from .lora import LayerLoRA, LoRA, add_to_weight
-from .low_rank import axes_of, factor_names, form_of, kinds_with_form, stack_of
+from .low_rank import axes_of, factor_names, form_of, kinds_with_form, stack_of, weight_of
 
 
 def add_lora(
@@ -122,7 +123,7 @@ def merge_lora(model: Any) -> None:
     factors as well: ``plait.select(model, plait.LoRA).replace(lambda path, layer: layer.merge())``.
 
     Raises:
-        ArgumentError: adapters of the model are merged already; nothing is changed.
+        ArgumentError: adapters of the model are merged already, or weights are quantized; nothing is changed.
 
     Example:
         >>> model = plait.Sequential(plait.Linear(2, 2, rngs=plait.Rngs(0)))
@@ -135,6 +136,7 @@ def merge_lora(model: Any) -> None:
     """
     layers = _loras(model)
     _check_not_merged(layers)
+    _check_writable(layers)
     merged = [(layer, layer.product()) for _, layer in layers if layer.is_active]
     for layer, product in merged:
         add_to_weight(layer, product)
@@ -184,6 +186,19 @@ def _check_not_merged(layers: list[tuple[Path, Any]]) -> None:
                 found=f"the adapter {layer.adapter!r}, which is a part of the weights",
                 expected="a model whose adapters are not merged",
                 do="call plait.unmerge_lora(model) first",
+            )
+
+
+def _check_writable(layers: list[tuple[Path, Any]]) -> None:
+    for path, layer in layers:
+        base = layer.innermost()
+        if form_of(base) is not None and not isinstance(weight_of(base), Variable):
+            raise ArgumentError(
+                "adapters cannot be merged into quantized weights",
+                at=describe_path(path),
+                found=describe_type(weight_of(base)),
+                expected="weights that are not quantized",
+                do="call plait.dequantize(model) first",
             )
 
 

@@ -7,6 +7,8 @@ raises leaves the cache unchanged.
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -15,7 +17,9 @@ from .._compat import Tracer
 from ..core.graph.locate import describe_place
 from ..core.objects.module import Module
 from ..core.objects.variable_kinds import Cache
+from ..core.objects.visit import iter_graph_nodes
 from ..errors import ArgumentError, ShapeError
+from ..stacks import stack
 from ..typing import Array, DTypeLike, Shape
 from .checks import shape_of
 from .promotion import as_dtype
@@ -69,15 +73,31 @@ def check_step(
             "layer.init_cache",
         )
     index = cache_index.value
-    if not isinstance(index, Tracer) and int(jnp.max(index, initial=0)) + shape[-3] > length:
+    _check_room(index, shape[-3], length, layer)
+    return index
+
+
+def _check_room(index: Array, new: int, length: int, layer: Any) -> None:
+    if not isinstance(index, Tracer) and int(jnp.max(index, initial=0)) + new > length:
         raise ArgumentError(
-            f"a {kind} decodes past the end of its cache",
+            f"a {type(layer).__name__} decodes past the end of its cache",
             at=describe_place(layer),
-            found=f"position {int(jnp.max(index)) + shape[-3]} with a cache of {length} positions",
+            found=f"position {int(jnp.max(index)) + new} with a cache of {length} positions",
             expected=f"at most {length} positions",
             do="create a longer or empty cache with layer.init_cache",
         )
-    return index
+
+
+def _check_layers(blocks: Any) -> None:
+    """Raise if a step of the layers of a stack, which has run, went past the end of a cache."""
+    for _, node in iter_graph_nodes(blocks):
+        attributes = getattr(node, "__dict__", {})
+        index, key = attributes.get("cache_index"), attributes.get("cached_key")
+        if isinstance(index, Cache) and isinstance(key, Cache):
+            _check_room(index.value, 0, key.shape[-3], node)
+
+
+stack.after_loop = _check_layers
 
 
 def with_step(cached: Array, step: Array, index: Array) -> Array:

@@ -18,6 +18,7 @@ import jax
 import numpy as np
 from jax.tree_util import tree_flatten, tree_unflatten
 
+from .._compat import is_staged
 from ..core.graph.axes import PARTITION_NAME
 from ..core.graph.locate import describe_place
 from ..core.objects.containers import List
@@ -28,7 +29,8 @@ from ..core.objects.named import Sentinel
 from ..core.objects.nodes import Static
 from ..core.objects.pytree import Pytree
 from ..core.objects.rngs import Rngs
-from ..core.objects.variable_kinds import Param
+from ..core.objects.variable_kinds import Cache, Param
+from ..core.objects.visit import iter_variables
 from ..errors import ArgumentError, ArgumentTypeError
 from ..ground.paths import layers_key
 from ..ground.words import describe_type
@@ -356,7 +358,7 @@ class Stack(Module):
             for key, block in blocks.items():
                 check_layers(block, size, f"{describe_place(self)}[{key}]")
             raise
-        return call.finish(*found)
+        return _finished(call, found, blocks)
 
 
 _OTHER_DEPTH = "make another stack from the list: plait.Stack([*stack.to_list(), block])"
@@ -364,6 +366,23 @@ _OTHER_DEPTH = "make another stack from the list: plait.Stack([*stack.to_list(),
 # What all blocks share: variables that a forward pass writes are handed from block to block.
 _SHARED: Any = StateAxes({Not(Param): Carry, ...: None})
 _call: Any = Sentinel(__name__, "_call", "the block itself")
+
+
+after_loop: Callable[[Any], None] | None = None
+"""blocks → nothing; raises if what the loop wrote into their caches must not stay. A layer's file puts it here."""
+
+
+def _finished(call: Call, found: Any, blocks: dict[str, Any]) -> Any:
+    """Write back what the loop did; its caches are checked then, since inside the loop no index is known."""
+    caches = [] if is_staged() else [each for _, each in iter_variables(blocks) if isinstance(each, Cache)]
+    if after_loop is None or not caches:
+        return call.finish(*found)
+    with Journal() as journal:
+        for cache in caches:
+            journal.note_cell(cache._cell)
+        output = call.finish(*found)
+        after_loop(blocks)
+        return output
 
 
 @dataclasses.dataclass(frozen=True)

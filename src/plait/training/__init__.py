@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .ema import warm_up_decay as warm_up_decay
     from .loggers import JsonLines as JsonLines, Logger as Logger, TensorBoard as TensorBoard
     from .loop import Fitted as Fitted, fit as fit
+    from .prefetching import prefetch as prefetch
 
 _PLACES = {
     "Batches": "batches",
@@ -24,6 +25,7 @@ _PLACES = {
     "TensorBoard": "loggers",
     "accumulated_value_and_grad": "accumulation",
     "fit": "loop",
+    "prefetch": "prefetching",
     "warm_up_decay": "ema",
 }
 
@@ -37,6 +39,7 @@ __all__ = [
     "TensorBoard",
     "accumulated_value_and_grad",
     "fit",
+    "prefetch",
     "warm_up_decay",
 ]
 

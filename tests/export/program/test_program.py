@@ -194,3 +194,16 @@ def test_64_bits_are_refused_where_jax_has_32():
 def test_a_model_that_is_traced_is_refused():
     with pytest.raises(ExportError, match=r"(?s)inside a JAX transform.*at +body\.bias"):
         plait.jit(lambda model: program_of(model, (4,)).weights)(Net())
+
+
+def test_a_state_with_a_free_batch_begins_with_a_batch_of_one():
+    two = plait.view(Decoder(), decode=True, batch_size=2, max_length=6)
+    with pytest.raises(ArgumentError, match=r"(?s)at +attention\.cached_key.*expected +shape \(1, 6, 2, 4\)"):
+        program_of(two, TOKEN, state=plait.Cache, state_batch="batch")
+    one = program_of(Decoder(), TOKEN, state=plait.Cache, state_batch="batch")
+    assert {spec.name: spec.shape for spec in one.inputs} == {
+        "token": (1, 1),
+        "attention_cached_key": ("batch", 6, 2, 4),
+        "attention_cached_value": ("batch", 6, 2, 4),
+        "attention_cache_index": (),
+    }

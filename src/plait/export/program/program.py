@@ -22,7 +22,7 @@ from ...core.objects.filters import to_predicate
 from ...core.objects.pytree import Pytree
 from ...core.objects.state import FlatState, from_flat_state, to_flat_state
 from ...errors import ArgumentError, ArgumentTypeError, ExportError
-from ...ground.paths import Path, describe_path
+from ...ground.paths import Path, describe_path, layers_of
 from ...ground.words import describe_type, first_few
 from ...observing.layer_scopes import layer_scopes
 from ...states.pure_dicts import plain_value, with_value
@@ -58,7 +58,13 @@ class Program:
 
 
 def program_of(
-    model: Any, inputs: Any, *, method: str = "__call__", state: FilterLiteral = (), frozen: FilterLiteral = ()
+    model: Any,
+    inputs: Any,
+    *,
+    method: str = "__call__",
+    state: FilterLiteral = (),
+    frozen: FilterLiteral = (),
+    state_batch: str | None = None,
 ) -> Program:
     """The program of a module's method, or of a pair ``(params, function)``.
 
@@ -69,15 +75,17 @@ def program_of(
         method: the name of the module's method.
         state: variables that are inputs and outputs of the program.
         frozen: variables whose changes are discarded.
+        state_batch: the name of the size of the state's batch axis, which is its first after those of stacks, so that
+            any batch size can be run. Make the model with a batch of 1.
 
     Raises:
         ArgumentTypeError: ``model`` is neither.
-        ArgumentError: there is no such method, or two inputs have one name.
+        ArgumentError: there is no such method, two inputs have one name, or the state has another batch size than 1.
         ExportError: while tracing: the method changes a variable that is neither state nor frozen.
     """
     specs = resolve_input_specs(inputs)
     if isinstance(model, Pytree):
-        return _program_of_module(model, specs, isinstance(inputs, Mapping), method, state, frozen)
+        return _program_of_module(model, specs, isinstance(inputs, Mapping), method, state, frozen, state_batch)
     if isinstance(model, tuple) and len(model) == 2 and callable(model[1]):
         params, function = model
         apply = by_name(function, params)
@@ -97,7 +105,13 @@ def program_of(
 
 
 def _program_of_module(
-    model: Any, specs: tuple[InputSpec, ...], named: bool, method: str, state: FilterLiteral, frozen: FilterLiteral
+    model: Any,
+    specs: tuple[InputSpec, ...],
+    named: bool,
+    method: str,
+    state: FilterLiteral,
+    frozen: FilterLiteral,
+    batch: str | None,
 ) -> Program:
     advice, where = "methods={'encode': 'encode'}", type(model).__name__
     check_type("a method must be given by its name", method, str, "the name of a method", advice, at=where)
@@ -143,7 +157,8 @@ def _program_of_module(
         return {**outputs, **{name: _numbers(after[path]) for path, name in carried.items()}}
 
     weights = named_weights({names[path]: value for path, value in tree.items()})
-    carried_specs = tuple(InputSpec(array.shape, array.dtype, name) for name, array in first.items())
+    shapes = {name: _state_shape(path, first[name].shape, batch) for path, name in carried.items()}
+    carried_specs = tuple(InputSpec(shapes[name], array.dtype, name) for name, array in first.items())
     return Program(call, weights, (*specs, *carried_specs), first, frozenset(weights))
 
 
@@ -161,6 +176,22 @@ def _state_name(path: Path) -> str:
     text = "_".join(map(str, path))
     text = "".join(char if char.isalnum() or char == "_" else "_" for char in text)
     return text if text.isidentifier() else f"state_{text}"
+
+
+def _state_shape(path: Path, shape: tuple[int, ...], batch: str | None) -> tuple[int | str, ...]:
+    """The shape of a state, with the name of its batch size."""
+    axis = sum(layers_of(key) is not None for key in path)
+    if batch is None or axis >= len(shape):
+        return shape
+    if shape[axis] != 1:
+        raise ArgumentError(
+            "a state whose batch size is free begins with a batch of 1",
+            at=describe_path(path),
+            found=f"shape {shape}, and state_batch={batch!r}",
+            expected=f"shape {(*shape[:axis], 1, *shape[axis + 1 :])}",
+            do="plait.view(model, decode=True, batch_size=1, max_length=...), or omit state_batch",
+        )
+    return (*shape[:axis], batch, *shape[axis + 1 :])
 
 
 def named_outputs(tree: Any) -> Arrays:

@@ -33,6 +33,7 @@ def prove(
     signature: str | None = None,
     tolerance: float | None = None,
     seed: int = 0,
+    steps: int = 1,
     python: str | None = None,
 ) -> tuple[list[ExportReport], list[float]]:
     """Run every export at ``path`` in a separate process and compare the outputs.
@@ -45,6 +46,8 @@ def prove(
         signature: the function to run; by default the first.
         tolerance: as in ``validate_export``.
         seed: seed of generated inputs.
+        steps: how often to run each example of a model with state. Each step gets the state that the reference returned
+            for the step before, with the given inputs again, or newly generated ones.
         python: as in ``validate_export``.
 
     Returns:
@@ -71,15 +74,22 @@ def prove(
             do="pass reference=program_of(model, inputs) and inputs={'x': x} (on the command line --inputs data.npz), "
             "or export formats=['stablehlo', ...] too",
         )
-    examples = _examples(made_up(loaded, seed) if inputs is None else inputs)
+    entries: Sequence[Mapping[str, Any]] | None = None
+    state: Mapping[str, Any] = {}
     if loaded is not None:
-        examples = _completed(examples, loaded.signature["inputs"], loaded.state)
+        entries, state = loaded.signature["inputs"], loaded.state
     elif isinstance(reference, Program):
-        examples = _completed(examples, described_inputs(reference), reference.state)
-    expected, times = [], []
-    for example in examples:
-        expected.append(_on_host(function(**example)))
-        times.append(float(np.median(exchange.milliseconds_of(lambda x=example: _on_host(function(**x))))))
+        entries, state = described_inputs(reference), reference.state
+    examples, expected, times = [], [], []
+    for step in range(steps):
+        given = _examples(made_up(loaded, seed + step) if inputs is None else inputs)
+        if step:
+            earlier = expected[-len(given) :]
+            given = [{**now, **{name: then[name] for name in state}} for now, then in zip(given, earlier, strict=True)]
+        examples += given if entries is None else _completed(given, entries, state)
+        for example in examples[len(expected) :]:
+            expected.append(_on_host(function(**example)))
+            times.append(float(np.median(exchange.milliseconds_of(lambda x=example: _on_host(function(**x))))))
     reports = [
         validate_export(row.name, place, examples, expected, tolerance=tolerance, signature=signature, python=python)
         for row, place in exports
@@ -116,11 +126,22 @@ def _examples(inputs: Any) -> list[dict[str, Any]]:
 
 def _completed(examples: list[Arrays], entries: Sequence[Mapping[str, Any]], state: Mapping[str, Any]) -> list[Arrays]:
     """The examples, checked, with the initial values of omitted state."""
-    first = {name: np.asarray(array) for name, array in state.items()}
-    examples = [{**first, **example} for example in examples]
+    examples = [{**_first_state(example, entries, state), **example} for example in examples]
     for example in examples:
         check_example(example, entries)
     return examples
+
+
+def _first_state(example: Arrays, entries: Sequence[Mapping[str, Any]], state: Mapping[str, Any]) -> Arrays:
+    """The initial values of the state, for the batch size of an example."""
+    shapes = {entry["name"]: entry["shape"] for entry in entries}
+    sizes: dict[Any, int] = {}
+    for name, array in example.items():
+        sizes |= dict(zip(shapes.get(name, ()), np.shape(array), strict=False))
+    return {
+        name: np.broadcast_to(array, [sizes.get(size, 1) if isinstance(size, str) else size for size in shapes[name]])
+        for name, array in state.items()
+    }
 
 
 def check_example(example: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> None:

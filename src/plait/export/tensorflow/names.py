@@ -1,4 +1,4 @@
-"""Names of TensorFlow variables: a parameter's key path joined by dots, with ``_`` for each ``~``."""
+"""Names of TensorFlow variables: a parameter's key path joined by dots, with ``_`` for each ``~`` and ``:``."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def variable_names(params: Any) -> list[str]:
 
 
 def variable_name(name: str) -> str:
-    """The name of a parameter's variable."""
-    return name.replace("~", "_")
+    """The name of a parameter's variable; a stack's ``blocks.0:24`` has a colon, which TensorFlow does not save."""
+    return name.replace("~", "_").replace(":", "_")
 
 
 def is_savable(name: str) -> bool:

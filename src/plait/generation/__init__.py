@@ -1,0 +1,23 @@
+"""Generation: sequences that a model continues token by token, sampled, streamed, or found by beam search."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..ground.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from .beams import Beams as Beams, beam_search as beam_search
+    from .continuation import Generated as Generated, generate as generate, stream as stream
+
+_PLACES = {
+    "Beams": "beams",
+    "Generated": "continuation",
+    "beam_search": "beams",
+    "generate": "continuation",
+    "stream": "continuation",
+}
+
+__all__ = ["Beams", "Generated", "beam_search", "generate", "stream"]
+
+__getattr__, __dir__ = lazy_names(__name__, _PLACES)

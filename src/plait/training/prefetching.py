@@ -1,0 +1,101 @@
+"""Batches that are on the devices before the step asks for them."""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Sharding
+
+from ..errors import ArgumentError
+
+
+def prefetch(batches: Iterable[Any], size: int = 2, *, sharding: Sharding | None = None) -> Prefetched:
+    """The same batches, of which the next ones are put on the devices ahead of time.
+
+    A thread reads and transfers them, so that a step waits only for data that is slower than it.
+
+    Args:
+        batches: pytrees of arrays, such as ``Batches`` or a data loader.
+        size: how many batches are held, each in device memory.
+        sharding: how every array is laid out, such as ``NamedSharding(mesh, PartitionSpec("data"))``. With several
+            processes each passes its own rows. ``None`` is the default device.
+
+    Returns:
+        An iterator. If ``batches`` has ``get_state`` and ``set_state``, so has it: the position is that of the batches
+        that were taken, whatever is held.
+
+    Raises:
+        ArgumentError: ``size`` is not positive.
+
+    Example:
+        >>> data = plait.training.Batches([np.zeros(2), np.ones(2)], epochs=1)
+        >>> [float(batch.sum()) for batch in plait.training.prefetch(data)]
+        [0.0, 2.0]
+    """
+    if size < 1:
+        raise ArgumentError("nothing is prefetched", found=f"size={size}", expected="1 or more", do="omit size")
+    return Prefetched(batches, size, sharding)
+
+
+class Prefetched(Iterator[Any]):
+    """What ``prefetch`` returns."""
+
+    def __init__(self, batches: Iterable[Any], size: int, sharding: Sharding | None) -> None:
+        self._source, self._batches = batches, iter(batches)
+        self._size, self._sharding = size, sharding
+        self._pool = concurrent.futures.ThreadPoolExecutor(1, "plait-prefetch")
+        self._held: collections.deque[concurrent.futures.Future[tuple[Any, Any]]] = collections.deque()
+        self._state, self._has_failed = self._position(), False
+
+    def __next__(self) -> Any:
+        self._fill()
+        try:
+            batch, self._state = self._held.popleft().result()
+        except BaseException:
+            self._drop()  # what was asked for after the error
+            raise
+        self._fill()  # before the caller's step begins
+        return batch
+
+    def _fill(self) -> None:
+        while len(self._held) < self._size:
+            self._held.append(self._pool.submit(self._take))
+
+    def _take(self) -> tuple[Any, Any]:
+        """The next batch on the devices, and the position after it; in the thread."""
+        if self._has_failed:  # what comes after an error is asked for again, and must not be lost
+            raise concurrent.futures.CancelledError
+        try:
+            return jax.tree.map(self._put, next(self._batches)), self._position()
+        except BaseException:
+            self._has_failed = True
+            raise
+
+    def _put(self, array: Any) -> Any:
+        if self._sharding is None:
+            return jax.device_put(array)
+        return jax.make_array_from_process_local_data(self._sharding, np.asarray(array))
+
+    def _position(self) -> Any:
+        return self._source.get_state() if hasattr(self._source, "get_state") else None  # type: ignore[attr-defined]
+
+    def _drop(self) -> None:
+        running = [future for future in self._held if not future.cancel()]
+        concurrent.futures.wait(running)
+        self._held.clear()
+        self._has_failed = False
+
+    def get_state(self) -> Any:
+        """The position after the last batch that was taken."""
+        return self._state
+
+    def set_state(self, state: Any, /) -> None:
+        """Go to a position that ``get_state`` returned; what is held is dropped."""
+        self._drop()
+        self._source.set_state(state)  # type: ignore[attr-defined]
+        self._batches, self._state = iter(self._source), state

@@ -1,0 +1,95 @@
+"""Batches put on the devices ahead of the step."""
+
+import itertools
+import threading
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from plait.errors import ArgumentError
+from plait.training import Batches, prefetch
+
+DATA = [{"x": np.full((8, 2), i, np.float32)} for i in range(5)]
+
+
+@pytest.mark.parametrize("size", [1, 3, 9])
+def test_the_batches_and_their_order_stay(size):
+    found = list(prefetch(iter(DATA), size))
+    assert [float(batch["x"][0, 0]) for batch in found] == [0, 1, 2, 3, 4]
+    assert all(isinstance(batch["x"], jax.Array) for batch in found)
+
+
+def test_the_next_batches_are_asked_for_before_the_step():
+    asked = [threading.Event() for _ in DATA]
+    ahead = prefetch((asked[i].set() or batch for i, batch in enumerate(DATA)), 2)
+    next(ahead)
+    assert all(each.wait(60) for each in asked[:3])
+    assert not any(each.is_set() for each in asked[3:])
+
+
+def test_each_array_has_the_sharding_of_the_batch():
+    mesh = jax.make_mesh((4,), ("data",), devices=jax.devices()[:4])
+    sharding = NamedSharding(mesh, PartitionSpec("data"))
+    batch = next(prefetch(DATA[1:], sharding=sharding))
+    assert batch["x"].sharding == sharding
+    np.testing.assert_array_equal(batch["x"], DATA[1]["x"])
+
+
+def test_a_run_resumes_after_the_batches_that_it_took():
+    ahead = prefetch(Batches(DATA, epochs=2), 3)
+    assert ahead.get_state() == {"epoch": 0, "index": 0}
+    for _ in itertools.repeat(None, 4):
+        next(ahead)
+    state, rest = ahead.get_state(), [float(batch["x"][0, 0]) for batch in ahead]
+    assert state == {"epoch": 0, "index": 4}
+    again = prefetch(Batches(DATA, epochs=2), 2)
+    next(again)
+    again.set_state(state)
+    assert [float(batch["x"][0, 0]) for batch in again] == rest == [4, 0, 1, 2, 3, 4]
+
+
+def test_an_error_comes_after_the_batches_before_it():
+    def failing():
+        yield DATA[0]
+        yield DATA[1]
+        raise OSError("the disk is gone")
+
+    ahead = prefetch(failing(), 4)
+    assert [float(next(ahead)["x"][0, 0]) for _ in range(2)] == [0, 1]
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(ahead)
+
+
+def test_no_batch_is_lost_after_an_error_that_passes():
+    class Flaky:
+        """A source that fails once, and goes on where it was."""
+
+        def __init__(self):
+            self.place, self.failed = 0, False
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            if self.place == 2 and not self.failed:
+                self.failed = True
+                raise OSError("try again")
+            if self.place == 5:
+                raise StopIteration
+            self.place += 1
+            return DATA[self.place - 1]
+
+    ahead, found = prefetch(Flaky(), 3), []
+    while len(found) < 6:
+        try:
+            found.append(float(next(ahead)["x"][0, 0]))
+        except OSError:
+            found.append("again")
+    assert found == [0, 1, "again", 2, 3, 4]
+
+
+def test_nothing_ahead_is_an_error():
+    with pytest.raises(ArgumentError, match="size=0"):
+        prefetch(DATA, 0)
