@@ -149,7 +149,7 @@ def _write(node: Any, mapping: Mapping[Any, Any], journal: Journal) -> None:
 
 
 def _set_child(owner: Any, key: Any, value: Any, is_new: bool, path: str, journal: Journal) -> None:
-    """Replace a child that is no node, or add one."""
+    """Replace a child that is not a node, or add one."""
     set_key = change_of("set", owner, key, value, path)
     if isinstance(owner, Pytree):
         check_trace(owner._info.trace, owner, "update")

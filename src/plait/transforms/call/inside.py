@@ -1,4 +1,4 @@
-"""Steps 2 and 3 of a call, inside of the transform: enter and leave.
+"""Steps 2 and 3 of a call, inside the transform: enter and leave.
 
 The function gets private copies of the arguments, with traced values; the caller's own objects are never changed while
 a function is traced. After it ran, arguments and output are walked again with one new index.

@@ -207,7 +207,7 @@ class Entrance:
         return function
 
     def find(self, frame: Any) -> None:
-        """Find the function again after it was unpickled: it is the one that runs in a frame."""
+        """Find the function again after it was unpickled: it is the running one in a frame."""
         if frame.f_code.co_filename == _FILE:
             users = gc.get_referrers(frame.f_globals)
             found = (each for each in users if type(each) is FunctionType and each.__globals__ is frame.f_globals)
