@@ -99,7 +99,7 @@ def test_the_citation_is_of_this_project():
 def test_the_readme_says_how_to_install():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "pip install plait" in readme
-    extras = re.findall(r"`(?:pip install 'plait\[)?(\w+)\]?'?`", readme.partition("Extras:")[2].partition("\n\n")[0])
+    extras = re.findall(r"`(?:pip install '\.\[)?(\w+)\]?'?`", readme.partition("Extras:")[2].partition("\n\n")[0])
     assert set(extras) >= {"linen"}
     assert set(extras) <= set(PROJECT["project"]["optional-dependencies"])
 

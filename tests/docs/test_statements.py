@@ -93,6 +93,14 @@ def test_the_readme_counts_the_examples():
     assert f"{WORDS[programs]} small programs and {WORDS[notebooks]} notebooks" in words_of("README.md")
 
 
+def test_the_readme_says_whether_there_is_a_release():
+    """At the first release, `make notes` writes a date into the changelog, and these pages change with it."""
+    is_none = re.search(r"^## \d+\.\d+\.\d+ \(\d{4}-", text_of("CHANGELOG.md"), re.MULTILINE) is None
+    for page in ("README.md", "docs/install.md"):
+        assert ("No release is published yet" in words_of(page)) is is_none, page
+    assert ("not released, with few users yet" in words_of("docs/should-i.md")) is is_none
+
+
 @pytest.mark.parametrize(("name", "lock"), [("oldest", "requirements.lock"), ("newest", "requirements-newest.lock")])
 def test_the_versions_of_the_page_are_those_of_the_lock(name, lock):
     (row,) = [row for row in table_after("docs/stability.md", "**Python and JAX.**") if row[0].startswith(name)]
