@@ -29,7 +29,7 @@ SEED   ?= 0
 ON_NEWEST := formats/test_saved_model.py formats/test_stablehlo.py orbax/test_conversion.py tensorflow test_saving.py
 ON_JAX_NIGHTLY := core transforms text stacks observing surgery warm nn partitioning training compat checkpoint inspect conformance laws
 
-.PHONY: help demo test slow again long browser chromium torch older newest newest-slow lowest downstream jax-nightly laws differential faults optimized nightly lint types lock bench fuzz mutate reference docs notes check clean
+.PHONY: help demo test slow again long browser chromium torch older newest newest-slow lowest downstream jax-nightly laws differential faults optimized nightly lint types lock bench fuzz mutate reference docs publish notes check clean
 .NOTPARALLEL:
 
 help:
@@ -59,6 +59,7 @@ help:
 	@echo 'make bench      the benchmarks'
 	@echo 'make reference  write docs/reference again, the lists of public names'
 	@echo 'make docs       the documentation as a site, in site/; every link is checked'
+	@echo 'make publish    the site of one version, into the branch gh-pages: make publish VERSION=0.1 ALIAS=latest'
 	@echo 'make notes      what CHANGELOG.md will say about the next release'
 	@echo 'make lock       resolve the locks again (needs uv; UPGRADE=1 takes newer versions)'
 
@@ -154,6 +155,13 @@ reference: $(VENV)/dev.stamp
 # Nothing is fetched. The notice is about a successor of MkDocs.
 docs: $(VENV)/dev.stamp
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+
+# The site of one version, into the branch gh-pages: make publish VERSION=0.1 ALIAS=latest. Only the workflow `docs` pushes.
+VERSION ?= dev
+ALIAS   ?=
+publish: $(VENV)/dev.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check mike==2.2.0
+	NO_MKDOCS_2_WARNING=1 PATH="$(abspath $(BIN)):$$PATH" $(BIN)/mike deploy --update-aliases $(VERSION) $(ALIAS)
 
 notes: $(VENV)/dev.stamp
 	$(BIN)/towncrier build --draft

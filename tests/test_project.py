@@ -41,13 +41,15 @@ def commands(workflow):
 
 @pytest.mark.parametrize("name", WORKFLOWS)
 def test_a_workflow_runs_what_the_makefile_has(name):
-    """Each job says where it runs, for how long at most, and that it may only read."""
+    """Each job says where it runs and for how long at most. Only the one that publishes the site may write."""
     workflow = WORKFLOWS[name]
-    assert workflow["permissions"] == {"contents": "read"}
+    assert workflow["permissions"] == {"contents": "write" if name == "docs" else "read"}
     for job in workflow["jobs"].values():
         assert {"runs-on", "timeout-minutes", "steps"} <= set(job)
         parts = job.get("strategy", {}).get("matrix", {}).get("part", [])
         for command in (step["run"] for step in job["steps"] if "run" in step):
+            if command.startswith("git ") and name == "docs":  # it writes the branch that the site is served from
+                continue
             called = re.match(r"make (\S+|\$\{\{ matrix\.part \}\})( [A-Z]+=|$)", command)
             assert called or command == ".ci/run", command
             names = [] if called is None else parts if "matrix" in called[1] else [called[1]]
@@ -87,6 +89,14 @@ def test_every_address_of_the_repository_is_the_same():
     for text in texts.values():
         for path in re.findall(rf"{URL}/blob/main/([\w./-]+)", text):
             assert (ROOT / path).is_file(), path
+
+
+def test_the_site_has_an_address_that_the_package_names():
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert f"site_url: {PROJECT['project']['urls']['Documentation']}\n" in site
+    assert f"repo_url: {URL}\n" in site
+    assert re.search(r"^edit_uri: edit/main/docs/$", site, re.MULTILINE)
+    assert any(command.startswith("make publish") for command in commands(WORKFLOWS["docs"]))
 
 
 def test_the_citation_is_of_this_project():

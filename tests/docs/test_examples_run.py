@@ -18,6 +18,7 @@ PAGES = [
 ]
 LONG = (
     "training.md",
+    "fit.md",
     "layers.md",
     "loops.md",
     "linen.md",

@@ -13,7 +13,7 @@ from ..objects.state import State, tree_entries, tree_state
 
 
 class GraphState(MutableMapping[Any, Any]):
-    """A graphdef and a state in one value: a mapping like the state, and a pytree of the state's leaves. (rule G46)
+    """A graphdef and a state in one value: a mapping like the state, and a pytree of the state's leaves.
 
     Example:
         >>> bundle = plait.unpack(plait.Linear(2, 3, rngs=plait.Rngs(0)))
