@@ -257,3 +257,24 @@ def test_the_example_of_migrate_prints_what_the_page_shows(tmp_path, monkeypatch
     (tmp_path / "train.py").write_text(program)
     assert main(shown[1].split()) == 0
     assert capsys.readouterr().out == shown[2]
+
+
+def test_the_page_lists_the_commands_that_there_are(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    printed = capsys.readouterr().out.partition("COMMAND\n")[2].partition("\n\n")[0]
+    listed = re.findall(r"^\| `plait (\w+)", text_of("docs/command-line.md"), re.MULTILINE)
+    assert sorted(listed) == sorted(re.findall(r"^    (\w+)", printed, re.MULTILINE))
+
+
+def test_the_page_lists_the_environment_variables_that_plait_reads():
+    read = set()
+    for file in (ROOT / "src").rglob("*.py"):
+        read |= set(re.findall(r"[\"'](PLAIT_[A-Z_]+)[\"']", file.read_text(encoding="utf-8")))
+    assert set(re.findall(r"`(PLAIT_[A-Z_]+)`", text_of("docs/environment.md"))) == read
+
+
+def test_no_page_of_a_user_is_longer_for_what_is_new():
+    """Pages may be added if others get shorter: what a page repeats can go."""
+    words = sum(len(page.read_text(encoding="utf-8").split()) for page in PAGES if page.parent == DOCS)
+    assert words <= 42_700

@@ -11,7 +11,7 @@ As a public module, ``plait.compat`` has the functions that take modes, with gra
     1
 """
 
-# Rule x29.
+# Rule X29.
 
 from __future__ import annotations
 
