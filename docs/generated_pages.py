@@ -21,6 +21,7 @@ REPOSITORY = "https://github.com/plait-jax/plait/blob/main/"
 LINK = re.compile(r"(\]\()(?!https?:|#|mailto:)([^)#\s]*)((?:#[^)\s]*)?\))")
 FENCED = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
 FENCE_INFO = re.compile(r"^( *```\w+) [^\n]*$", re.MULTILINE)  # what the tests read, as in ``python needs-torch``
+DRAWING = re.compile(r"!\[[^]]*\]\(images/([\w-]+\.svg)\)")
 FOR_CONTRIBUTORS = ("spec/", "decisions/")  # in the navigation of contributors, and not found by a reader's search
 FIGURE = "<!-- figure: dispatch -->"
 
@@ -78,7 +79,14 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     blocks = [match.span() for match in FENCED.finditer(markdown)]
     in_a_block = lambda link: any(start <= link.start() < end for start, end in blocks)
     markdown = LINK.sub(lambda link: link[0] if in_a_block(link) else follow(link), markdown)
+    markdown = DRAWING.sub(lambda image: drawing(image[1]) or image[0], markdown)
     return markdown.replace(FIGURE, dispatch_figure()) if FIGURE in markdown else markdown
+
+
+def drawing(name: str) -> str:
+    """A drawing of docs/images as a part of the page, so that it has the colours of the page, in the dark too."""
+    file = ROOT / "docs" / "images" / name
+    return file.read_text(encoding="utf-8").replace("\n", "") if file.is_file() else ""
 
 
 def made_of_programs() -> dict[str, str]:
