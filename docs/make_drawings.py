@@ -63,22 +63,18 @@ def logo() -> str:
 
 
 def variables() -> str:
-    parts = [text(10, 20, "your objects", "t"), box(10, 30, 330, 170), text(22, 50, "model", "m t")]
-    for y, name, size in ((62, "conv", "(3, 3, 1, 16)"), (130, "out", "(256, 10)")):
-        parts += [box(24, y, 302, 58), text(36, y + 19, f"{name} (a layer)", "m")]
+    parts = [text(10, 20, "your objects", "t"), box(10, 30, 300, 170), text(22, 50, "model", "m t")]
+    for y, name in ((62, "conv"), (130, "out")):
+        parts += [box(24, y, 272, 58), text(36, y + 18, f"{name} (a layer)", "m")]
         parts += [
-            box(36, y + 26, 130, 24, "Param kernel", "cell", "m"),
-            box(176, y + 26, 90, 24, "Param bias", "cell", "m"),
+            box(36, y + 26, 110, 24, "Param bias", "cell", "m"),
+            box(156, y + 26, 130, 24, "Param kernel", "cell", "m"),
         ]
-        parts += [arrow(166 if size else 0, y + 38, 166, y + 38)]
-    parts += [text(470, 20, "arrays on the device", "t")]
+    parts += [text(452, 20, "arrays on the device", "t")]
     for y, size in ((88, "float32[3,3,1,16]"), (156, "float32[256,10]")):
-        parts += [box(450, y, 160, 24, size, "warm", "m"), arrow(345, y + 12, 446, y + 12)]
-    parts += [
-        text(358, 80, "a variable holds"),
-        text(358, 146, "a write replaces", "s"),
-        text(358, 132, "an array;", "s"),
-    ]
+        parts += [box(450, y, 160, 24, size, "warm", "m"), arrow(287, y + 12, 446, y + 12)]
+    parts += [text(324, 92, "a variable holds", "s"), text(324, 116, "an array;", "s")]
+    parts += [text(324, 160, "a write puts another", "s"), text(324, 184, "array there", "s")]
     return svg(620, 210, "A model is objects; a variable is a cell that holds an array", parts)
 
 
