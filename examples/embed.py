@@ -320,7 +320,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--model", type=Path, help="a folder with config.json, model.safetensors and vocab.txt")
     parser.add_argument("--steps", type=int, default=60, help="steps of fine-tuning")
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--modules", default=MODULES, help="the modules whose functions are the data")
+    parser.add_argument("--modules", default=MODULES, help="modules whose functions are the data, with commas")
     parser.add_argument("--formats", default="stablehlo,onnx,saved_model", help="formats of the export")
     parser.add_argument("--requests", type=int, default=200, help="requests of the load test")
     parser.add_argument("--folder", type=Path, default=Path("runs/embed"))
@@ -335,7 +335,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
     model, tokenizer, report = load(folder)
     print(f"weights: {str(report).splitlines()[0]}")
-    train, held = split(described(options.modules.split()))
+    train, held = split(described(options.modules.replace(",", " ").split()))
     texts = [text for _, text in held]
     vectors = embed_all(model, tokenizer, texts)
     for question in ("how do I compress a file", "wait until a thread is finished"):
