@@ -19,6 +19,9 @@ PAGES = [
 LONG = (
     "training.md",
     "fit.md",
+    "tutorial.md",
+    "optimizers.md",
+    "flax-differences.md",
     "layers.md",
     "loops.md",
     "linen.md",
