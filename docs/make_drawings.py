@@ -151,7 +151,9 @@ def host_time(rows: dict[str, Sequence[float]], sizes: Sequence[int]) -> str:
     parts += [text(place(size, 10)[0], 226, f"{size:,}", "s", "middle") for size in sizes]
     parts += [text(225, 242, "arrays in the step", "s", "middle")]
     last = []
-    for (name, times), kind in zip(rows.items(), ("curve2", "curve", "curve3", "curve", "curve3"), strict=False):
+    for (name, times), kind in zip(
+        rows.items(), ("line", "curve", "curve3", "curve2", "curve2", "curve3"), strict=False
+    ):
         points = [place(size, us) for size, us in zip(sizes, times, strict=True)]
         parts.append(f'<polyline class="{kind}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}"/>')
         last.append([points[-1][1], name])
@@ -175,7 +177,18 @@ def first_block(page: str, print_of: str) -> dict[str, object]:
     return names
 
 
-STATIC = {"logo": logo, "variables": variables, "graph": graph, "call": call, "stack": stack}
+def host_time_of_the_readme() -> str:
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    table = readme.partition("| µs of one call")[2].partition("\n\n")[0].splitlines()
+    names = [cell.strip() for cell in table[0].strip("|").split("|")]
+    rows = [[float(cell.replace(",", "")) for cell in line.strip("|").split("|")] for line in table[2:]]
+    times = {name: [row[place] for row in rows] for place, name in enumerate(names) if name}
+    return host_time(times, [int(row[0]) for row in rows])
+
+
+STATIC = {
+    "logo": logo, "variables": variables, "graph": graph, "call": call, "stack": stack, "host-time": host_time_of_the_readme
+}  # fmt: skip
 
 
 def main() -> None:
