@@ -83,6 +83,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return markdown.replace(FIGURE, dispatch_figure()) if FIGURE in markdown else markdown
 
 
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """The theme would ask GitHub for stars of the repository: no page loads anything from elsewhere."""
+    return output.replace('data-md-component="source"', "")
+
+
 def drawing(name: str) -> str:
     """A drawing of docs/images as a part of the page, so that it has the colours of the page, in the dark too."""
     file = ROOT / "docs" / "images" / name
