@@ -239,6 +239,9 @@ def tune(
         )  # fmt: skip
 
 
+WIDTHS = (1, 2, 4, 8, 16, 32)  # of the batches that the server computes
+
+
 class Batcher:
     """Sentences that arrive together are embedded together: up to ``size``, waiting ``patience`` seconds for more."""
 
@@ -261,7 +264,7 @@ class Batcher:
                 except queue.Empty:
                     break
             try:
-                width = next(width for width in (1, 8, self.size) if width >= len(batch))  # few shapes, few programs
+                width = next(width for width in WIDTHS if width >= len(batch))  # few shapes, few programs
                 ids = self.tokenizer([text for text, _ in batch] + [""] * (width - len(batch)), 32)
                 for (_, answer), row in zip(batch, np.asarray(self.apply(ids)), strict=False):
                     answer.set_result(row)
@@ -358,7 +361,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         print(f"{each.kind}: {'agrees' if each.passed else 'differs'}, by at most {each.max_abs_difference:.1e}")
 
     apply = jax.jit(plait.export.load(exported))
-    for width in (1, 8, 32):
+    for width in WIDTHS:
         apply(tokenizer([""] * width, 32))  # compile before the first request
     loads = {}
     for name, size in (("one by one", 1), ("in batches", 32)):
