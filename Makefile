@@ -29,7 +29,7 @@ SEED   ?= 0
 ON_NEWEST := formats/test_saved_model.py formats/test_stablehlo.py orbax/test_conversion.py tensorflow test_saving.py
 ON_JAX_NIGHTLY := core transforms text stacks observing surgery warm nn partitioning training compat checkpoint inspect conformance laws
 
-.PHONY: help demo test slow again long browser chromium torch older newest newest-slow lowest downstream jax-nightly laws differential faults optimized nightly lint types lock bench fuzz mutate reference docs notes check clean
+.PHONY: help demo test slow again long browser chromium torch older newest newest-slow lowest downstream jax-nightly laws differential faults optimized nightly lint types lock bench fuzz mutate reference drawings docs publish notes check clean
 .NOTPARALLEL:
 
 help:
@@ -58,7 +58,9 @@ help:
 	@echo 'make mutate     plants faults and counts those that the tests notice: make mutate AREA=core N=60 SEED=0'
 	@echo 'make bench      the benchmarks'
 	@echo 'make reference  write docs/reference again, the lists of public names'
+	@echo 'make drawings   docs/images/*.svg again'
 	@echo 'make docs       the documentation as a site, in site/; every link is checked'
+	@echo 'make publish    the site of one version, into the branch gh-pages: make publish VERSION=0.1 ALIAS=latest'
 	@echo 'make notes      what CHANGELOG.md will say about the next release'
 	@echo 'make lock       resolve the locks again (needs uv; UPGRADE=1 takes newer versions)'
 
@@ -151,9 +153,20 @@ bench: $(VENV)/dev.stamp
 reference: $(VENV)/dev.stamp
 	$(BIN)/python docs/make_reference.py
 
+# The curves come from the programs on their pages, so this takes a minute.
+drawings: $(VENV)/dev.stamp
+	$(BIN)/python docs/make_drawings.py
+
 # Nothing is fetched. The notice is about a successor of MkDocs.
 docs: $(VENV)/dev.stamp
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+
+# The site of one version, into the branch gh-pages: make publish VERSION=0.1 ALIAS=latest. Only the workflow `docs` pushes.
+VERSION ?= dev
+ALIAS   ?=
+publish: $(VENV)/dev.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check mike==2.2.0
+	NO_MKDOCS_2_WARNING=1 PATH="$(abspath $(BIN)):$$PATH" $(BIN)/mike deploy --update-aliases $(VERSION) $(ALIAS)
 
 notes: $(VENV)/dev.stamp
 	$(BIN)/towncrier build --draft

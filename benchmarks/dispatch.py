@@ -8,7 +8,7 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 
 from .measure import QUICK, Effort, Loop, compare, fit_line
-from .models import STEPS, equinox_loop, floor_loop, object_loop
+from .models import STEPS, bound_loop, equinox_loop, floor_loop, functional_loop, object_loop
 from .table import Table
 
 SIZES = (5, 41, 201, 1_001)
@@ -22,7 +22,7 @@ TITLES = {
     "adam": "a training step with Adam",
 }
 # Contenders that are slow by nature are measured in rounds of their own, so that they do not stretch those of the rest.
-SLOW = ("Flax nnx.jit", "Equinox filter_jit")
+SLOW = ("Flax nnx.jit", "Flax cached_partial", "Flax functional loop", "Equinox filter_jit")
 
 
 def contenders(step: str, alone: bool = False) -> tuple[dict[str, Callable[[int], Loop]], list[str]]:
@@ -43,6 +43,8 @@ def contenders(step: str, alone: bool = False) -> tuple[dict[str, Callable[[int]
     try:
         nnx = importlib.import_module("flax.nnx")
         makers["Flax nnx.jit"] = lambda count: object_loop(nnx, step, count)
+        makers["Flax cached_partial"] = lambda count: bound_loop(nnx, step, count)
+        makers["Flax functional loop"] = lambda count: functional_loop(nnx, step, count)
     except ImportError:
         remarks.append("Flax is not installed: left out.")
     try:

@@ -6,6 +6,7 @@ repository. The figure on the landing page is drawn from the table in the README
 
 import fnmatch
 import json
+import os
 import posixpath
 import re
 from pathlib import Path
@@ -20,6 +21,8 @@ REPOSITORY = "https://github.com/plait-jax/plait/blob/main/"
 LINK = re.compile(r"(\]\()(?!https?:|#|mailto:)([^)#\s]*)((?:#[^)\s]*)?\))")
 FENCED = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
 FENCE_INFO = re.compile(r"^( *```\w+) [^\n]*$", re.MULTILINE)  # what the tests read, as in ``python needs-torch``
+DRAWING = re.compile(r"!\[[^]]*\]\(images/([\w-]+\.svg)\)")
+FOR_CONTRIBUTORS = ("spec/", "decisions/")  # in the navigation of contributors, and not found by a reader's search
 FIGURE = "<!-- figure: dispatch -->"
 
 # Page of the site → the file of the repository that it shows.
@@ -30,6 +33,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """An entry of the navigation such as ``decisions/*.md`` stands for all files that it matches."""
     there = [file.relative_to(config.docs_dir).as_posix() for file in sorted(Path(config.docs_dir).rglob("*.md"))]
     config.nav = expanded(config.nav, [*there, *made_of_programs()])
+    if "MIKE_DOCS_VERSION" in os.environ:  # mike builds this version beside others: the theme shows a list of them
+        config.extra["version"] = {"provider": "mike"}
     return config
 
 
@@ -57,6 +62,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Links lead to pages where there is one, and else to the repository."""
+    if page.file.src_uri.startswith(FOR_CONTRIBUTORS):
+        page.meta["search"] = {"exclude": True}
     sources = {**COPIES, **made_of_programs()}
     home = posixpath.dirname(sources.get(page.file.src_uri, f"docs/{page.file.src_uri}"))
     pages = {source: there for there, source in sources.items()}
@@ -72,7 +79,19 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     blocks = [match.span() for match in FENCED.finditer(markdown)]
     in_a_block = lambda link: any(start <= link.start() < end for start, end in blocks)
     markdown = LINK.sub(lambda link: link[0] if in_a_block(link) else follow(link), markdown)
+    markdown = DRAWING.sub(lambda image: drawing(image[1]) or image[0], markdown)
     return markdown.replace(FIGURE, dispatch_figure()) if FIGURE in markdown else markdown
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """The theme would ask GitHub for stars of the repository: no page loads anything from elsewhere."""
+    return output.replace('data-md-component="source"', "")
+
+
+def drawing(name: str) -> str:
+    """A drawing of docs/images as a part of the page, so that it has the colours of the page, in the dark too."""
+    file = ROOT / "docs" / "images" / name
+    return file.read_text(encoding="utf-8").replace("\n", "") if file.is_file() else ""
 
 
 def made_of_programs() -> dict[str, str]:
@@ -108,7 +127,7 @@ def output_text(output: dict[str, Any]) -> str:
 
 def unreleased() -> str:
     """The notes of the next release, by kind."""
-    text = "\n## Next release\n"
+    text = "\n## Every change since\n"
     for kind in ("added", "changed", "deprecated", "removed", "fixed"):
         notes = [
             file.read_text(encoding="utf-8").strip() for file in sorted((ROOT / "changelog.d").glob(f"*.{kind}.md"))

@@ -3,7 +3,7 @@
     python examples/serve.py --port 8000
     curl -d '{"x": [[0, 0, 5, 13, ...]]}' http://127.0.0.1:8000
 
-The server does not need the model's code: it reads the folder that ``plait.export.save`` wrote. The digits are those of
+The server does not need the model's code: it reads the folder that ``plait.export.save`` wrote. It uses the data of
 ``digits.py``.
 """
 

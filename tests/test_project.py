@@ -41,13 +41,15 @@ def commands(workflow):
 
 @pytest.mark.parametrize("name", WORKFLOWS)
 def test_a_workflow_runs_what_the_makefile_has(name):
-    """Each job says where it runs, for how long at most, and that it may only read."""
+    """Each job says where it runs and for how long at most. Only the one that publishes the site may write."""
     workflow = WORKFLOWS[name]
-    assert workflow["permissions"] == {"contents": "read"}
+    assert workflow["permissions"] == {"contents": "write" if name == "docs" else "read"}
     for job in workflow["jobs"].values():
         assert {"runs-on", "timeout-minutes", "steps"} <= set(job)
         parts = job.get("strategy", {}).get("matrix", {}).get("part", [])
         for command in (step["run"] for step in job["steps"] if "run" in step):
+            if command.startswith("git ") and name == "docs":  # it writes the branch that the site is served from
+                continue
             called = re.match(r"make (\S+|\$\{\{ matrix\.part \}\})( [A-Z]+=|$)", command)
             assert called or command == ".ci/run", command
             names = [] if called is None else parts if "matrix" in called[1] else [called[1]]
@@ -89,6 +91,14 @@ def test_every_address_of_the_repository_is_the_same():
             assert (ROOT / path).is_file(), path
 
 
+def test_the_site_has_an_address_that_the_package_names():
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert f"site_url: {PROJECT['project']['urls']['Documentation']}\n" in site
+    assert f"repo_url: {URL}\n" in site
+    assert re.search(r"^edit_uri: edit/main/docs/$", site, re.MULTILINE)
+    assert any(command.startswith("make publish") for command in commands(WORKFLOWS["docs"]))
+
+
 def test_the_citation_is_of_this_project():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert {"cff-version", "message", "title", "authors", "version", "license"} <= set(citation)
@@ -99,7 +109,7 @@ def test_the_citation_is_of_this_project():
 def test_the_readme_says_how_to_install():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "pip install plait" in readme
-    extras = re.findall(r"`(?:pip install 'plait\[)?(\w+)\]?'?`", readme.partition("Extras:")[2].partition("\n\n")[0])
+    extras = re.findall(r"`(?:pip install '\.\[)?(\w+)\]?'?`", readme.partition("Extras:")[2].partition("\n\n")[0])
     assert set(extras) >= {"linen"}
     assert set(extras) <= set(PROJECT["project"]["optional-dependencies"])
 

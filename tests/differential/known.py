@@ -16,7 +16,7 @@ class Row:
 
     Attributes:
         id: its name.
-        what, flax, plait: the three cells of its line in ``docs/migrating.md``.
+        what, flax, plait: the three cells of its line in ``docs/flax-differences.md``.
         reason: why it is better for the user.
         says: how a user learns of it: the class of an error or warning, or "documented".
         example: a program that must still differ in this way.
@@ -47,7 +47,7 @@ class Row:
 
     @property
     def line(self) -> str:
-        """Its line in ``docs/migrating.md``."""
+        """Its line in ``docs/flax-differences.md``."""
         return f"| {self.what} | {self.flax} | {self.plait} |"
 
     def explains(self, difference: Difference, program: Program) -> bool:
@@ -180,7 +180,7 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "averages of new variables",
-        "`EMA.update` of a model that has got variables since", "an error of the tree's structure", "averages the new ones too",
+        "`EMA.update` of a model that gained variables since", "an error of the tree's structure", "averages the new ones too",
         reason="what a model sows, or builds at its first call, is averaged like the rest",
         says="documented",
         example=program(
@@ -500,7 +500,7 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "operators of variables",
-        "`v > 1`, `v != 1`, `divmod(v, 2)` for a variable", "an error", "those of the array",
+        "`v > 1`, `v != 1`, `divmod(v, 2)` for a variable", "an error", "work as for the array",
         reason="a variable stands for its array in every operator",
         says="documented",
         example=program("known", ("y = nnx.Param(jnp.ones(2)) > 1", "y")),

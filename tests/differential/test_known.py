@@ -13,7 +13,7 @@ from tests.differential.known import KNOWN, explaining
 from tests.differential.test_programs import flax_nnx
 from tests.sampling import slow_but
 
-PAGE = Path(__file__).parents[2] / "docs" / "migrating.md"
+PAGE = Path(__file__).parents[2] / "docs" / "flax-differences.md"
 ROWS = {row.id: row for row in KNOWN}
 
 

@@ -19,6 +19,10 @@ PAGES = [
 LONG = (
     "generating.md",
     "training.md",
+    "fit.md",
+    "tutorial.md",
+    "optimizers.md",
+    "flax-differences.md",
     "layers.md",
     "loops.md",
     "linen.md",

@@ -23,6 +23,7 @@ pytest.importorskip("griffe")
 from tests.docs.test_reference import module_of  # noqa: E402
 
 DOCS = ROOT / "docs"
+BARS = 4 * 5  # numbers of arrays, and libraries or forms of one
 FOREIGN = re.compile(r"^(https?:)?//")
 
 
@@ -62,6 +63,26 @@ def test_a_star_stands_for_the_files_that_are_not_named_beside_it(pages_from_fil
     assert pages_from_files.expanded(nav, there) == [{"A": ["a/one.md", "a/two.md"]}, {"B": ["b/three.md"]}]
 
 
+def test_the_static_drawings_are_those_that_the_program_draws():
+    drawings = module_of("make_drawings")
+    for name, draw in drawings.STATIC.items():
+        assert (DOCS / "images" / f"{name}.svg").read_text(encoding="utf-8") == draw(), "run `make drawings`"
+
+
+def test_the_numbers_of_the_landing_page_are_those_behind_its_links():
+    landing = (DOCS / "index.md").read_text(encoding="utf-8")
+    times, packages, kills = re.findall(r"\[\*\*([\d.]+)[^*]*\*\*<br>", landing)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert re.search(rf"^\| 41 arrays \| {times} \|", readme, re.MULTILINE)
+    table = (
+        (DOCS / "migrating.md").read_text(encoding="utf-8").partition("## How well it works")[2].partition("\n## ")[0]
+    )
+    equal = re.findall(r"^\| \w.* \| equal[^|]* \|$", table, re.MULTILINE)
+    assert int(packages) == len(equal)
+    run = (DOCS / "reliability.md").read_text(encoding="utf-8")
+    assert int(kills) == sum(int(number) for number in re.findall(r"(\d+) (?:kills )?with SIG(?:KILL|TERM)", run)[:2])
+
+
 def test_every_example_is_in_the_gallery():
     gallery = (DOCS / "examples.md").read_text(encoding="utf-8")
     listed = re.findall(r"\]\(\.\./examples/([\w.]+)\)", gallery)
@@ -71,9 +92,9 @@ def test_every_example_is_in_the_gallery():
 
 def test_the_figure_has_the_numbers_of_the_readme(pages_from_files):
     table = (ROOT / "README.md").read_text(encoding="utf-8").partition("<!-- FIGURES")[2].partition("<!-- END")[0]
-    rows = [line.split("|")[2:5] for line in table.splitlines() if line.startswith("| ") and "arrays |" in line[:18]]
+    rows = [line.split("|")[2:-1] for line in table.splitlines() if line.startswith("| ") and "arrays |" in line[:18]]
     numbers = [float(cell) for row in rows for cell in row]
-    assert len(numbers) == 12
+    assert len(numbers) == BARS
     drawn = re.findall(r">([\d.]+)</text>", pages_from_files.dispatch_figure())
     assert sorted(map(float, drawn)) == sorted(numbers)
 
@@ -247,10 +268,48 @@ def test_the_pages_of_the_navigation_open(tab, every):
         assert tab.locator("h1").first.is_visible(), link
 
 
+def contrast(one, other):
+    """The ratio of WCAG for two colours as ``rgb(r, g, b)``."""
+
+    def luminance(colour):
+        parts = [float(each) / 255 for each in re.findall(r"[\d.]+", colour)[:3]]
+        red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [380, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_landing_page_is_readable(browser, address, width, scheme):
+    """Nothing scrolls sideways, the curve is there, and text stands out from its background."""
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page.goto(f"{address}index.html")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for code in page.locator(".landing pre > code").all():
+        assert code.evaluate("code => code.scrollWidth <= code.clientWidth"), code.inner_text()
+    assert page.locator(".landing svg.drawing polyline").is_visible()
+    assert page.locator(".landing .numbers a").count() == 3
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    for what in (
+        ".landing p",
+        ".landing .numbers strong",
+        ".landing .md-button:not(.md-button--primary)",
+        ".drawing text",
+    ):
+        colour = "style => style.fill" if "text" in what else "style => style.color"
+        shown = page.locator(what).first.evaluate(f"each => ({colour})(getComputedStyle(each))")
+        assert contrast(shown, background) > 4.5, what
+    page.close()
+
+
 @pytest.mark.slow
 @pytest.mark.browser
 def test_a_reader_clicks_from_the_landing_page_to_the_reference_and_to_the_dark(tab):
-    assert tab.locator("svg.dispatch rect").count() == 12
+    assert tab.locator("svg.dispatch rect").count() == BARS
     tab.get_by_role("link", name="Quickstart").last.click()
     tab.wait_for_url("**/quickstart.html")
     tab.locator(".md-tabs__link", has_text="Reference").click()

@@ -2,8 +2,10 @@
 
 ``plait.convert`` converts checkpoints; its names are available here too.
 
-Importing this package imports neither Flax nor torch; wrapping a Linen module, or becoming one, needs Flax. (rule B1)
+Importing this package imports neither Flax nor torch; wrapping a Linen module, or becoming one, needs Flax.
 """
+
+# Rule B1.
 
 from __future__ import annotations
 

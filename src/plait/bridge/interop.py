@@ -1,4 +1,6 @@
-"""Plait modules and Linen modules inside a ``bridge.Module``. (rule B36)"""
+"""Plait modules and Linen modules inside a ``bridge.Module``."""
+
+# Rule B36.
 
 from __future__ import annotations
 

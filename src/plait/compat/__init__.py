@@ -1,8 +1,8 @@
 """Compatibility with Flax: modes, and names that programs written for Flax use.
 
 As a public module, ``plait.compat`` has the functions that take modes, with graph mode and graph updates fixed.
-(rule X29) ``plait.compat.jit(f)`` is ``plait.jit(f, graph=True, graph_updates=True)``, whatever
-``plait.set_graph_mode`` and ``plait.set_graph_updates`` have set. Example:
+``plait.compat.jit(f)`` is ``plait.jit(f, graph=True, graph_updates=True)``, whatever ``plait.set_graph_mode`` and
+``plait.set_graph_updates`` have set. Example:
 
     >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
     >>> with plait.set_graph_updates(False):
@@ -10,6 +10,8 @@ As a public module, ``plait.compat`` has the functions that take modes, with gra
     >>> model.extra
     1
 """
+
+# Rule X29.
 
 from __future__ import annotations
 

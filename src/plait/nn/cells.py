@@ -29,7 +29,7 @@ Carry = Any
 
 
 class RNNCellBase(Module):
-    """The interface that ``RNN`` needs: a step, an initial carry, and the number of feature axes. (rule L33)
+    """The interface that ``RNN`` needs: a step, an initial carry, and the number of feature axes.
 
     Example:
         >>> class Sum(plait.RNNCellBase):

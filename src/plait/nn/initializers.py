@@ -1,8 +1,9 @@
 """Initializers: functions ``(key, shape, dtype) -> array`` that return the initial values of parameters.
 
 They come from ``jax.nn.initializers``; ``zeros_init()`` and ``ones_init()`` are added, with the others' call form.
-(rule F7)
 """
+
+# Rule F7.
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Boxes: values that carry the names of their axes, as in Linen. Public as ``plait.meta``. (rules M1 to M24)
+"""Boxes: values that carry the names of their axes, as in Linen. Public as ``plait.meta``.
 
 A box is an immutable pytree around a value; ``jax.tree.map``, ``jit``, ``vmap`` and ``scan`` carry its names along.
 """
+
+# Rules M1 to m24.
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ A = TypeVar("A")
 class AxisMetadata(abc.ABC, Generic[A]):
     """A value with metadata about its axes. Subclasses are pytrees whose leaves are those of the value.
 
-    The boxes of Linen count as subclasses wherever Flax is loaded. (rule B3)
+    The boxes of Linen count as subclasses wherever Flax is loaded.
     """
 
     @classmethod

@@ -1,8 +1,10 @@
 """Axis names of variables. Public as ``plait.spmd``, with the related functions of other files.
 
 The functions here resolve one layout in any form of a variable's ``out_sharding``: a tuple of names, a
-``PartitionSpec``, a ``NamedSharding`` or a ``Format``. (rules V37 to V41, M25, M26, M30)
+``PartitionSpec``, a ``NamedSharding`` or a ``Format``.
 """
+
+# Rule V37 to v41, m25, m26, m30.
 
 from __future__ import annotations
 

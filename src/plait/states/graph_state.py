@@ -17,7 +17,7 @@ from ..typing import FilterLiteral
 
 
 class GraphState(MutableMapping[Any, Any], Bundle):
-    """A graphdef and a state in one value: a mapping like the state, and a pytree of the state's leaves. (rule G46)
+    """A graphdef and a state in one value: a mapping like the state, and a pytree of the state's leaves.
 
     Example:
         >>> bundle = plait.unpack(plait.Linear(2, 3, rngs=plait.Rngs(0)))

@@ -1,4 +1,6 @@
-"""Calling a method of a split graph: merge, call, split. (rules G18, G43 to G45)"""
+"""Calling a method of a split graph: merge, call, split."""
+
+# Rule G18, g43 to g45.
 
 from __future__ import annotations
 

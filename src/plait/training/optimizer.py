@@ -3,8 +3,10 @@
 The transformation is any object with ``init(params)`` and ``update(grads, state, params, **extra)``, such as Optax's.
 Its arguments are always ``State``s of raw arrays with the paths of the model. Its own state is stored in variables:
 arrays under a path of the model become ``OptVariable`` with that variable's metadata, all others ``OptArray``. So
-transforms carry it, checkpoints save it, and it is sharded, like any model state. (rules O1 to O3)
+transforms carry it, checkpoints save it, and it is sharded, like any model state.
 """
+
+# Rule O1 to o3.
 
 from __future__ import annotations
 

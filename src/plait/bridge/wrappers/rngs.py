@@ -44,7 +44,7 @@ def linen_rngs_dict(linen_module: Any, add_default: bool = False) -> dict[str, A
     Args:
         linen_module: a Linen module whose method is running.
         add_default: whether to add a seed ``default`` if the module has no such collection: while the module
-            initializes, a key derived from that of ``params``; otherwise 0. (rule B28)
+            initializes, a key derived from that of ``params``; otherwise 0.
     """
     keys: dict[str, Any] = {name: linen_module.make_rng(name) for name in linen_module.scope.rngs}
     if add_default and "default" not in keys:

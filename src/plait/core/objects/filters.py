@@ -5,8 +5,10 @@ callable, a list or tuple (any of them), or one of the classes here. With severa
 matches. Filter objects compare by content, so they can be static values of a graph.
 
 A variable of a ``Stack`` holds many layers. A filter is called with the path of each of them, ``blocks.3.kernel``, and
-must return the same result for all. (rule ST4)
+must return the same result for all.
 """
+
+# Rule ST4.
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def register_graph_node_type(
     *,
     stamp: Callable[[Any], Stamp] | None = None,
 ) -> None:
-    """Register a type of graph nodes: objects with identity that can be shared and cyclic. (rule G5)
+    """Register a type of graph nodes: objects with identity that can be shared and cyclic.
 
     Args:
         type: the class; subclasses are not included.
@@ -206,7 +206,7 @@ def register_pytree_node_type(
     set_key: Callable[[Any, Any, Any], None] | None = None,
     pop_key: Callable[[Any, Any], Any] | None = None,
 ) -> None:
-    """Register a type of pytree nodes of graphs: values without identity. (rule G6)
+    """Register a type of pytree nodes of graphs: values without identity.
 
     Args:
         flatten: ``node -> (sequence of (key, child), metadata)``.

@@ -1,8 +1,10 @@
 """Random streams: named sources of keys whose state is part of the model.
 
 A stream has a key and a counter. Each draw returns ``fold_in(key, counter)`` and advances the counter, inside and
-outside of ``jit``. (rules R1 to R5, R9)
+outside of ``jit``.
 """
+
+# Rule R1 to r5, r9.
 
 from __future__ import annotations
 

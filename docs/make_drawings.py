@@ -1,0 +1,207 @@
+"""Write docs/images/*.svg: the logo, the conceptual drawings and the curves of the pages. ``make drawings``.
+
+Drawings take the colour of the text around them, so they are as good in the dark. The site puts them into its pages
+(``generated_pages.py``); elsewhere they are images.
+"""
+
+# ruff: noqa: E501 (a row of a drawing is one line)
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parent
+IMAGES = DOCS / "images"
+STRANDS = ("#e4a03b", "#d1495b", "#3d7ea6")
+STYLE = (
+    "text{font:13px sans-serif;fill:currentColor}.m{font-family:monospace}.s{font-size:11px;opacity:.75}"
+    ".t{font-weight:bold}.box{fill:currentColor;fill-opacity:.05;stroke:currentColor;stroke-opacity:.5}"
+    ".cell{fill:#3d7ea6;fill-opacity:.22;stroke:#3d7ea6}.warm{fill:#e4a03b;fill-opacity:.25;stroke:#e4a03b}"
+    ".line{fill:none;stroke:currentColor;stroke-opacity:.6}.curve{fill:none;stroke:#d1495b;stroke-width:2.5}"
+    ".curve2{fill:none;stroke:#3d7ea6;stroke-width:2.5}.curve3{fill:none;stroke:#e4a03b;stroke-width:2.5}"
+)
+
+
+def svg(width: int, height: int, title: str, parts: Sequence[str]) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="drawing" viewBox="0 0 {width} {height}" role="img" '
+        f'style="max-width:{width}px">\n<title>{title}</title>\n<style>{STYLE}</style>\n'
+        + "\n".join(parts)
+        + "\n</svg>\n"
+    )
+
+
+def text(x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> str:
+    return f'<text x="{x:g}" y="{y:g}" class="{kind}" text-anchor="{anchor}">{words}</text>'
+
+
+def box(x: float, y: float, width: float, height: float, words: str = "", kind: str = "box", of: str = "") -> str:
+    shape = f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="5"/>'
+    return shape + (text(x + width / 2, y + height / 2 + 4, words, of, "middle") if words else "")
+
+
+def arrow(x: float, y: float, to_x: float, to_y: float) -> str:
+    turn = math.atan2(to_y - y, to_x - x)
+    ends = [(to_x - 7 * math.cos(turn + side), to_y - 7 * math.sin(turn + side)) for side in (-0.4, 0.4)]
+    head = "".join(f"M{to_x:.1f} {to_y:.1f}L{a:.1f} {b:.1f}" for a, b in ends)
+    return f'<path class="line" d="M{x:g} {y:g}L{to_x:g} {to_y:g}{head}"/>'
+
+
+def logo() -> str:
+    """Three strands of a plait, drawn from back to front."""
+    pieces = []
+    for strand, colour in enumerate(STRANDS):
+        for i in range(36):
+            a, b = (3.2 * math.pi * k / 36 for k in (i, i + 1.25))
+            phase = 2 * math.pi * strand / 3
+            points = [(32 + 17 * math.sin(t + phase), 3 + 58 * t / (3.2 * math.pi)) for t in (a, b)]
+            depth = math.sin(2 * ((a + b) / 2 + phase))
+            path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+            pieces.append((depth, f'<path d="{path}" stroke="{colour}" stroke-width="10" stroke-linecap="round"/>'))
+    parts = "\n".join(piece for _, piece in sorted(pieces))
+    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 64 64"><title>plait</title>\n{parts}\n</svg>\n'
+
+
+def variables() -> str:
+    parts = [text(10, 20, "your objects", "t"), box(10, 30, 300, 170), text(22, 50, "model", "m t")]
+    for y, name in ((62, "conv"), (130, "out")):
+        parts += [box(24, y, 272, 58), text(36, y + 18, f"{name} (a layer)", "m")]
+        parts += [
+            box(36, y + 26, 110, 24, "Param bias", "cell", "m"),
+            box(156, y + 26, 130, 24, "Param kernel", "cell", "m"),
+        ]
+    parts += [text(452, 20, "arrays on the device", "t")]
+    for y, size in ((88, "float32[3,3,1,16]"), (156, "float32[256,10]")):
+        parts += [box(450, y, 160, 24, size, "warm", "m"), arrow(287, y + 12, 446, y + 12)]
+    parts += [text(324, 92, "a variable holds", "s"), text(324, 116, "an array;", "s")]
+    parts += [text(324, 160, "a write puts another", "s"), text(324, 184, "array there", "s")]
+    return svg(620, 210, "A model is objects; a variable is a cell that holds an array", parts)
+
+
+def graph() -> str:
+    parts = [text(10, 20, "model", "t"), box(10, 30, 150, 110), text(22, 50, "Net", "m t")]
+    parts += [box(24, 60, 120, 28, "layers[0]", of="m"), box(24, 98, 120, 28, "layers[1]", of="m")]
+    parts += [arrow(165, 70, 245, 70), text(205, 60, "split", "m", "middle"), arrow(245, 100, 165, 100)]
+    parts += [text(205, 118, "merge", "m", "middle"), text(255, 20, "graphdef: static, hashable", "t")]
+    parts += [box(255, 30, 345, 34, "Net · layers: [Linear, Linear] · sharing", of="m")]
+    parts += [text(255, 90, "state: arrays by path", "t")]
+    for i, name in enumerate(("layers/0/bias", "layers/0/kernel", "layers/1/kernel")):
+        parts.append(box(255 + 117 * i, 100, 111, 30, name, "cell", "m s"))
+    return svg(610, 150, "An object graph, and its flat form: a graphdef and a state", parts)
+
+
+def call() -> str:
+    steps = (("gather", "arrays out of", "your objects"), ("enter", "private copies", "around tracers"),
+             ("leave", "what did the", "function change?"), ("write back", "new arrays into", "your objects"))  # fmt: skip
+    parts = []
+    for i, (name, *lines) in enumerate(steps):
+        x = 8 + 152 * i
+        inside = i in (1, 2)
+        parts += [
+            box(x, 30, 132, 78, kind="cell" if inside else "box"),
+            text(x + 66, 52, f"{i + 1}. {name}", "t", "middle"),
+        ]
+        parts += [text(x + 66, 72 + 16 * n, line, "s", "middle") for n, line in enumerate(lines)]
+        parts += [arrow(x + 133, 69, x + 150, 69)] if i < 3 else []
+    parts += [text(312, 18, "inside the JAX transform: traced once, then compiled", "s", "middle")]
+    return svg(612, 116, "The four steps of a call: gather, enter, leave, write back", parts)
+
+
+def stack() -> str:
+    parts = [text(10, 20, "a list: three programs", "t"), text(330, 20, "a Stack: one program, three layers", "t")]
+    for i in range(3):
+        parts += [box(10 + 92 * i, 32, 76, 44, f"Block {i}", of="m")]
+        parts += [arrow(87 + 92 * i, 54, 101 + 92 * i, 54)] if i < 2 else []
+        parts += [box(20 + 92 * i, 86, 56, 22, "(8, 8)", "warm", "m s")]
+    parts += [
+        box(330, 32, 110, 44, "Block", of="m"),
+        '<path class="line" d="M440 44c34 -22 34 42 4 24m0 0l9 -1m-9 1l3 -8"/>',
+    ]
+    parts += [text(478, 58, "scan, 3 times", "s"), box(330, 86, 110, 22, "(3, 8, 8)", "warm", "m s")]
+    parts += [text(450, 101, "arrays with a layer axis", "s")]
+    return svg(620, 118, "A list of blocks is compiled block by block; a stack once", parts)
+
+
+def curve(title: str, losses: Sequence[float], unit: str = "loss") -> str:
+    """A training curve on a logarithmic axis."""
+    low, high = math.floor(math.log10(min(losses))), math.ceil(math.log10(max(losses)))
+    place = lambda i, loss: (46 + 420 * i / (len(losses) - 1), 20 + 150 * (high - math.log10(loss)) / (high - low))
+    parts = []
+    for power in range(low, high + 1):
+        _, y = place(0, 10.0**power)
+        parts += [
+            f'<path class="line" stroke-dasharray="2 4" d="M46 {y:.1f}H466"/>',
+            text(40, y + 4, f"{10.0**power:g}", "s", "end"),
+        ]
+    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(i, loss) for i, loss in enumerate(losses)))
+    parts += [f'<polyline class="curve" points="{points}"/>', text(46, 12, unit, "s")]
+    parts += [text(466, 190, f"{len(losses)} steps", "s", "end"), text(46, 190, "1", "s")]
+    return svg(480, 196, title, parts)
+
+
+def host_time(rows: dict[str, Sequence[float]], sizes: Sequence[int]) -> str:
+    """Host time of a call against the number of arrays, both logarithmic, with the line of a step of one millisecond."""
+    place = lambda size, us: (60 + 330 * math.log10(size / 5) / math.log10(200.2), 20 + 190 * (5 - math.log10(us)) / 4)
+    parts = []
+    for power in range(1, 6):
+        _, y = place(5, 10.0**power)
+        name = f"{10**power:,} µs" if power < 3 else f"{10 ** (power - 3):,} ms"
+        dash = ' stroke-dasharray="2 4"' if power != 3 else ' style="stroke-opacity:1"'
+        parts += [f'<path class="line"{dash} d="M60 {y:.1f}H390"/>', text(54, y + 4, name, "s", "end")]
+    parts += [text(place(size, 10)[0], 226, f"{size:,}", "s", "middle") for size in sizes]
+    parts += [text(225, 242, "arrays in the step", "s", "middle")]
+    last = []
+    for (name, times), kind in zip(
+        rows.items(), ("line", "curve", "curve3", "curve2", "curve2", "curve3"), strict=False
+    ):
+        points = [place(size, us) for size, us in zip(sizes, times, strict=True)]
+        parts.append(f'<polyline class="{kind}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}"/>')
+        last.append([points[-1][1], name])
+    last.sort()
+    for place_of, (y, name) in enumerate(last):
+        y = max(y, last[place_of - 1][0] + 14) if place_of else y
+        last[place_of][0] = y
+        parts.append(text(396, y + 4, name.replace("`", ""), "s"))
+    return svg(540, 248, "Host time of a jitted step against the number of arrays", parts)
+
+
+def first_block(page: str, print_of: str) -> dict[str, object]:
+    """Run the first blocks of a page, and return its names."""
+    names: dict[str, object] = {}
+    for code in re.findall(
+        r"^```python\n(.*?)^```", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    ):
+        exec(code, names)
+        if print_of in names:
+            break
+    return names
+
+
+def host_time_of_the_readme() -> str:
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    table = readme.partition("| µs of one call")[2].partition("\n\n")[0].splitlines()
+    names = [cell.strip() for cell in table[0].strip("|").split("|")]
+    rows = [[float(cell.replace(",", "")) for cell in line.strip("|").split("|")] for line in table[2:]]
+    times = {name: [row[place] for row in rows] for place, name in enumerate(names) if name}
+    return host_time(times, [int(row[0]) for row in rows])
+
+
+STATIC = {
+    "logo": logo, "variables": variables, "graph": graph, "call": call, "stack": stack, "host-time": host_time_of_the_readme
+}  # fmt: skip
+
+
+def main() -> None:
+    """Write all of them; the curves come from the programs on their pages."""
+    IMAGES.mkdir(exist_ok=True)
+    drawn = {name: draw() for name, draw in STATIC.items()}
+    drawn["landing-curve"] = curve("The loss of the program on this page", first_block("index.md", "losses")["losses"])
+    drawn["quickstart-curve"] = curve(
+        "The loss of the quickstart's classifier", first_block("quickstart.md", "losses")["losses"]
+    )
+    for name, drawing in drawn.items():
+        (IMAGES / f"{name}.svg").write_text(drawing, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
