@@ -48,3 +48,19 @@ def test_a_given_product_is_called_as_it_is():
     layer = plait.Linear(2, 3, dot_general=product, precision="highest", rngs=plait.Rngs(0))
     np.testing.assert_array_equal(layer(jnp.ones((1, 2))), layer(jnp.ones((1, 2))))
     assert calls == [{"precision": "highest"}] * 2
+
+
+def test_an_eager_recurrent_layer_is_compiled_once():
+    """Also for another layer of the same structure, and with new values."""
+    rnn, other = (plait.RNN(plait.OptimizedLSTMCell(2, 3, rngs=plait.Rngs(seed))) for seed in range(2))
+    x = jnp.ones((1, 4, 2))
+    rnn(x)
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda name, *_, **__: compiled.append(name) if name.endswith("backend_compile_duration") else None
+    )
+    rnn.cell.dense_h.bias[...] = rnn.cell.dense_h.bias + 1
+    compiled.clear()
+    found = rnn(x), other(x)
+    assert not compiled
+    assert not np.array_equal(*found)
