@@ -234,6 +234,16 @@ def _checked_lengths(seq_lengths: Any, batch: tuple[int, ...], layer: RNN) -> Ar
 def _widened(cell: RNNCellBase, carry: Any, x: jax.ShapeDtypeStruct) -> Any:
     """The initial carry, promoted to the dtypes that the cell returns: a loop cannot change the dtypes of its carry."""
     graphdef, state = split(cell)
+    make = _carry_after if type(cell).__module__ == _CELLS else _carry_after.__wrapped__  # JAX keeps traces by function
+    after = jax.eval_shape(make(graphdef), state, carry, x)
+    if jax.tree.structure(after) != jax.tree.structure(carry):
+        return carry  # the loop will raise the error
+    return jax.tree.map(lambda old, new: as_dtype(old, common_dtype(old, new)), carry, after)
+
+
+@functools.lru_cache(64)
+def _carry_after(graphdef: Any) -> Callable[[Any, Any, Array], Any]:
+    """The carry after a step of the cell with this structure."""
 
     def step(state: Any, carry: Any, x: Array) -> Any:
         cell = merge(graphdef, state)
@@ -242,10 +252,7 @@ def _widened(cell: RNNCellBase, carry: Any, x: jax.ShapeDtypeStruct) -> Any:
                 delattr(node, RECORD)
         return cell(carry, x)[0]
 
-    after = jax.eval_shape(step, state, carry, x)
-    if jax.tree.structure(after) != jax.tree.structure(carry):
-        return carry  # the loop will raise the error
-    return jax.tree.map(lambda old, new: as_dtype(old, common_dtype(old, new)), carry, after)
+    return step
 
 
 def _in_dtypes_of(before: Any, after: Any) -> Any:
