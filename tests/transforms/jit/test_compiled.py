@@ -216,3 +216,20 @@ def test_the_outcomes_of_two_threads_that_trace_at_once_are_told_apart(monkeypat
     for thread in threads:
         thread.join()
     assert [(float(model.a[...]), float(model.b[...])) for model in models] == [(1, 10), (0, 11)]
+
+
+@pytest.mark.parametrize("options", [{}, {"donate": True}], ids=str)
+def test_ctrl_c_while_a_step_is_traced_leaves_the_model_usable(options):
+    interrupts = [KeyboardInterrupt()]
+
+    def interrupted(model, x):
+        model.w[...] = model.w * x
+        while interrupts:
+            raise interrupts.pop()
+
+    model, step = Everything(), plait.jit(interrupted, **options)
+    with pytest.raises(KeyboardInterrupt):
+        step(model, 3.0)
+    assert model.w[0] == 1
+    step(model, 3.0)
+    assert model.w[0] == 3
