@@ -30,6 +30,7 @@ SHAPES = {
     "stack": (6, 2),
     "tabulate": (5, 1),
     "loop": (4, 3),
+    "eager": (5, 1),
 }
 
 

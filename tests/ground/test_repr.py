@@ -92,3 +92,27 @@ def test_a_size_counts_elements_and_bytes():
     """V47, G66."""
     assert size_comment([jnp.ones((1000, 2)), np.ones(3, np.int8), "text", 3]) == "2,003 (7.8 KB)"
     assert size_comment([3]) == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (jnp.array([1.0, 0.25]), "A(x=Array([1.  , 0.25], dtype=float32))"),
+        (np.array([[1, 2], [3, 4]], np.int8), "A(\n  x=Array([[1, 2],\n           [3, 4]], dtype=int8)\n)"),
+        (jnp.arange(2000), "A(x=Array([   0,    1,    2, ..., 1997, 1998, 1999], dtype=int32))"),
+        (jnp.ones((2, 0)), "A(x=Array([[], []], dtype=float32))"),
+        (jax.random.split(jax.random.key(0)), "A(x=Array(shape=(2,), dtype=key<fry>))"),
+    ],
+)
+def test_fields_show_the_numbers_of_arrays(value, text):
+    """G66."""
+    assert repr_fields("A", [("x", value)]) == text
+
+
+def test_traced_and_donated_fields_show_shapes():
+    """G66."""
+    texts = []
+    jax.jit(lambda x: texts.append(repr_fields("A", [("x", x)])))(jnp.ones(2))
+    x = jnp.ones(2)
+    x.delete()
+    assert {repr_fields("A", [("x", x)]), *texts} == {"A(x=Array(shape=(2,), dtype=float32))"}

@@ -1,7 +1,7 @@
 """Readable, constructor-like text for variables, modules, states and graphdefs.
 
-This file handles names, comments and fields, not the objects they come from. Arrays with more than one element are
-shown as ``Array(shape=(2, 3), dtype=float32)``. (rules G66, G68)
+This file handles names, comments and fields, not the objects they come from. Fields show the numbers of arrays as NumPy
+does; everywhere else arrays with more than one element are ``Array(shape=(2, 3), dtype=float32)``. (rules G66, G68)
 """
 
 from __future__ import annotations
@@ -53,9 +53,28 @@ def repr_name(name: Any) -> str:
 
 def repr_number(value: Any) -> str | None:
     """The number that an array holds; ``None`` for larger arrays, traced and deleted ones, and keys."""
-    if value.size > 1 or isinstance(value, Tracer) or jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
-        return None
-    return None if isinstance(value, jax.Array) and value.is_deleted() else repr(np.asarray(value).tolist())
+    return repr(np.asarray(value).tolist()) if value.size <= 1 and _has_numbers(value) else None
+
+
+def _has_numbers(value: Any) -> bool:
+    """Whether the numbers of an array can be read: not if it is traced, deleted, on other machines, or of keys."""
+    if isinstance(value, Tracer) or jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
+        return False
+    return not isinstance(value, jax.Array) or (not value.is_deleted() and value.is_fully_addressable)
+
+
+def _repr_field(value: Any, prefix: str) -> str:
+    """The text of a field after its label: small arrays with their numbers.
+
+    NumPy shortens what has more than 1,000 elements. Such an array is not copied from an accelerator to be printed.
+    """
+    if not isinstance(value, (jax.Array, np.ndarray)) or value.size <= 1 or not _has_numbers(value):
+        return prefix + repr_leaf(value)
+    on_accelerator = isinstance(value, jax.Array) and any(device.platform != "cpu" for device in value.devices())
+    if on_accelerator and value.size > np.get_printoptions()["threshold"]:
+        return prefix + repr_leaf(value)
+    opening = f"{prefix}Array("
+    return f"{opening}{np.array2string(np.asarray(value), separator=', ', prefix=opening)}, dtype={value.dtype})"
 
 
 def repr_fields(
@@ -69,7 +88,7 @@ def repr_fields(
 ) -> str:
     """``Name(a=1, b=2)``, on several lines if it is long, has a comment, or if this is requested."""
     opening, closing = brackets[: len(brackets) // 2], brackets[len(brackets) // 2 :]
-    texts = [f"{repr_name(label)}{separator if label else ''}{repr_leaf(value)}" for label, value in fields]
+    texts = [_repr_field(value, f"{repr_name(label)}{separator}" if label else "") for label, value in fields]
     line = f"{name}{opening}{', '.join(texts)}{closing}"
     if not comment and not multiline and len(line) <= MAX_LINE and "\n" not in line:
         return line

@@ -21,6 +21,7 @@ from ..core.objects.statics import HashableMapping
 from ..errors import ShapeError, StreamError
 from ..typing import Array, DTypeLike, Initializer
 from .checks import check_last_axis, shape_of, weight_length, wrong_rngs
+from .eager import compiled_if_eager
 from .initializers import default_bias_init, default_kernel_init, default_recurrent_init
 from .linear import Linear
 from .promotion import promote_dtype
@@ -463,7 +464,7 @@ class OptimizedLSTMCell(_GatedCell):
     def __call__(self, carry: tuple[Array, Array], inputs: Array) -> tuple[tuple[Array, Array], Array]:
         self._check(carry, inputs)
         c, h = carry
-        i, f, g, o = jnp.split(_sum(self.dense_i(inputs), self.dense_h(h)), 4, axis=-1)
+        i, f, g, o = _gates(self.dense_i(inputs), self.dense_h(h))
         gates = self.gate_fn(i), self.gate_fn(f), self.activation_fn(g), self.gate_fn(o)
         return _lstm_step(c, *gates, self.activation_fn)
 
@@ -526,14 +527,35 @@ class GRUCell(_GatedCell):
     def __call__(self, carry: Array, inputs: Array) -> tuple[Array, Array]:
         self._check(carry, inputs)
         x, h = promote_dtype((self.dense_i(inputs), self.dense_h(carry)))
-        x_r, x_z, x_n = jnp.split(x, 3, axis=-1)
-        h_r, h_z, h_n = jnp.split(h, 3, axis=-1)
+        x_r, x_z, x_n, h_r, h_z, h_n = _thirds(x, h)
         r, z = self.gate_fn(x_r + h_r), self.gate_fn(x_z + h_z)
-        new, z, h = promote_dtype(((1 - z) * self.activation_fn(x_n + r * h_n), z, carry))
-        h = new + z * h
+        h = _interpolated(z, self.activation_fn(_candidate(x_n, r, h_n)), carry)
         return h, h
 
 
+@compiled_if_eager()
+def _thirds(x: Array, h: Array) -> list[Array]:
+    return [*jnp.split(x, 3, axis=-1), *jnp.split(h, 3, axis=-1)]
+
+
+@compiled_if_eager()
+def _candidate(x: Array, r: Array, h: Array) -> Array:
+    return x + r * h
+
+
+@compiled_if_eager()
+def _interpolated(z: Array, new: Array, h: Array) -> Array:
+    """``(1 − z) · new + z · h`` in their common dtype."""
+    new, z, h = promote_dtype(((1 - z) * new, z, h))
+    return new + z * h
+
+
+@compiled_if_eager()
+def _gates(x: Array, h: Array) -> list[Array]:
+    return jnp.split(_sum(x, h), 4, axis=-1)
+
+
+@compiled_if_eager()
 def _sum(x: Array, h: Array) -> Array:
     x, h = promote_dtype((x, h))
     return x + h
@@ -543,7 +565,18 @@ def _lstm_step(
     c: Array, i: Array, f: Array, g: Array, o: Array, activation_fn: Callable[..., Any]
 ) -> tuple[tuple[Array, Array], Array]:
     """``c' = f · c + i · g`` and ``h' = o · φ(c')``: products of gates in their dtype, all else in that of ``c``."""
-    f, o, c, new = promote_dtype((f, o, c, i * g))
-    c = f * c + new
-    h = o * activation_fn(c)
+    c, o = _memory(c, i, f, g, o)
+    h = _product(o, activation_fn(c))
     return (c, h), h
+
+
+@compiled_if_eager()
+def _memory(c: Array, i: Array, f: Array, g: Array, o: Array) -> tuple[Array, Array]:
+    """The new memory, and the output gate in its dtype."""
+    f, o, c, new = promote_dtype((f, o, c, i * g))
+    return f * c + new, o
+
+
+@compiled_if_eager()
+def _product(x: Array, y: Array) -> Array:
+    return x * y

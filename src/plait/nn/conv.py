@@ -5,6 +5,7 @@ A layer takes any number of batch axes, including none: it reshapes them to one 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,6 +22,7 @@ from ..errors import ArgumentError
 from ..ground.words import describe_type
 from ..typing import Array, DTypeLike, Initializer, PrecisionLike
 from .checks import check_last_axis, check_min_rank, check_rngs, check_same_shape, weight_length
+from .eager import compiled_if_eager
 from .initializers import default_bias_init, default_kernel_init, initial
 from .linear import as_tuple, product_options, without_arrays
 from .promotion import add_bias, promote_dtype
@@ -129,29 +131,56 @@ class Conv(Module):
     def __call__(self, x: Array, out_sharding: Any = None) -> Array:
         _check_input(x, self)
         x, kernel, bias = promoted_with_mask(x, self)
-        return add_bias(self._convolved(x, kernel, out_sharding), bias)
+        return self._convolved(x, kernel, bias, out_sharding)
 
-    def _convolved(self, x: Array, kernel: Array, out_sharding: Any = None) -> Array:
+    def _convolved(self, x: Array, kernel: Array, bias: Array | None = None, out_sharding: Any = None) -> Array:
         """The convolution itself, with any kernel of this window."""
         n_spatial = len(self.kernel_size)
-        x, unfold = fold_batch(x, n_spatial)
         kernel_dilation = per_axis(self.kernel_dilation, self, "kernel_dilation")
-        padding = resolve_padding(self.padding, self)
+        padding, border = resolve_padding(self.padding, self), None
         if isinstance(padding, str) and padding in _BORDERS:
-            x = _with_border(x, padding, kernel_dilation, layer=self)
+            border = (_border(padding, kernel_dilation, layer=self), _BORDERS[padding])
             padding = "VALID"
-        y = self.conv_general_dilated(
+        standard = self.conv_general_dilated is lax.conv_general_dilated
+        return (_convolution if standard else functools.partial(_convolution_of, self.conv_general_dilated))(
             x,
             kernel,
-            per_axis(self.strides, self, "strides"),
-            padding,
+            bias,
+            border=border,
+            strides=per_axis(self.strides, self, "strides"),
+            padding=padding,
             lhs_dilation=per_axis(self.input_dilation, self, "input_dilation"),
             rhs_dilation=kernel_dilation,
             dimension_numbers=channels_last(n_spatial),
             feature_group_count=self.feature_group_count,
             **product_options(self.precision, self.preferred_element_type, out_sharding),
         )
-        return unfold(y)
+
+
+def _convolution_of(
+    conv_general_dilated: Callable[..., Array],
+    x: Array,
+    kernel: Array,
+    bias: Array | None,
+    *,
+    border: tuple[Pairs, str] | None,
+    strides: tuple[int, ...],
+    padding: str | Pairs,
+    **options: Any,
+) -> Array:
+    """The convolution of any number of batch axes, and its bias; ``border``: widths and mode of ``jnp.pad``."""
+    x, unfold = fold_batch(x, len(strides))
+    if border is not None:
+        x = jnp.pad(x, border[0], mode=border[1])
+    return add_bias(unfold(conv_general_dilated(x, kernel, strides, padding, **options)), bias)
+
+
+@compiled_if_eager(
+    "border", "strides", "padding", "lhs_dilation", "rhs_dilation", "dimension_numbers", "feature_group_count",
+    "precision", "preferred_element_type", "out_sharding",
+)  # fmt: skip
+def _convolution(x: Array, kernel: Array, bias: Array | None, **options: Any) -> Array:
+    return _convolution_of(lax.conv_general_dilated, x, kernel, bias, **options)
 
 
 class ConvTranspose(Module):
@@ -248,25 +277,43 @@ class ConvTranspose(Module):
         n_spatial = len(self.kernel_size)
         _check_input(x, self)
         x, kernel, bias = promoted_with_mask(x, self)
-        x, unfold = fold_batch(x, n_spatial)
-        strides = per_axis(self.strides, self, "strides")
         padding = resolve_padding(self.padding, self)
         if isinstance(padding, str) and padding in ("REFLECT", "CAUSAL"):
             raise _bad_padding(self.padding, self, "'SAME', 'VALID', 'CIRCULAR'")
-        y = lax.conv_transpose(
+        return _transposed_convolution(
             x,
             kernel,
-            strides,
-            "VALID" if padding == "CIRCULAR" else padding,
+            bias,
+            strides=per_axis(self.strides, self, "strides"),
+            padding=padding,
             rhs_dilation=per_axis(self.kernel_dilation, self, "kernel_dilation"),
             dimension_numbers=channels_last(n_spatial),
             transpose_kernel=self.transpose_kernel,
             **product_options(self.precision, self.preferred_element_type, None),
         )
-        if padding == "CIRCULAR":
-            lengths = [length * stride for length, stride in zip(x.shape[1:-1], strides, strict=True)]
-            y = _wrapped_sum(y, lengths, flipped=self.transpose_kernel)
-        return unfold(add_bias(y, bias))
+
+
+@compiled_if_eager(
+    "strides", "padding", "rhs_dilation", "dimension_numbers", "transpose_kernel", "precision",
+    "preferred_element_type",
+)  # fmt: skip
+def _transposed_convolution(
+    x: Array,
+    kernel: Array,
+    bias: Array | None,
+    *,
+    strides: tuple[int, ...],
+    padding: str | Pairs,
+    transpose_kernel: bool,
+    **options: Any,
+) -> Array:
+    x, unfold = fold_batch(x, len(strides))
+    valid = "VALID" if padding == "CIRCULAR" else padding
+    y = lax.conv_transpose(x, kernel, strides, valid, transpose_kernel=transpose_kernel, **options)
+    if padding == "CIRCULAR":
+        lengths = [length * stride for length, stride in zip(x.shape[1:-1], strides, strict=True)]
+        y = _wrapped_sum(y, lengths, flipped=transpose_kernel)
+    return unfold(add_bias(y, bias))
 
 
 def _check_groups(in_features: int, out_features: int, groups: int) -> None:
@@ -362,8 +409,8 @@ def _bad_padding(padding: Any, layer: Conv | ConvTranspose, known: str) -> Argum
     )
 
 
-def _with_border(x: Array, padding: str, dilation: Sequence[int], *, layer: Conv | ConvTranspose) -> Array:
-    """The padded input: a ``VALID`` convolution at stride 1 then returns the original length."""
+def _border(padding: str, dilation: Sequence[int], *, layer: Conv | ConvTranspose) -> Pairs:
+    """How much to pad: a ``VALID`` convolution at stride 1 then returns the original length."""
     extents = [(size - 1) * spacing for size, spacing in zip(layer.kernel_size, dilation, strict=True)]
     if padding == "CAUSAL":
         if len(extents) != 1:
@@ -371,7 +418,7 @@ def _with_border(x: Array, padding: str, dilation: Sequence[int], *, layer: Conv
         widths = [(extents[0], 0)]
     else:
         widths = [(extent // 2, extent - extent // 2) for extent in extents]
-    return jnp.pad(x, [(0, 0), *widths, (0, 0)], mode=_BORDERS[padding])
+    return ((0, 0), *widths, (0, 0))
 
 
 def channels_last(n_spatial: int) -> lax.ConvDimensionNumbers:

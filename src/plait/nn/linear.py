@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +20,7 @@ from ..core.objects.variable_metadata import VariableMetadata
 from ..errors import ArgumentError, ShapeError
 from ..typing import Array, DTypeLike, Initializer, PrecisionLike
 from .checks import check_array, check_axis, check_last_axis, check_min_rank, check_rngs, shape_of, weight_length
+from .eager import compiled_if_eager
 from .initializers import default_bias_init, default_kernel_init, initial
 from .promotion import add_bias, promote_dtype
 
@@ -98,7 +100,29 @@ class Linear(Module):
         check_last_axis(x, weight_length(kernel, 0, self.in_features), layer=self)
         x, kernel, bias = self.promote_dtype((x, kernel, bias), dtype=self.dtype)
         options = product_options(self.precision, self.preferred_element_type, out_sharding)
-        return add_bias(self.dot_general(x, kernel, (((x.ndim - 1,), (0,)), ((), ())), **options), bias)
+        return affine(self.dot_general)(x, kernel, bias, dimensions=(((x.ndim - 1,), (0,)), ((), ())), **options)
+
+
+def affine(dot_general: Callable[..., Array]) -> Callable[..., Array]:
+    """The function that computes product and bias, with this product: ``(x, kernel, bias, dimensions=, **options)``."""
+    return _affine if dot_general is lax.dot_general else functools.partial(_affine_of, dot_general)
+
+
+def _affine_of(
+    dot_general: Callable[..., Array], x: Array, kernel: Array, bias: Array | None, *, dimensions: Any, **options: Any
+) -> Array:
+    y = dot_general(x, kernel, dimensions, **options)
+    n_batch = len(dimensions[1][0])
+    if bias is not None and n_batch:
+        # Batch axes come first, then the rest of the input, then the features.
+        between = (1,) * (y.ndim - bias.ndim)
+        bias = jnp.reshape(bias, bias.shape[:n_batch] + between + bias.shape[n_batch:])
+    return add_bias(y, bias)
+
+
+@compiled_if_eager("dimensions", "precision", "preferred_element_type", "out_sharding")
+def _affine(x: Array, kernel: Array, bias: Array | None, *, dimensions: Any, **options: Any) -> Array:
+    return _affine_of(lax.dot_general, x, kernel, bias, dimensions=dimensions, **options)
 
 
 def product_options(precision: PrecisionLike, preferred_element_type: Any, out_sharding: Any) -> dict[str, Any]:
@@ -225,12 +249,7 @@ class LinearGeneral(Module):
             check_axis(x, axis, weight_length(kernel, axis, size), layer=self, size_name="batch_axis")
         x, kernel, bias = self.promote_dtype((x, kernel, bias), dtype=self.dtype)
         options = product_options(self.precision, self.preferred_element_type, out_sharding)
-        y = self._dot()(x, kernel, self._dimensions(x.ndim), **options)
-        if bias is not None and n_batch:
-            # Batch axes come first, then the rest of the input, then the features.
-            between = (1,) * (y.ndim - bias.ndim)
-            bias = jnp.reshape(bias, bias.shape[:n_batch] + between + bias.shape[n_batch:])
-        return add_bias(y, bias)
+        return affine(self._dot())(x, kernel, bias, dimensions=self._dimensions(x.ndim), **options)
 
     def _dimensions(self, ndim: int) -> Any:
         """The dimension numbers of the product of an input with so many axes and the kernel."""

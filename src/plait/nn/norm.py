@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from ..core.graph.locate import describe_place
@@ -30,6 +31,7 @@ from ..core.objects.variable_kinds import BatchStat, Param
 from ..errors import ArgumentError, ShapeError, SingleValueWarning
 from ..typing import Array, Axes, DTypeLike, Initializer
 from .checks import check_array, check_axis, check_min_rank, check_rngs, resolve_switch, weight_length
+from .eager import compiled_if_eager
 from .initializers import default_bias_init, default_scale_init, initial
 from .linear import as_tuple, without_arrays
 from .promotion import as_dtype, canonicalize_dtype, common_dtype, promote_dtype
@@ -111,20 +113,11 @@ class _Norm(Module):
 
     def _statistics(self, x: Array, axes: tuple[int, ...], mask: Array | None) -> tuple[Array, Array]:
         """Mean and biased variance over ``axes``, which stay with length 1, in float32 or wider."""
-        x = _widened(x)
-        if self.use_fast_variance:
-            square = _average(squared(x), axes, mask)  # before the mean: see the top of the file
-            mean, square = self._over_devices(_average(x, axes, mask), square)
-            # Rounding can make the difference negative.
-            return mean, jnp.maximum(square - squared(mean), 0)
-        (mean,) = self._over_devices(_average(x, axes, mask))
-        (var,) = self._over_devices(_average(squared(x - mean), axes, mask))  # needs the mean first: a second exchange
-        return mean, var
+        over_devices = None if self.axis_name is None else self._over_devices
+        return _moments(x, mask, axes=axes, fast=self.use_fast_variance, over_devices=over_devices)
 
     def _over_devices(self, *averages: Array) -> Sequence[Array]:
         """Average over ``axis_name`` too, in one exchange between devices. The first value may be complex."""
-        if self.axis_name is None:
-            return averages
         together = jnp.stack([as_dtype(average, averages[0].dtype) for average in averages])
         together = lax.pmean(together, self.axis_name, axis_index_groups=self.axis_index_groups)
         return [
@@ -149,17 +142,59 @@ class _Norm(Module):
         dtype = x.dtype
         if self.promote_dtype is not promote_dtype:
             dtype = canonicalize_dtype(x, scale, bias, dtype=self.dtype)
-        wide = x.dtype if var.dtype == x.dtype else common_dtype(x, var)
-        y = as_dtype(x, wide)
-        if mean is not None:
-            y = y - as_dtype(mean, wide)
-        factor = lax.rsqrt(var + jnp.asarray(self.epsilon, var.dtype))
-        if scale is not None:
-            factor = as_dtype(factor, wide) * as_dtype(_spread(scale, x, features), wide)
-        y = y * as_dtype(factor, wide)
-        if bias is not None:
-            y = y + as_dtype(_spread(bias, x, features), wide)
-        return as_dtype(y, dtype)
+        return _normalised(x, mean, var, scale, bias, self.epsilon, features=features, dtype=dtype)
+
+
+@compiled_if_eager("axes", "fast", "over_devices")
+def _moments(
+    x: Array, mask: Array | None, *, axes: tuple[int, ...], fast: bool, over_devices: Callable[..., Any] | None
+) -> tuple[Array, Array]:
+    """Mean and biased variance; ``over_devices`` averages over devices too."""
+    over = _as_given if over_devices is None else over_devices
+    x = _widened(x)
+    if fast:
+        square = _average(squared(x), axes, mask)  # before the mean: see the top of the file
+        mean, square = over(_average(x, axes, mask), square)
+        # Rounding can make the difference negative.
+        return mean, jnp.maximum(square - squared(mean), 0)
+    (mean,) = over(_average(x, axes, mask))
+    (var,) = over(_average(squared(x - mean), axes, mask))  # needs the mean first: a second exchange
+    return mean, var
+
+
+def _as_given(*averages: Array) -> Sequence[Array]:
+    return averages
+
+
+@compiled_if_eager("axes")
+def _mean_square(x: Array, mask: Array | None, *, axes: tuple[int, ...]) -> Array:
+    return _average(squared(_widened(x)), axes, mask)
+
+
+@compiled_if_eager("features", "dtype")
+def _normalised(
+    x: Array,
+    mean: Array | None,
+    var: Array,
+    scale: Array | None,
+    bias: Array | None,
+    epsilon: float,
+    *,
+    features: tuple[int, ...],
+    dtype: np.dtype,
+) -> Array:
+    """``(x − mean) / sqrt(var + epsilon) · scale + bias``, computed in the widest dtype."""
+    wide = x.dtype if var.dtype == x.dtype else common_dtype(x, var)
+    y = as_dtype(x, wide)
+    if mean is not None:
+        y = y - as_dtype(mean, wide)
+    factor = lax.rsqrt(var + jnp.asarray(epsilon, var.dtype))
+    if scale is not None:
+        factor = as_dtype(factor, wide) * as_dtype(_spread(scale, shape=x.shape, axes=features), wide)
+    y = y * as_dtype(factor, wide)
+    if bias is not None:
+        y = y + as_dtype(_spread(bias, shape=x.shape, axes=features), wide)
+    return as_dtype(y, dtype)
 
 
 class BatchNorm(_Norm):
@@ -267,7 +302,7 @@ class BatchNorm(_Norm):
         x, mean, var, scale, bias = self.promote_dtype((x, *running, *self._scale_and_bias()), dtype=self.dtype)
         features = (self.axis % x.ndim,)
         if use_running_average:
-            mean, var = _spread(mean, x, features), _spread(var, x, features)
+            mean, var = (_spread(stat, shape=x.shape, axes=features) for stat in (mean, var))
         else:
             axes = _all_but(features, x.ndim)
             if self.axis_name is None and all(x.shape[axis] == 1 for axis in axes):
@@ -278,9 +313,7 @@ class BatchNorm(_Norm):
 
     def _remember(self, mean: Array, var: Array) -> None:
         for stat, batch in ((self.mean, mean), (self.var, var)):
-            running = stat.value
-            batch = as_dtype(lax.stop_gradient(jnp.reshape(batch, running.shape)), running.dtype)
-            stat.value = self.momentum * running + (1 - self.momentum) * batch
+            stat.value = _moved(stat.value, batch, self.momentum, 1 - self.momentum)
 
     def set_view(self, use_running_average: bool | None = None) -> None:
         """Change the mode; ``None`` leaves it unchanged.
@@ -456,7 +489,9 @@ class RMSNorm(_Norm):
         x, scale = self.promote_dtype((x, scale), dtype=self.dtype)
         features = self._feature_axes(x, self.feature_axes)
         axes = _resolve_axes(self.reduction_axes, x, self)
-        (square,) = self._over_devices(_average(squared(_widened(x)), axes, mask))
+        square = _mean_square(x, mask, axes=axes)
+        if self.axis_name is not None:
+            (square,) = self._over_devices(square)
         return self._normalise(x, None, square, scale, None, features)
 
 
@@ -567,7 +602,7 @@ class GroupNorm(_Norm):
         # The last axis of x became two: the groups, which are not reduced, and the features in a group.
         axes = tuple(x.ndim if axis == x.ndim - 1 else axis for axis in axes)
         mean, var = self._statistics(jnp.reshape(x, grouped), axes, mask)
-        mean, var = (_ungrouped(stat, grouped) for stat in (mean, var))
+        mean, var = (_ungrouped(stat, grouped=grouped) for stat in (mean, var))
         return self._normalise(x, mean, var, scale, bias, (x.ndim - 1,))
 
 
@@ -664,6 +699,13 @@ class InstanceNorm(_Norm):
         return self._normalise(x, mean, var, scale, bias, features)
 
 
+@compiled_if_eager()
+def _moved(running: Array, batch: Array, momentum: float, rest: float) -> Array:
+    """The running average after a batch."""
+    batch = as_dtype(lax.stop_gradient(jnp.reshape(batch, running.shape)), running.dtype)
+    return momentum * running + rest * batch
+
+
 def _resolve_groups(num_features: int, num_groups: int | None, group_size: int | None) -> tuple[int, int]:
     """The number and the size of the groups.
 
@@ -746,12 +788,14 @@ def _warn_of_single_values(x: Array, layer: BatchNorm) -> None:
     )
 
 
-def _spread(value: Array, x: Array, axes: tuple[int, ...]) -> Array:
-    """A vector of features, with an axis of length 1 for each other axis of ``x``."""
-    return jnp.reshape(value, [size if axis in axes else 1 for axis, size in enumerate(x.shape)])
+@compiled_if_eager("shape", "axes")
+def _spread(value: Array, *, shape: tuple[int, ...], axes: tuple[int, ...]) -> Array:
+    """A vector of features, with an axis of length 1 for each other axis of the shape."""
+    return jnp.reshape(value, [size if axis in axes else 1 for axis, size in enumerate(shape)])
 
 
-def _ungrouped(stat: Array, grouped: tuple[int, ...]) -> Array:
+@compiled_if_eager("grouped")
+def _ungrouped(stat: Array, *, grouped: tuple[int, ...]) -> Array:
     """A statistic per group, repeated for each feature."""
     stat = jnp.broadcast_to(stat, (*stat.shape[:-2], *grouped[-2:]))
     return jnp.reshape(stat, (*stat.shape[:-2], grouped[-2] * grouped[-1]))

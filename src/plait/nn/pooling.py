@@ -16,6 +16,7 @@ from jax import lax
 
 from ..errors import ArgumentError, ShapeError
 from ..typing import Array
+from .eager import compiled_if_eager
 from .promotion import common_dtype
 
 Padding = str | Sequence[tuple[int, int]]
@@ -72,10 +73,26 @@ def pool(
                 do=f"for example padding={((1, 1),) * len(window)}",
             )
         padding = (*((0, 0),) * n_batch, *(tuple(side) for side in sides), (0, 0))  # type: ignore[misc]
-    # A NumPy scalar: JAX recognises sum, max and min, which have gradients, only if the value is concrete.
-    start = np.asarray(init, x.dtype)
     ones = (1,) * n_batch
-    return lax.reduce_window(x, start, reduce_fn, (*ones, *window, 1), (*ones, *strides, 1), padding)
+    standard = reduce_fn in (lax.add, lax.max, lax.min) and isinstance(init, (int, float))
+    return (_windows if standard else _windows_of)(
+        x,
+        init=init,
+        reduce_fn=reduce_fn,
+        window=(*ones, *window, 1),
+        strides=(*ones, *strides, 1),
+        padding=padding,
+    )
+
+
+def _windows_of(
+    x: Array, *, init: Any, reduce_fn: Callable[..., Array], window: Any, strides: Any, padding: Any
+) -> Array:
+    # A NumPy scalar: JAX recognises sum, max and min, which have gradients, only if the value is concrete.
+    return lax.reduce_window(x, np.asarray(init, x.dtype), reduce_fn, window, strides, padding)
+
+
+_windows = compiled_if_eager("init", "reduce_fn", "window", "strides", "padding")(_windows_of)
 
 
 def _one_per_axis(values: Any, window: tuple[int, ...], name: str) -> tuple[Any, ...]:

@@ -35,6 +35,8 @@ from .cells import RNNCellBase
 from .checks import check_min_rank, shape_of, wrong_rngs
 from .promotion import as_dtype, common_dtype
 
+_CELLS = RNNCellBase.__module__
+
 
 class RNN(Module):
     """A recurrent cell applied to every step of a sequence.
@@ -156,26 +158,26 @@ class RNN(Module):
         recorded = {_is_of_a_step: 0, PathContains(RECORD): Carry}
         state_axes = StateAxes({**recorded, **self.state_axes})
 
-        @functools.partial(
-            scan,
-            reverse=backwards,
-            unroll=self.unroll,
-            in_axes=(state_axes, Carry, time, 0),
-            out_axes=(Carry, time),
-            # Axes by filter need these modes, whatever the user has set.
-        )
         def run(cell: RNNCellBase, carries: Any, x: Array, step: Array) -> Any:
             carry, kept = carries
             counts = self._broadcast_counts(cell)
             before = [count.get_value() for count in counts]
-            after, y = cell(carry, x)
-            carry = _in_dtypes_of(carry, after)
+            (carry, _), y = _run(cell, (carry, None), x, step)
             for count, value in zip(counts, before, strict=True):
                 count.set_value(value)
             if seq_lengths is not None:
                 kept = _where(step < seq_lengths, carry, kept)
             return (carry, kept), y
 
+        # One function for all layers: what is compiled for it is kept. Other cells may read what changes.
+        is_usual = seq_lengths is None and self.broadcast_rngs is None and type(self.cell).__module__ == _CELLS
+        run = scan(
+            _run if is_usual else run,
+            reverse=backwards,
+            unroll=self.unroll,
+            in_axes=(state_axes, Carry, time, 0),
+            out_axes=(Carry, time),
+        )
         carries = initial_carry, None if seq_lengths is None else initial_carry
         steps = jnp.arange(x.shape[time])
         if self.broadcast_rngs is None:
@@ -190,6 +192,16 @@ class RNN(Module):
         if self.broadcast_rngs is None:
             return []
         return [count for _, count in to_flat_state(variables(cell, All(RngCount, self.broadcast_rngs)))]
+
+
+def _run(cell: RNNCellBase, carries: Any, x: Array, step: Array) -> Any:
+    """A step of the cell."""
+    carry, kept = carries
+    after, y = cell(carry, x)
+    return (_in_dtypes_of(carry, after), kept), y
+
+
+_run.__name__ = _run.__qualname__ = "run"  # the name in programs and errors
 
 
 def _is_of_a_step(path: Path, value: Any) -> bool:
@@ -223,6 +235,16 @@ def _checked_lengths(seq_lengths: Any, batch: tuple[int, ...], layer: RNN) -> Ar
 def _widened(cell: RNNCellBase, carry: Any, x: jax.ShapeDtypeStruct) -> Any:
     """The initial carry, promoted to the dtypes that the cell returns: a loop cannot change the dtypes of its carry."""
     graphdef, state = split(cell)
+    make = _carry_after if type(cell).__module__ == _CELLS else _carry_after.__wrapped__  # JAX keeps traces by function
+    after = jax.eval_shape(make(graphdef), state, carry, x)
+    if jax.tree.structure(after) != jax.tree.structure(carry):
+        return carry  # the loop will raise the error
+    return jax.tree.map(lambda old, new: as_dtype(old, common_dtype(old, new)), carry, after)
+
+
+@functools.lru_cache(64)
+def _carry_after(graphdef: Any) -> Callable[[Any, Any, Array], Any]:
+    """The carry after a step of the cell with this structure."""
 
     def step(state: Any, carry: Any, x: Array) -> Any:
         cell = merge(graphdef, state)
@@ -231,10 +253,7 @@ def _widened(cell: RNNCellBase, carry: Any, x: jax.ShapeDtypeStruct) -> Any:
                 delattr(node, RECORD)
         return cell(carry, x)[0]
 
-    after = jax.eval_shape(step, state, carry, x)
-    if jax.tree.structure(after) != jax.tree.structure(carry):
-        return carry  # the loop will raise the error
-    return jax.tree.map(lambda old, new: as_dtype(old, common_dtype(old, new)), carry, after)
+    return step
 
 
 def _in_dtypes_of(before: Any, after: Any) -> Any:

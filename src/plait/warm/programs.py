@@ -233,7 +233,9 @@ class Stored(Compiled):
         if request.found is not None:
             return request.found.header["donated"]
         with request.recording, traced_afresh():
-            return super().find_donated(call, args, kwargs)
+            donated = super().find_donated(call, args, kwargs)
+        self.probe = None  # what a program depends on is recorded while its own trace runs
+        return donated
 
     def clear(self) -> None:
         super().clear()

@@ -436,9 +436,9 @@ def test_a_state_in_a_graph_updates_its_variables_in_place():
 
 def test_repr_of_nested_and_flat_states():
     """G66."""
-    state = nnx.State({"b": {0: nnx.Param(1), "a": {}}, "a": jnp.ones((2, 3))})
+    state = nnx.State({"b": {0: nnx.Param(1), "a": {}}, "a": jnp.ones(2)})
     assert repr(state) == (
-        "State({\n  'a': Array(shape=(2, 3), dtype=float32),\n  'b': {\n    0: Param(value=1),\n    'a': {}\n  }\n})"
+        "State({\n  'a': Array([1., 1.], dtype=float32),\n  'b': {\n    0: Param(value=1),\n    'a': {}\n  }\n})"
     )
     assert repr(nnx.State({})) == "State({})"
     flat = nnx.FlatState([(("a", 0), nnx.Param(1)), (("b",), 2)], sort=True)

@@ -1082,7 +1082,7 @@ def test_flatten_and_unflatten_are_inverse(metadata, as_param):
 
 def test_repr_shows_class_size_value_and_metadata():
     """V47."""
-    assert repr(nnx.Param(jnp.ones((2, 3)))) == "Param( # 6 (24 B)\n  value=Array(shape=(2, 3), dtype=float32)\n)"
+    assert repr(nnx.Param(jnp.ones(3))) == "Param( # 3 (12 B)\n  value=Array([1., 1., 1.], dtype=float32)\n)"
     assert repr(nnx.Variable(3, note="demo")) == "Variable(value=3, note='demo')"
     assert "ref=True" in repr(nnx.Param(jnp.ones(2), ref=True))
     assert "hijax" not in repr(nnx.Param(1.0))

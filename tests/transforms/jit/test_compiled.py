@@ -54,6 +54,54 @@ def test_plain_arguments_are_donated_too():
     assert x.is_deleted()
 
 
+class Everything(plait.Module):
+    def __init__(self):
+        self.w = plait.Param(jnp.ones(2))
+        self.count = plait.Variable(jnp.zeros((), jnp.int32))
+
+
+def everything(model, x, scale):
+    loss, grads = plait.value_and_grad(lambda model, x: (model.w * x.sum()).sum())(model, x)
+    model.w[...] = model.w - scale * grads.w
+    model.count[...] = 1
+    return loss, 2.0, grads, model
+
+
+@pytest.mark.parametrize("options", [{"donate": True}, {"donate_argnums": (0,)}, {"donate_argnames": "model"}], ids=str)
+@pytest.mark.parametrize("wrap", [lambda model: model, lambda model: [model]], ids=["argument", "in a list"])
+def test_a_donating_function_runs_once_for_each_trace(options, wrap):
+    """Its results, dtypes and weak types are those without donation."""
+    traces = []
+
+    def step(model, x, scale):
+        traces.append(1)
+        return everything(model[0] if isinstance(model, list) else model, x, scale)[:3]
+
+    donating, plain = plait.jit(step, **options), plait.jit(step)
+    ours, theirs = Everything(), Everything()
+    for shape in ((2,), (2,), (4,)):
+        found, expected = (f(wrap(m), jnp.ones(shape), 0.5) for f, m in ((donating, ours), (plain, theirs)))
+        for mine, other in zip(jax.tree.leaves((found, ours)), jax.tree.leaves((expected, theirs)), strict=True):
+            assert jax.typeof(mine) == jax.typeof(other)
+            assert jnp.array_equal(mine, other)
+    assert len(traces) == 4  # two shapes, each with and without donation
+
+
+def test_a_failed_call_leaves_no_trace_for_another_one():
+    """The trace before the call was inside of another trace, or with other settings; the next one is traced again."""
+    rate = [2.0]
+    step = plait.jit(lambda model, x: model.w.set_value(model.w * rate[0] * x), donate=True)
+
+    def call(x):
+        step(Everything(), x)
+        return x
+
+    jax.jit(call)(jnp.ones(2))
+    model = Everything()
+    step(model, jnp.full(2, 3.0))
+    assert model.w[0] == 6
+
+
 @pytest.mark.parametrize("nothing", [{"donate_argnums": ()}, {"donate_argnames": []}, {"donate": False}], ids=str)
 def test_to_donate_nothing_takes_no_second_trace(nothing):
     traces = []
@@ -168,3 +216,20 @@ def test_the_outcomes_of_two_threads_that_trace_at_once_are_told_apart(monkeypat
     for thread in threads:
         thread.join()
     assert [(float(model.a[...]), float(model.b[...])) for model in models] == [(1, 10), (0, 11)]
+
+
+@pytest.mark.parametrize("options", [{}, {"donate": True}], ids=str)
+def test_ctrl_c_while_a_step_is_traced_leaves_the_model_usable(options):
+    interrupts = [KeyboardInterrupt()]
+
+    def interrupted(model, x):
+        model.w[...] = model.w * x
+        while interrupts:
+            raise interrupts.pop()
+
+    model, step = Everything(), plait.jit(interrupted, **options)
+    with pytest.raises(KeyboardInterrupt):
+        step(model, 3.0)
+    assert model.w[0] == 1
+    step(model, 3.0)
+    assert model.w[0] == 3

@@ -12,8 +12,9 @@ their structure in C++, and the trace sees it. If a container has objects, all l
 of all arguments.
 
 Donation: JAX must know before compilation which buffers are donated. Only written variables can be donated; a variable
-    that is only read would be left without a buffer. So a donating function is first traced once more, to find out what
-    it writes; those values are then always returned, whatever a later trace does. Unused arguments are kept, because
+    that is only read would be left without a buffer. So a donating function is traced before it is given to JAX, to
+    find out what it writes; those values are then always returned, whatever a later trace does. JAX's own first trace
+    repeats the operations that were found (``Probe``), so the user's code runs once. Unused arguments are kept, because
     otherwise the runtime could not detect that one of them shares a donated buffer.
 """
 
@@ -24,11 +25,11 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from keyword import iskeyword
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
-from ..._compat import jax_settings
+from ..._compat import enclosing_traces, is_staged, jax_settings
 from ...core.objects.filters import Predicate
 from ...core.objects.settings import settings_of_thread
 from ...core.objects.variables import Variable
@@ -162,6 +163,29 @@ def _traced_structure(
     return Structure(treedef, found), [leaf for leaf in leaves if type(leaf) is not _Hole]
 
 
+class Probe(NamedTuple):
+    """The trace that found what a function writes.
+
+    Attributes:
+        key: what another trace must agree in to have the same operations.
+        program: the operations, from the ports.
+        outcome: what the function did.
+        tree: the structure of the ports that it returns.
+    """
+
+    key: Any
+    program: Any
+    outcome: Outcome
+    tree: Any
+
+    def repeated(self, inputs: Any) -> Any:
+        """The outputs for the inputs of another trace."""
+        from jax.extend.core import jaxpr_as_fun
+
+        outputs = jaxpr_as_fun(self.program)(*jax.tree_util.tree_leaves(inputs))
+        return jax.tree_util.tree_unflatten(self.tree, outputs)
+
+
 class Compiled:
     """A function of objects, for one structure of the objects among its arguments.
 
@@ -177,11 +201,12 @@ class Compiled:
         body: the body of its calls.
         shardings: the options about shardings, if any are given.
         donated: positions of the donated values; ``None`` if nothing is donated.
+        probe: the trace that found them, until the first trace of ``jitted``.
     """
 
     __slots__ = (
         "body", "deciding", "donated", "donation", "f", "first", "history", "is_quick", "jitted", "layout", "options",
-        "returned", "shardings", "traceable",
+        "probe", "returned", "shardings", "traceable",
     )  # fmt: skip
 
     def __init__(
@@ -204,6 +229,7 @@ class Compiled:
         self.layout = layout
         self.shardings = shardings
         self.donated: list[int] | None = None
+        self.probe: Probe | None = None
         self.donation, self.options, self.history = donation, options, history
         if donation is not None:
             self.donated = self.find_donated(call, args, kwargs)
@@ -215,12 +241,18 @@ class Compiled:
         traces it."""
         assert self.donation is not None
         found: list[Outcome] = []
+        traces, signature = tuple(enclosing_traces()), []
 
-        def probe(inputs: Any) -> None:
-            found.append(call.body(inputs)[1])
+        def probe(inputs: Any) -> Any:
+            signature.append(list(map(_short_aval, jax.tree.leaves(inputs))))
+            outputs, outcome = call.body(inputs)
+            found.append(outcome)
+            return outputs
 
-        jax.eval_shape(probe, call.inputs)
+        program, shapes = jax.make_jaxpr(probe, return_shape=True)(call.inputs)
         (outcome,) = found
+        key = call.body.structure, *signature, _settings(), traces
+        self.probe = Probe(key, program, outcome, jax.tree.structure(shapes))
         if outcome.arguments is not None:
             return []
         written = {position for position, _ in outcome.written}
@@ -265,7 +297,7 @@ class Compiled:
             )
             for listener in (*process_listeners, *trace_listening.listeners):
                 listener(f, signature, history)
-            outputs, outcome = whole(whole.grouped(values, leaves))
+            outputs, outcome = self.traced(whole, whole.grouped(values, leaves))
             if shardings is not None:
                 outputs = shardings.laid_out(whole, outputs, outcome)
             history.append(signature)
@@ -273,6 +305,15 @@ class Compiled:
 
         pure.__name__ = pure.__qualname__ = getattr(f, "__name__", type(f).__name__)
         return jax.jit(pure, **options)
+
+    def traced(self, body: Any, inputs: Any) -> tuple[Any, Outcome]:
+        """The outputs and the outcome of a trace. The first one repeats what was traced to find what is donated."""
+        probe, self.probe = self.probe, None
+        if probe is not None and is_staged():
+            avals = list(map(_short_aval, jax.tree.leaves(inputs)))
+            if (body.structure, avals, _settings(), tuple(enclosing_traces())[1:]) == probe.key:
+                return probe.repeated(inputs), probe.outcome
+        return body(inputs)
 
     def clear(self) -> None:
         """Drop all compiled programs."""

@@ -1,0 +1,49 @@
+"""Eager calls: outside of traces, the arithmetic of a layer runs as one compiled program.
+
+Eagerly, ``lax.dot_general`` costs several times what a jitted function costs, and a norm is a dozen operations. So the
+arithmetic of a layer is a function of arrays with ``@compiled_if_eager``: it is compiled once for each of its static
+settings, and inside a trace it is called as it is, so programs do not change. The results are equal to the last bit:
+on the CPU operations are not fused, since fusing would combine products and sums without rounding between them, and
+half precision is rounded after each operation.
+
+JAX keeps the programs, as for every jitted function.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import jax
+
+from .._compat import top_level_trace, trace_state
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def compiled_if_eager(*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Compile a function of arrays where it is called outside of all traces.
+
+    Args:
+        static: the names of the arguments that are settings; they are hashable, and passed by keyword.
+    """
+
+    def decorate(f: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(f)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            if trace_state.value is not top_level_trace:
+                return f(*args, **kwargs)
+            return _compiled(f, static)(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+@functools.cache
+def _compiled(f: Callable[..., R], static: tuple[str, ...]) -> Callable[..., R]:
+    as_single_operations = {"xla_disable_hlo_passes": "fusion", "xla_allow_excess_precision": False}
+    options = as_single_operations if jax.default_backend() == "cpu" else None
+    return jax.jit(f, static_argnames=static, compiler_options=options)

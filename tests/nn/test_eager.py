@@ -1,0 +1,66 @@
+"""Eager calls of layers: compiled arithmetic, equal to the last bit, and nothing of it inside traces."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import plait
+from plait.nn import eager
+from tests.conformance.layers import LAYERS
+from tests.nn.twins import pure
+
+every_layer = pytest.mark.parametrize("case", LAYERS, ids=lambda case: case.name)
+
+
+@pytest.fixture
+def op_by_op(monkeypatch):
+    """A function that makes layers run each operation by itself from now on."""
+    return lambda: monkeypatch.setattr(eager, "top_level_trace", object())
+
+
+@every_layer
+def test_compiled_arithmetic_gives_the_bits_of_single_operations(case, op_by_op):
+    compiled, plain = case.make(plait.Rngs(0)), case.make(plait.Rngs(0))
+    outputs = [compiled(case.x), compiled(case.x)]
+    op_by_op()
+    for output in outputs:
+        jax.tree.map(np.testing.assert_array_equal, output, plain(case.x))
+    mine, other = (pure(plait.state(layer)) for layer in (compiled, plain))
+    jax.tree.map(np.testing.assert_array_equal, mine, other)
+
+
+@every_layer
+def test_a_traced_program_has_no_trace_of_it(case, op_by_op):
+    traced = lambda: str(jax.make_jaxpr(lambda x: case.make(plait.Rngs(0))(x))(case.x))
+    program = traced()
+    op_by_op()
+    assert traced() == program
+
+
+def test_a_given_product_is_called_as_it_is():
+    calls = []
+
+    def product(*args, **kwargs):
+        calls.append(kwargs)
+        return jax.lax.dot_general(*args, **kwargs)
+
+    layer = plait.Linear(2, 3, dot_general=product, precision="highest", rngs=plait.Rngs(0))
+    np.testing.assert_array_equal(layer(jnp.ones((1, 2))), layer(jnp.ones((1, 2))))
+    assert calls == [{"precision": "highest"}] * 2
+
+
+def test_an_eager_recurrent_layer_is_compiled_once():
+    """Also for another layer of the same structure, and with new values."""
+    rnn, other = (plait.RNN(plait.OptimizedLSTMCell(2, 3, rngs=plait.Rngs(seed))) for seed in range(2))
+    x = jnp.ones((1, 4, 2))
+    rnn(x)
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda name, *_, **__: compiled.append(name) if name.endswith("backend_compile_duration") else None
+    )
+    rnn.cell.dense_h.bias[...] = rnn.cell.dense_h.bias + 1
+    compiled.clear()
+    found = rnn(x), other(x)
+    assert not compiled
+    assert not np.array_equal(*found)
