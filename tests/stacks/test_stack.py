@@ -731,6 +731,24 @@ def test_each_layer_has_its_cache(way: str, make: str, per_sequence: bool) -> No
     np.testing.assert_allclose(found[1], found[0], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg", "threefry2x32"])
+def test_blocks_of_a_factory_are_those_of_the_list_with_any_keys(impl: str) -> None:
+    """ST2: under ``vmap``, keys of ``rbg`` draw from the first of them."""
+
+    def streams() -> plait.Rngs:
+        return plait.Rngs(jax.random.key(0, impl=impl))
+
+    def make(rngs: plait.Rngs) -> Any:
+        return plait.Sequential(
+            plait.Linear(3, 4, rngs=rngs), plait.Dropout(0.5, rngs=rngs), plait.Linear(4, 3, rngs=rngs)
+        )
+
+    ours, theirs = streams(), streams()
+    stack = plait.Stack([make, make], 5, rngs=ours, axis="layers")
+    assert_same(plait.List([stack]), plait.List([plait.List([make(theirs) for _ in range(5)])]))
+    assert_same(ours, theirs)
+
+
 def test_a_cache_is_made_anew() -> None:
     """Also by a part of a stack, and in a program."""
     stack = attending_twice(plait.Stack).inner
