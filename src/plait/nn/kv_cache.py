@@ -7,6 +7,9 @@ raises leaves the cache unchanged.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -16,6 +19,7 @@ from ..core.graph.locate import describe_place
 from ..core.objects.module import Module
 from ..core.objects.variable_kinds import Cache
 from ..errors import ArgumentError, ShapeError
+from ..stacks import after_run
 from ..typing import Array, DTypeLike, Shape
 from .checks import shape_of
 from .promotion import as_dtype
@@ -69,15 +73,31 @@ def check_step(
             "layer.init_cache",
         )
     index = cache_index.value
-    if not isinstance(index, Tracer) and int(jnp.max(index, initial=0)) + shape[-3] > length:
+    if not isinstance(index, Tracer):
+        _check_end(int(jnp.max(index, initial=0)) + shape[-3], length, layer)
+    return index
+
+
+def _check_end(position: int, length: int, layer: Module) -> None:
+    if position > length:
         raise ArgumentError(
-            f"a {kind} decodes past the end of its cache",
+            f"a {type(layer).__name__} decodes past the end of its cache",
             at=describe_place(layer),
-            found=f"position {int(jnp.max(index)) + shape[-3]} with a cache of {length} positions",
+            found=f"position {position} with a cache of {length} positions",
             expected=f"at most {length} positions",
             do="create a longer or empty cache with layer.init_cache",
         )
-    return index
+
+
+def _check_after_run(module: Any) -> Callable[[], None] | None:
+    """For a stack, whose loop does not know the index: the check of the index that its steps left."""
+    index, keys = getattr(module, "cache_index", None), getattr(module, "cached_key", None)
+    if not (isinstance(index, Cache) and isinstance(keys, Cache)) or isinstance(index.get_raw_value(), Tracer):
+        return None
+    return lambda: _check_end(int(jnp.max(index.value, initial=0)), keys.shape[-3], module)
+
+
+after_run.checks.append(_check_after_run)
 
 
 def with_step(cached: Array, step: Array, index: Array) -> Array:

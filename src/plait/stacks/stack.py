@@ -39,6 +39,7 @@ from ..transforms.call.functions import check_function
 from ..transforms.call.loop_rules import Loop
 from ..transforms.call.prefixes import Carry, Prefix, StateAxes
 from ..transforms.loops import scan
+from .after_run import checked_after_run
 from .every_layer import note_stack
 from .layer_scan import Recomputing, scan_layers
 from .per_layer import PerLayer
@@ -326,7 +327,8 @@ class Stack(Module):
         groups = self._groups()
         loop = groups[: self.period] if self.depth >= self.period else []
         outputs: dict[str, Any] = {}
-        with layers_recorded(self, dict(zip(map(layers_key, groups), groups, strict=True))):
+        recorded = layers_recorded(self, dict(zip(map(layers_key, groups), groups, strict=True)))
+        with checked_after_run(self, leaves), recorded:
             for segment in (loop, groups[len(loop) :]):
                 if segment:
                     x, found = self._run_groups(f, x, leaves, treedef, segment)
