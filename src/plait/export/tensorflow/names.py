@@ -1,4 +1,5 @@
-"""Names of TensorFlow variables: a parameter's key path joined by dots, with ``_`` for each ``~``."""
+"""Names of TensorFlow variables: a parameter's key path joined by dots, with ``_`` for each ``~`` and ``-`` for ``:``,
+which keys of stacks have."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ def variable_names(params: Any) -> list[str]:
 
 
 def variable_name(name: str) -> str:
-    """The name of a parameter's variable."""
-    return name.replace("~", "_")
+    """The name of a parameter's variable: ``blocks.0:24.kernel`` is saved as ``blocks.0-24.kernel``."""
+    return name.replace("~", "_").replace(":", "-")
 
 
 def is_savable(name: str) -> bool:
