@@ -57,7 +57,7 @@ class Loop:
         return [Carry if self.keeps_writes and prefix is None else prefix for prefix in prefixes]
 
     def keep_variables(self, entered: Entered, out: Any, prefixes: Sequence[Any]) -> None:
-        """Where an iteration put a new variable in the place of one of a carried module, the old one gets its value.
+        """Where an iteration replaced a variable of a carried module by a new one, the old one gets its value.
 
         Only if they are alike but for the value, the old one has no place any more, and the new one has no other.
         """
