@@ -279,8 +279,10 @@ class BatchNorm(_Norm):
     def _remember(self, mean: Array, var: Array) -> None:
         for stat, batch in ((self.mean, mean), (self.var, var)):
             running = stat.value
-            batch = as_dtype(lax.stop_gradient(jnp.reshape(batch, running.shape)), running.dtype)
-            stat.value = self.momentum * running + (1 - self.momentum) * batch
+            batch = lax.stop_gradient(jnp.reshape(batch, running.shape))
+            wide = common_dtype(running, batch)  # rounded once: with 64 bits, batches are wider than what is stored
+            mixed = self.momentum * as_dtype(running, wide) + (1 - self.momentum) * as_dtype(batch, wide)
+            stat.value = as_dtype(mixed, running.dtype)
 
     def set_view(self, use_running_average: bool | None = None) -> None:
         """Change the mode; ``None`` leaves it unchanged.

@@ -152,7 +152,7 @@ class Loop:
         """Raise if an iteration changes the structure of carried or shared objects.
 
         Raises:
-            ArgumentTypeError: names the path, and what changed.
+            ArgumentError: names the path, and what changed.
         """
         if left.arguments is None:
             return
@@ -166,7 +166,7 @@ class Loop:
         before = left.entered.structure.roots
         for root, path, text, is_new_variable in reference_changes(before, left.arguments, left.moved()):
             if not isinstance(prefixes[root], int) and not is_new_variable:
-                raise ArgumentTypeError(
+                raise ArgumentError(
                     f"{self.name}: an iteration changed the structure of a carried or shared object",
                     at=joined(labels()[0][root], path),
                     found=text,
