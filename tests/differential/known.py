@@ -116,7 +116,13 @@ KNOWN: tuple[Row, ...] = (
             "known", "m = nnx.Dict(a=Count(jnp.array(0)))", "merged = nnx.merge(*nnx.split(m))", "merged.a[...] += 1",
             ("s = nnx.state(m)", "s"),
         ),
-        kinds=("value", "bits"), step=r"nnx\.(state|split)\(m\b", text=r"nnx\.merge\(",
+        more=(
+            program(
+                "known", "m = nnx.Dropout(0.5, rngs=nnx.Rngs(0))", "merged = nnx.merge(*nnx.split(m))", "merged(jnp.ones(4))",
+                ("y = m(jnp.ones(64))", "y"),
+            ),
+        ),
+        kinds=("value", "bits"), step=r"nnx\.(state|split)\(m\b|^y = m\(", text=r"nnx\.merge\(",
     ),
     Row(
         "states as outputs without updates",
