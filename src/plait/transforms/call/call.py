@@ -32,7 +32,6 @@ import jax
 from ...core import seams
 from ...core.graph.locate import Announcing, remember_cause
 from ...core.objects.named import Sentinel
-from ...core.objects.sowing import sows
 from ...core.objects.statics import HashableMapping
 from ...errors import ArgumentTypeError
 from .arguments import positional
@@ -91,8 +90,7 @@ class Call:
         self.name, self.f = name, f
         gathered = gather((args, dict(kwargs or {})), f) if gathered is None else gathered
         self.gathered = gathered
-        # While values are captured, what modules sow comes out of every call, as structure.
-        structural, graphdefs = crossing.updates or any(map(sows, gathered.roots)), gathered.structure.graphdefs
+        structural, graphdefs = crossing.updates, gathered.structure.graphdefs
 
         def labels() -> Sequence[str]:
             return gathered.structure.labels(f)[0]

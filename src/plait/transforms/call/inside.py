@@ -21,10 +21,13 @@ from ...core.graph.plan import plan_of
 from ...core.graph.unflatten import Builder
 from ...core.objects.foreign_reads import note_reads
 from ...core.objects.nodes import jax_key_to_key
+from ...core.objects.sowing import RECORD, sows
 from ...core.objects.statics import HashableMapping
 from ...core.objects.variables import Variable, make_variables
-from ...errors import ArgumentError
+from ...errors import ArgumentError, LostUpdateWarning
+from ...ground.notices import warn
 from ...ground.paths import format_path
+from ...ground.words import describe_type, first_few
 from .arguments import is_graph_leaf
 from .gather import Structure
 from .prefixes import choose
@@ -144,6 +147,7 @@ class Left:
             note_reads(stamps)
         if not structural:
             self._check_no_inputs(name, labels)
+            self._warn_of_sown(name)
         has_attributes = any(variable is None for variable in self.variables)  # `in` would use ==
         self._attributes = self._attribute_leaves() if structural and has_attributes else {}
         now = {position: self.raws[leaf] for leaf, position in self._attributes.items()}
@@ -151,6 +155,25 @@ class Left:
             now.get(position, entered.values[position]) if variable is None else variable._cell.raw
             for position, variable in enumerate(self.variables)
         ]
+
+    def _warn_of_sown(self, name: str) -> None:
+        """Warn of new variables in the records of modules: structure, which stays inside.
+
+        Warns:
+            LostUpdateWarning: names the class of the module, and what it sowed.
+        """
+        for node in self.entered.index_ref.values():
+            sown = node.__dict__[RECORD]["values"] if sows(node) else {}
+            new = [key for key, variable in sown.items() if id(variable) not in self._known]
+            if new:
+                warn(
+                    LostUpdateWarning,
+                    f"{name} with graph_updates=False does not carry out what a module sows for the first time",
+                    at=f"{first_few(new)} of {describe_type(node)}",
+                    found="new variables while plait.capture runs",
+                    expected="variables that exist before the call, such as those of init=, or structural changes",
+                    do="use graph_updates=True, or return the values from the function",
+                )
 
     def _check_no_inputs(self, name: str, labels: Callable[[], Sequence[str]]) -> None:
         cells = {id(variable._cell): i for i, variable in enumerate(self.variables) if variable is not None}
