@@ -473,7 +473,7 @@ def treedef_from(node: Any, children: Sequence[Any]) -> Any:
 # XLA's analysis of a program ------------------------------------------------------------------------------------------
 
 _COSTS = "plait.cost"
-_HLO = ("jaxlib._hlo", "jaxlib.xla_client")
+_HLO = ("jaxlib._hlo", "jaxlib.xla_client", "jaxlib._jax")
 
 
 def program_text(stage: Any) -> str:

@@ -192,3 +192,20 @@ def test_bound_functions_do_what_flax_s_do(name):
     with jax.numpy_rank_promotion("allow"):
         for ours, theirs in zip(run(plait), run(nnx), strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+def test_the_stages_of_a_partial_get_the_bound_arguments():
+    """X12: as ``plait.jit`` has them, without what is bound."""
+    model, x = plait.Linear(2, 3, rngs=plait.Rngs(0)), jnp.ones((1, 2))
+    forward = plait.jit_partial(lambda model, x: model(x), model)
+    assert forward.eval_shape(x).shape == (1, 3)
+    assert "dot_general" in forward.lower(x).as_text()
+    for compiled in (forward.lower(x).compile(), forward.trace(x).lower().compile()):
+        np.testing.assert_array_equal(compiled(x), forward(x))
+    with pytest.raises(ArgumentError, match="variables in the bound arguments only"):
+        forward.lower(plait.Param(x))
+
+
+def test_the_defaults_of_variables_are_attributes_too():
+    with plait.var_defaults(ref=True):
+        assert (plait.var_defaults().ref, plait.var_defaults().hijax) == (True, False)

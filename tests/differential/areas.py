@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.differential.strategies.functional import functional_programs
 from tests.differential.strategies.graph import graph_programs
 from tests.differential.strategies.layers import layer_programs
 from tests.differential.strategies.rngs import rngs_programs
@@ -20,4 +21,5 @@ AREAS = {
     "views": view_programs,
     "sharing": sharing_programs,
     "sharding": sharding_programs,
+    "functional": functional_programs,
 }

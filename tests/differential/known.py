@@ -116,7 +116,13 @@ KNOWN: tuple[Row, ...] = (
             "known", "m = nnx.Dict(a=Count(jnp.array(0)))", "merged = nnx.merge(*nnx.split(m))", "merged.a[...] += 1",
             ("s = nnx.state(m)", "s"),
         ),
-        kinds=("value", "bits"), step=r"nnx\.(state|split)\(m\b", text=r"nnx\.merge\(",
+        more=(
+            program(
+                "known", "m = nnx.Dropout(0.5, rngs=nnx.Rngs(0))", "merged = nnx.merge(*nnx.split(m))", "merged(jnp.ones(4))",
+                ("y = m(jnp.ones(64))", "y"),
+            ),
+        ),
+        kinds=("value", "bits"), step=r"nnx\.(state|split)\(m\b|^y = m\(", text=r"nnx\.merge\(",
     ),
     Row(
         "states as outputs without updates",
@@ -128,7 +134,15 @@ KNOWN: tuple[Row, ...] = (
             "known", "m = nnx.Dict(a=nnx.Param(jnp.ones(2)))",
             ("s = nnx.jit(lambda m: nnx.state(m), graph_updates=False)(m)", "s"),
         ),
-        found_in_flax=r"^ValueError.*(Duplicate .*\.out\[|Inconsistent aliasing)", found_in_plait=NO_ERROR, text=r"return nnx\.state\(|: nnx\.state\(",
+        found_in_flax=r"^ValueError.*(Duplicate .*\.out\[|Inconsistent aliasing)", found_in_plait=NO_ERROR, text=r"return ([^\n]*, )?nnx\.(state\(|split\(m\)\[1\])|: nnx\.state\(",
+    ),
+    Row(
+        "attributes of adapters",
+        "attributes of `LoRA` and `LoRALinear`", "the arguments", "also `alpha`, `dropout_rate`, `adapter`, and whether it is active or merged; the parameters are the same",
+        reason="adapters have a scale, dropout and names, and can be merged and switched off",
+        says="documented",
+        example=program("known", ("m = nnx.LoRA(2, 1, 2, rngs=nnx.Rngs(0))", "m")),
+        kinds=("there",), path=r"\.(adapter|alpha|dropout|dropout_rate|is_active|is_merged|scale|scaling|rank_stabilized)$", found_in_flax="^nothing$",
     ),
     Row(
         "shapes of shared variables without updates",

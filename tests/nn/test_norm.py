@@ -102,6 +102,17 @@ def test_running_statistics_follow_the_formula():
 
 
 @pytest.mark.oracle
+def test_statistics_of_float64_are_rounded_once():
+    """As in Flax: the average is that of the float64 statistics, in the float32 in which it is stored."""
+    with jax.enable_x64(True):
+        norm = plait.BatchNorm(4, use_running_average=False, rngs=plait.Rngs(0))
+        x = jnp.linspace(0, 1, 12).reshape(3, 4)
+        norm(x)
+        assert norm.mean[...].dtype == jnp.float32
+        expected = (np.linspace(0, 1, 12).reshape(3, 4).mean(0) * 0.01).astype(np.float32)
+        np.testing.assert_array_equal(norm.mean[...], expected)
+
+
 def test_group_norm_over_the_last_axis_alone_is_linen_s():
     """Flax NNX mixes up the groups here; Linen, PyTorch and the paper do not."""
     linen = pytest.importorskip("flax.linen")

@@ -731,6 +731,40 @@ def test_each_layer_has_its_cache(way: str, make: str, per_sequence: bool) -> No
     np.testing.assert_allclose(found[1], found[0], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg", "threefry2x32"])
+def test_blocks_of_a_factory_are_those_of_the_list_with_any_keys(impl: str) -> None:
+    """ST2: under ``vmap``, keys of ``rbg`` draw from the first of them."""
+
+    def streams() -> plait.Rngs:
+        return plait.Rngs(jax.random.key(0, impl=impl))
+
+    def make(rngs: plait.Rngs) -> Any:
+        return plait.Sequential(
+            plait.Linear(3, 4, rngs=rngs), plait.Dropout(0.5, rngs=rngs), plait.Linear(4, 3, rngs=rngs)
+        )
+
+    ours, theirs = streams(), streams()
+    stack = plait.Stack([make, make], 5, rngs=ours, axis="layers")
+    assert_same(plait.List([stack]), plait.List([plait.List([make(theirs) for _ in range(5)])]))
+    assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("per_sequence", [True, False])
+@pytest.mark.parametrize("depth", [2, 3])
+def test_a_step_past_the_end_of_a_cache_is_refused_and_changes_nothing(depth: int, per_sequence: bool) -> None:
+    """ST19: as in a list, though the loop does not know the index. With depth 3 a block is left after the loop."""
+    blocks = [attending(plait.List) for _ in range(depth)]
+    model = plait.Sequential(plait.Stack(blocks, period=min(depth, 2)), plait.BatchNorm(FEATURES, rngs=plait.Rngs(0)))
+    decoder = plait.view(model, decode=True, batch_size=3, max_length=2, per_sequence=per_sequence)
+    x = jnp.ones((3, 1, FEATURES))
+    decoder(x), decoder(x)
+    before = leaves(decoder)
+    with pytest.raises(ArgumentError, match=r"past the end of its cache[\s\S]*position 3 with a cache of 2 positions"):
+        decoder(x)
+    after = leaves(decoder)
+    assert all((after[path] == value).all() for path, value in before.items())
+
+
 def test_a_cache_is_made_anew() -> None:
     """Also by a part of a stack, and in a program."""
     stack = attending_twice(plait.Stack).inner

@@ -162,6 +162,15 @@ def test_updates_g_has_the_cotangents_of_written_variables():
     assert (type(m_g.seen), float(m_g.seen.value), other_g.seen) == (plait.BatchStat, 5.0, None)
 
 
+def test_a_backward_rule_of_a_state_returns_a_state():
+    """X16: with values only a state is a tree, and its tangent a tree of the same structure, or None for a part."""
+    state = plait.State({"x": plait.Param(jnp.array(1.0)), "n": {"y": plait.Param(jnp.ones(2))}})
+    f = plait.custom_vjp(lambda s: s["x"][...] + s["n"]["y"].sum(), graph_updates=False)
+    f.defvjp(lambda s: (f(s), s), lambda s, g: (jax.tree.map(lambda v: v * 0 + 7, s),))
+    grads = plait.grad(lambda s: f(s), graph_updates=False)(state)
+    assert (grads["x"][...].item(), grads["n"]["y"][...].tolist()) == (7.0, [7.0, 7.0])
+
+
 def test_a_diffstate_says_what_is_differentiable():
     """X16, X3: the tangent has those leaves and no others; asking for more is an error, naming the leaf."""
     only_x = plait.DiffState(0, plait.PathContains("x"))

@@ -24,6 +24,8 @@ HOMES: dict[str, str] = {
     **{path: path for path in _SAME_PLACE.split()},
     **dict.fromkeys(_PUBLIC_NAMES.split(), ""),
     "graphlib": "graph",
+    "ids": "compat.ids",
+    "summary": "",
     "module": "compat.small_functions",
     "nn.attention": "nn.dot_product",
     "nn.dtypes": "nn.promotion",
@@ -45,16 +47,21 @@ SAME: dict[str, str] = {
     "wrappers": "bridge.wrappers",
 }
 
+_KEY = {"Key": "ground.paths:Key"}
+
 # Flax module → name → a public name of plait, or a module below plait and the name in it.
 RENAMED: dict[str, dict[str, str]] = {
     "": {"PureState": "compat.small_functions:PureState", "vars_as": ":with_vars"},
     "filterlib": {
+        **_KEY,
         "Any": ":Any",
         "Filter": "typing:FilterLiteral",
         "PathParts": "ground.paths:Path",
         "filters_to_predicates": "filterlib:resolve_filters",
     },
-    "graph": {"vars_as": ":with_vars"},
-    "graphlib": {"vars_as": ":with_vars"},
+    "graph": {"vars_as": ":with_vars", **_KEY},
+    "graphlib": {"vars_as": ":with_vars", **_KEY},
+    "rnglib": _KEY,
+    "statelib": _KEY,
     "pytreelib": {"ObjectState": "compat.traces:PytreeState"},
 }

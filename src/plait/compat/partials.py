@@ -84,6 +84,10 @@ def jit_partial(
         partial_args: its first arguments.
         options: as in ``plait.jit``; positions count from the first bound argument.
 
+    Returns:
+        The function; it has the stages ``trace``, ``lower`` and ``eval_shape`` of ``plait.jit``, which get the other
+        arguments too.
+
     Raises:
         ArgumentError: a variable is in the other arguments or is passed twice, ``graph_updates=True`` is passed, or
             ``plait.jit`` rejects the call.
@@ -109,6 +113,21 @@ def jit_partial(
         _check_no_variables(fun, len(partial_args), args, kwargs)
         return jitted(*partial_args, *args, **kwargs)
 
+    def staged(name: str) -> Callable[..., Any]:
+        """A method of the jitted function that gets the bound arguments too, as the stages after it do."""
+
+        def stage(*args: Any, **kwargs: Any) -> Any:
+            _check_no_variables(fun, len(partial_args), args, kwargs)
+            found = getattr(jitted, name)(*partial_args, *args, **kwargs)
+            if name != "eval_shape":
+                prepare = found._prepare
+                found._prepare = lambda given, named: prepare((*partial_args, *given), named)
+            return found
+
+        return stage
+
+    for name in ("trace", "lower", "eval_shape"):
+        setattr(wrapper, name, staged(name))
     return wrapper
 
 

@@ -11,9 +11,10 @@ from ..core.objects.state import State
 from ..errors import ArgumentError
 
 A = TypeVar("A")
+N = TypeVar("N")
 
 # What `flax.nnx.pure` and `split` return; Flax names it in signatures.
-PureState = tuple[GraphDef, State]
+PureState = tuple[GraphDef[N], State]
 
 
 def first_from(*args: A | None, error_msg: str) -> A:

@@ -11,8 +11,11 @@ class _VariableDefaults(Restoring, Mapping[str, bool]):
     def __repr__(self) -> str:
         return f"VarDefaults({', '.join(f'{name}={value}' for name, value in self.items())})"
 
+    hijax = property(lambda self: defaults.hijax)
+    ref = property(lambda self: defaults.ref)
+
     def __getitem__(self, name: str) -> bool:
-        return {"hijax": defaults.hijax, "ref": defaults.ref}[name]
+        return {"hijax": self.hijax, "ref": self.ref}[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(("hijax", "ref"))

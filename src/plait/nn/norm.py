@@ -702,8 +702,9 @@ class InstanceNorm(_Norm):
 @compiled_if_eager()
 def _moved(running: Array, batch: Array, momentum: float, rest: float) -> Array:
     """The running average after a batch."""
-    batch = as_dtype(lax.stop_gradient(jnp.reshape(batch, running.shape)), running.dtype)
-    return momentum * running + rest * batch
+    batch = lax.stop_gradient(jnp.reshape(batch, running.shape))
+    wide = common_dtype(running, batch)  # rounded once: with 64 bits, batches are wider than what is stored
+    return as_dtype(momentum * as_dtype(running, wide) + rest * as_dtype(batch, wide), running.dtype)
 
 
 def _resolve_groups(num_features: int, num_groups: int | None, group_size: int | None) -> tuple[int, int]:

@@ -40,6 +40,7 @@ from ..transforms.call.call import Call
 from ..transforms.call.functions import check_function
 from ..transforms.call.loop_rules import Loop
 from ..transforms.call.prefixes import Carry, Prefix, StateAxes
+from ..transforms.loops import scan
 from .every_layer import note_stack
 from .layer_scan import Recomputing, scan_layers
 from .per_layer import PerLayer
@@ -168,7 +169,11 @@ class Stack(Module):
             counts = {name: start[name] + np.arange(len(layers), dtype=np.uint32) * step[name] for name in streams}
             make = functools.partial(_made, makers[layers[0] % self.period], streams)
             names = {PARTITION_NAME: self.axis}
-            block = vmap(make, axis_size=len(layers), transform_metadata=names)(counts)
+            if all(map(_draws_alone, streams.values())):
+                block = vmap(make, axis_size=len(layers), transform_metadata=names)(counts)
+            else:
+                one_by_one: Any = scan(make, in_axes=0, out_axes=0, length=len(layers), transform_metadata=names)
+                block = one_by_one(counts)
             place_new(block)
             setattr(self, layers_key(layers), block)
         for name, stream in streams.items():
@@ -430,6 +435,12 @@ def _streams(streams: Mapping[str, Any], counts: Mapping[str, Any]) -> Rngs:
     for name, stream in rngs.items():
         stream.count.set_value(counts[name])
     return rngs
+
+
+def _draws_alone(stream: Any) -> bool:
+    """Whether what a key draws under ``vmap`` is what it draws alone. With JAX's ``rbg`` keys, which are usual on TPUs,
+    all draws of a batch come from its first key."""
+    return str(jax.random.key_impl(stream.key.get_value())) == "threefry2x32"
 
 
 def _draws(make: Callable[..., Any], streams: Mapping[str, Any]) -> dict[str, int]:

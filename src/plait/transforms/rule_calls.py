@@ -278,23 +278,27 @@ def _own_or_none(definitions: Sequence[VariableDef], leaves: Sequence[Any]) -> l
 def _spread(tangent: Any, treedef: Any, name: str) -> list[Any]:
     """The tangent for each leaf of an argument, where ``None`` applies to everything below it."""
     found: list[Any] = []
-    outline = jax.tree_util.tree_unflatten(treedef, range(treedef.num_leaves))
-
-    def place(part: Any, below: Any) -> None:
-        leaves = jax.tree_util.tree_leaves(below)
-        if part is not None and leaves != [below]:
-            raise ValueError(f"one leaf for {len(leaves)}")
-        found.extend([part] * len(leaves))
 
     def stops(x: Any) -> bool:
         return x is None or is_graph_leaf(x) or isinstance(x, State)
 
+    def place(part: Any, below: Any) -> None:
+        structure = jax.tree_util.tree_structure(part, is_leaf=stops)
+        if part is None or (type(below) is int and jax.tree_util.treedef_is_leaf(structure)):
+            found.extend([part] * jax.tree_util.tree_structure(below).num_leaves)
+            return
+        parts, outlines = (jax.tree_util.tree_flatten(x, is_leaf=lambda y, x=x: y is not x) for x in (part, below))
+        if is_graph_leaf(part) or type(below) is int or parts[1] != outlines[1]:
+            raise ValueError
+        for each in zip(parts[0], outlines[0], strict=True):
+            place(*each)
+
     try:
-        jax.tree_util.tree_map(place, tangent, outline, is_leaf=stops)
-    except ValueError as error:
+        place(tangent, jax.tree_util.tree_unflatten(treedef, range(treedef.num_leaves)))
+    except ValueError:
         raise ArgumentTypeError(
             f"custom_vjp: the tangent of argument {name} has a different structure than the argument",
-            found=f"{jax.tree_util.tree_structure(tangent, is_leaf=stops)} ({str(error).splitlines()[0]})",
+            found=f"{jax.tree_util.tree_structure(tangent, is_leaf=stops)}",
             expected=f"{treedef}, or None for a part whose gradient is zero",
             do="return a tree with the structure of the argument, with a State (or a module) for each module",
         ) from None

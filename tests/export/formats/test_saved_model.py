@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import plait
 from plait.errors import ExportError
 from plait.export import InputSpec, save_saved_model, validate_export
 from tests.export.conv_net import IMAGES, inputs, log_probabilities, outputs, params
@@ -54,6 +55,24 @@ def test_a_model_with_a_composite_and_a_free_batch_runs(tmp_path):
     save_saved_model(largest, weights, path, input_spec=InputSpec(("rows", 4), jnp.bfloat16, "scores"))
     served = tf.saved_model.load(str(path)).signatures["serving_default"](scores=tf.constant(np.asarray(x)))
     np.testing.assert_array_equal(served["y"].numpy(), np.asarray(largest(weights, x)))
+
+
+def test_a_stack_has_names_that_tensorflow_can_save(tmp_path):
+    """E10: a key of a stack has a colon. The exported model gives the values of the model."""
+
+    class Net(plait.Module):
+        def __init__(self, rngs):
+            self.blocks = plait.Stack(lambda rngs: plait.Linear(3, 3, rngs=rngs), 2, rngs=rngs)
+
+        def __call__(self, x):
+            return self.blocks(x)
+
+    net, x = Net(plait.Rngs(0)), np.ones((2, 3), np.float32)
+    plait.export.save(net, tmp_path / "net", inputs=("batch", 3), formats=["saved_model"])
+    loaded = tf.saved_model.load(str(tmp_path / "net" / "saved_model"))
+    assert {each.name.removesuffix(":0") for each in loaded.weights} == {"blocks.0-2.kernel", "blocks.0-2.bias"}
+    served = loaded.signatures["serving_default"](x=tf.constant(x))
+    np.testing.assert_allclose(next(iter(served.values())).numpy(), net(x), rtol=1e-5, atol=1e-6)
 
 
 def test_a_name_that_tensorflow_cannot_save_is_refused_before_anything_is_written(tmp_path):

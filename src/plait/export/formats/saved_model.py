@@ -49,7 +49,7 @@ def save_saved_model(
 
     Args:
         function: a pure JAX function of the parameters and the inputs.
-        params: a pytree of arrays. Each becomes a variable, named by its key path (``~`` is replaced by ``_``).
+        params: a pytree of arrays. Each becomes a variable, named by its key path (``_`` for ``~``, ``-`` for ``:``).
         path: the folder to create.
         input_spec: shape, dtype and name of the input, or of each; dynamic sizes are names: ``("batch", 8, 8, 1)``.
         platforms: where the file can run: some of ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``.

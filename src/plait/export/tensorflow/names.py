@@ -1,4 +1,4 @@
-"""Names of TensorFlow variables: a parameter's key path joined by dots, with ``_`` for each ``~`` and ``:``."""
+"""Names of TensorFlow variables: a parameter's key path joined by dots, with ``_`` for ``~``, ``-`` for ``:``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def variable_names(params: Any) -> list[str]:
 
 def variable_name(name: str) -> str:
     """The name of a parameter's variable; a stack's ``blocks.0:24`` has a colon, which TensorFlow does not save."""
-    return name.replace("~", "_").replace(":", "_")
+    return name.replace("~", "_").replace(":", "-")
 
 
 def is_savable(name: str) -> bool:

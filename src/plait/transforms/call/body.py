@@ -140,6 +140,8 @@ class Body:
         entered = self.enter(inputs)
         dropped = self._drop_axes(entered)
         out = self.call(entered, run)
+        if self.loop is not None:
+            self.loop.keep_variables(entered, out, self.prefixes)
         if self.check_output is not None:
             self.check_output(out)
         left = self._leave(entered, out, dropped)

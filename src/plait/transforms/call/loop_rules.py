@@ -2,8 +2,8 @@
 
 The body is traced once, so carried and shared objects must have the same references before and after. A slot of the
 carry either keeps its variable or gets a new value: a new variable of the same kind may replace the input variable of
-the slot, as long as nothing else refers to either. Objects that all iterations share are read-only: each iteration
-starts from the initial value, and its writes are lost. (rules X20, X21, U28)
+the slot, or of an attribute, as long as nothing else refers to either. Objects that all iterations share are read-only:
+each iteration starts from the initial value, and its writes are lost. (rules X20, X21, U28)
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
+import operator
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,12 +21,15 @@ import jax
 from ...core.graph.diff import reference_changes
 from ...core.graph.graphdef import NodeRef, iter_parts
 from ...core.objects.cells import metadata_key
+from ...core.objects.nodes import Kind
+from ...core.objects.pytree import Pytree
 from ...core.objects.variables import Variable
+from ...core.objects.visit import visit
 from ...errors import ArgumentError, ArgumentTypeError, LostUpdateWarning
 from ...ground.notices import warn
 from ...ground.words import describe_type, first_few, name_of_class
 from .arguments import is_graph_leaf, joined
-from .inside import TracedResult
+from .inside import TracedArguments, TracedResult
 from .prefixes import Carry
 
 
@@ -51,6 +55,26 @@ class Loop:
     def values_only(self, prefixes: list[Any]) -> list[Any]:
         """The prefixes of values in a call that carries out only values."""
         return [Carry if self.keeps_writes and prefix is None else prefix for prefix in prefixes]
+
+    def keep_variables(self, entered: TracedArguments, out: Any, prefixes: Sequence[Any]) -> None:
+        """Where an iteration replaced a variable of a carried module by a new one, the old one gets its value.
+
+        Only if they are alike but for the value, the old one has no place any more, and the new one has no other.
+        """
+        now = [place for place in visit((entered.roots, out)) if place.kind is Kind.VARIABLE]
+        known, held = {id(each) for each in entered.variables()}, collections.Counter(id(place.value) for place in now)
+        new = {place.path: place for place in now if id(place.value) not in known and place.path[0] == 0}
+        if not new:
+            return
+        for (root, path), old in zip(entered.structure.leaf_paths(), entered.variables(), strict=True):
+            place = new.get((0, root, *path))
+            if place is None or held[id(place.value)] > 1 or old is None or id(old) in held:
+                continue
+            owner = None if place.owner is None else place.owner.value
+            if prefixes[root] is Carry and isinstance(owner, Pytree) and _alike(old, place.value):
+                old._cell.raw = place.value._cell.raw
+                put: Any = setattr if isinstance(place.key, str) else operator.setitem
+                put(owner, place.key, old)
 
     def names(self, labels: Sequence[str]) -> list[str]:
         """What objects of these labels are called in programs: parts of the module by their keys."""
@@ -107,8 +131,7 @@ class Loop:
         """States are data, like arrays: a new variable of the same kind may replace one that was not written."""
         return (
             isinstance(first, Variable)
-            and type(first) is type(second)
-            and metadata_key(first._cell) == metadata_key(second._cell)
+            and _alike(first, second)
             and first._cell.raw is left.entered.values[position]
             and not any(second is known for known in left.entered.index_ref.values())
         )
@@ -129,7 +152,7 @@ class Loop:
         """Raise if an iteration changes the structure of carried or shared objects.
 
         Raises:
-            ArgumentTypeError: names the path, and what changed.
+            ArgumentError: names the path, and what changed.
         """
         if left.arguments is None:
             return
@@ -143,7 +166,7 @@ class Loop:
         before = left.entered.structure.roots
         for root, path, text, is_new_variable in reference_changes(before, left.arguments, left.moved()):
             if not isinstance(prefixes[root], int) and not is_new_variable:
-                raise ArgumentTypeError(
+                raise ArgumentError(
                     f"{self.name}: an iteration changed the structure of a carried or shared object",
                     at=joined(labels()[0][root], path),
                     found=text,
@@ -188,6 +211,11 @@ class Loop:
                 self.name, f"create the variable before the loop, or give it an axis: {axes}"
             ),
         )
+
+
+def _alike(first: Variable[Any], second: Any) -> bool:
+    """Whether two variables have the same kind and metadata."""
+    return type(first) is type(second) and metadata_key(first._cell) == metadata_key(second._cell)
 
 
 _BEFORE = "create the variable before the loop; or use plait.scan, which can stack what each iteration creates"

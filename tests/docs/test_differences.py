@@ -1,0 +1,113 @@
+"""Every row of "Different on purpose" in docs/flax-differences.md holds, and says itself when it is met.
+
+What the differential test can draw has a row in its table of known differences, which says how a user learns of it.
+All others are here: a program, and the error or warning that it meets; or what it gives, if the user wants that.
+"""
+
+import warnings
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import plait
+from tests.differential.known import KNOWN
+
+PAGE = Path(__file__).parents[2] / "docs" / "flax-differences.md"
+MESH = "mesh = jax.make_mesh((2,), ('a',), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])"
+ATTENTION = (
+    "m = nnx.MultiHeadAttention(1, 2, decode=True, rngs=nnx.Rngs(0)); m.init_cache((1, 3, 2)); x = jnp.ones((1, 1, 2))"
+)
+RNN = "cell = nnx.SimpleCell(2, 3, rngs=nnx.Rngs(0)); m = nnx.RNN(cell, rngs=nnx.Rngs(0)); x = jnp.ones((1, 2, 2))"
+D = "m = nnx.Dict(w=nnx.Param(jnp.ones(2)))"
+
+# The first words of a row → a program, and what it meets: an error, a warning, or an expression that is true.
+MET = {
+    "leaves of `split(model)[1]`": (f"{D}; s = nnx.state(m); s['w'][...] = jnp.zeros(2); del s", "LostUpdateWarning"),
+    "a method of a module in an attribute": (
+        "m = nnx.Dict(w=nnx.Param(jnp.ones(2))); m.act = m.values; c = nnx.clone(m)", "c.act.__self__ is c"),
+    "a decoding step with `is_causal=True`": (
+        f"{ATTENTION}; m(x); n = nnx.clone(m)", "jnp.array_equal(m(2 * x, is_causal=True), n(2 * x))"),
+    "a decoding step with several positions": (ATTENTION, "m(jnp.ones((1, 2, 2))).shape == (1, 2, 2)"),
+    "a decoding step past the end": (f"{ATTENTION}; m(jnp.ones((1, 3, 2))); m(x)", "ArgumentError"),
+    "`precision` of attention": (
+        "f = lambda q: nnx.dot_product_attention(q, q, q, precision='highest')", "'HIGHEST' in str(jax.make_jaxpr(f)(jnp.ones((2, 1, 2))))"),
+    "bfloat16 attention weights": (
+        "q = jnp.ones((2, 1, 2), jnp.bfloat16); k = jax.random.key(0)\n"
+        "f = lambda q: nnx.dot_product_attention(q, q, q, dropout_rng=k, dropout_rate=0.5)", "'f32[' in str(jax.make_jaxpr(f)(q)) and f(q).dtype == jnp.bfloat16"),
+    "the carry of `RNN` after": (
+        f"{RNN}; c, _ = m(x, seq_lengths=jnp.array([0]), return_carry=True)", "jnp.array_equal(c, jnp.zeros((1, 3)))"),
+    "`RNN` with a narrower initial carry": (
+        f"{RNN}; y = m(x, initial_carry=jnp.zeros((1, 3), jnp.bfloat16))", "y.dtype == jnp.float32"),
+    "a `jax.Ref` that a function of `jit` returns": (
+        "r = jax.new_ref(jnp.ones(()))\nnnx.jit(lambda r: r)(r)", "ValueError"),
+    "`PReLU` of integers": ("y = nnx.PReLU()(jnp.array([-1]))", "y.dtype == jnp.float32"),
+    "`BatchNorm` training with one value": (
+        "nnx.BatchNorm(2, use_running_average=False, rngs=nnx.Rngs(0))(jnp.ones((1, 2)))", "SingleValueWarning"),
+    "a variable with a dimension that the mesh": (
+        f"{MESH}\nwith jax.set_mesh(mesh): nnx.Param(jnp.ones(3), out_sharding=('a',))", "UnevenLayoutWarning"),
+    "`grad` or `Optimizer` with a filter": (
+        f"{D}; nnx.grad(lambda m: m.w[...].sum(), argnums=nnx.DiffState(0, nnx.BatchStat))(m)", "NothingSelectedWarning"),
+    "errors": (f"{D}; nnx.split(m, nnx.BatchStat)", "ValueError"),
+    "`bridge.Module`: a change in a collection": (
+        "class N(nnx.bridge.Module):\n  @nnx.bridge.compact\n  def __call__(self, x):\n"
+        "    v = self.variable('batch_stats', 'v', lambda: x); v.value = v.value + x; return x\n"
+        "N().apply(N().init(0, 1.0), 1.0, mutable=['other'])", "ArgumentError"),
+    "`bridge.Module`: stored parameters whose shape": (
+        "class N(nnx.bridge.Module):\n  @nnx.bridge.compact\n  def __call__(self, x):\n"
+        "    return self.param('w', nnx.initializers.ones, (2,))\n"
+        "N().apply({'params': {'w': jnp.ones(3)}}, 1.0)", "ScopeParamShapeError"),
+    "`bridge.Module`: two submodules of one name": (
+        "class P(nnx.bridge.Module):\n  @nnx.bridge.compact\n  def __call__(self, x):\n"
+        "    return self.param('w', nnx.initializers.ones, ()) * x\n"
+        "class N(nnx.bridge.Module):\n  @nnx.bridge.compact\n  def __call__(self, x):\n"
+        "    return P(name='a')(P(name='a')(x))\nN().init(0, 1.0)", "PlaitError"),
+    "`out_sharding` of variables that a `vmap`": (
+        "m = nnx.vmap(lambda k: nnx.Param(jnp.ones(2), out_sharding=('a',)))(jnp.arange(3))", "m.get_metadata('out_sharding') == (None, 'a')"),
+    "`nnx.Dict` and `nnx.List` compared": ("a, b = nnx.List([1]), nnx.List([1])", "a != b and a == a"),
+    "`print(variable)`": ("v = nnx.Param(jnp.ones((2, 3)))", "'shape=(2, 3)' in str(v)"),
+    "`from flax.nnx.nn.linear import Linear`": ("from plait.nn.linear import Linear", "Linear is nnx.Linear"),
+}  # fmt: skip
+# Shown by tests of their own, which need another library or a model of some size.
+ELSEWHERE = {
+    "a loop over 8 or more equal blocks": "tests/observing/test_unrolled_loops.py",
+    "a parameter used both inside and outside a `custom_vjp`": "tests/transforms/test_custom_rules.py",
+    "`to_linen`: a parameter that `apply` is not given": "tests/bridge/wrappers/test_linen_wrapper.py",
+    "`to_linen`: a module that is called twice": "tests/bridge/wrappers/test_linen_wrapper.py",
+    "`to_linen`: arrays outside of variables": "tests/bridge/test_bare_arrays.py",
+}
+
+
+def rows() -> list[str]:
+    text = PAGE.read_text()
+    table = text[text.index("## Different on purpose") :].partition("\n\n")[2].partition("\n\n")[0]
+    return table.splitlines()[2:]
+
+
+def test_every_row_is_met_by_a_program():
+    drawn = {row.line for row in KNOWN}
+    left = [row for row in rows() if row not in drawn]
+    names = {*MET, *ELSEWHERE}
+    assert [row for row in left if not any(row.startswith(f"| {name}") for name in names)] == []
+    assert [name for name in names if not any(row.startswith(f"| {name}") for row in left)] == []
+    assert all((PAGE.parents[1] / place).exists() for place in ELSEWHERE.values())
+
+
+@pytest.mark.parametrize("name", MET)
+def test_a_row_says_itself(name):
+    program, met = MET[name]
+    namespace = {"nnx": plait, "jax": jax, "jnp": jnp, "np": np}
+    kind = getattr(plait.errors, met, None) or {"ValueError": ValueError}.get(met)
+    if kind is None:
+        exec(program, namespace)
+        assert eval(met, namespace)
+    elif issubclass(kind, Warning):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            exec(program, namespace)
+        assert kind in {each.category for each in caught}
+    else:
+        with pytest.raises(kind):
+            exec(program, namespace)
