@@ -212,7 +212,7 @@ if TYPE_CHECKING:
     from .compat.functions import get_abstract_model as get_abstract_model
     from .partitioning.specs import get_named_sharding as get_named_sharding
     from .partitioning.specs import get_partition_spec as get_partition_spec
-    from .partitioning import spmd as spmd
+    from .compat import spmd as spmd
     from .compat.transforms import grad as grad
     from .compat.transforms import value_and_grad as value_and_grad
     from .compat.transforms import transform_metadata as transform_metadata

@@ -110,7 +110,7 @@ _MODULES_FOR_FLAX = {
     "graphlib": "compat.graph",
     "proxy_caller": "core.functional.proxy_caller",
     "rnglib": "core.objects.rngs",
-    "spmd": "partitioning.spmd",
+    "spmd": "compat.spmd",
     "statelib": "compat.statelib",
     "variablelib": "compat.variablelib",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..core.functional import merge, split as splitting, traversal
 from ..partitioning import shardings
 from ..surgery import views
-from .door import checked, checked_result
+from .door import by_position, checked, checked_result
 
 clone = checked(merge.clone)
 flatten = checked(splitting.flatten)
@@ -27,6 +27,6 @@ view_info = checked(views.view_info)
 with_attributes = checked(views.with_attributes)
 with_vars = checked(views.with_vars)
 
-abstract_with_sharding = checked(shardings.abstract_with_sharding)
-as_abstract = checked(shardings.as_abstract)
+abstract_with_sharding = by_position(checked(shardings.abstract_with_sharding))
+as_abstract = by_position(checked(shardings.as_abstract))
 get_abstract_model = checked_result(shardings.get_abstract_model)

@@ -404,11 +404,11 @@ class MultiHeadAttention(Module):
 
     def set_view(
         self,
-        *,
-        decode: bool | None = None,
         deterministic: bool | None = None,
+        decode: bool | None = None,
         batch_size: int | Shape | None = None,
         max_length: int | None = None,
+        *,
         per_sequence: bool = False,
     ) -> None:
         """Change the mode; ``None`` leaves it unchanged.

@@ -36,7 +36,7 @@ class Conv(Module):
     """Convolution with a learned kernel: each output position depends on a window of the input.
 
     Shapes:
-        x: ``(..., *spatial, in_features)``. y: ``(..., *spatial_out, out_features)``; any number of batch axes.
+        inputs: ``(..., *spatial, in_features)``. y: ``(..., *spatial_out, out_features)``; any number of batch axes.
 
     Variables:
         kernel: ``Param``, ``(*kernel_size, in_features // feature_group_count, out_features)``, ``param_dtype``.
@@ -126,10 +126,10 @@ class Conv(Module):
             Param(initial(bias_init, rngs.params, (out_features,), param_dtype), **bias_metadata) if use_bias else None
         )
 
-    def __call__(self, x: Array, out_sharding: Any = None) -> Array:
-        _check_input(x, self)
-        x, kernel, bias = promoted_with_mask(x, self)
-        return add_bias(self._convolved(x, kernel, out_sharding), bias)
+    def __call__(self, inputs: Array, out_sharding: Any = None) -> Array:
+        _check_input(inputs, self)
+        inputs, kernel, bias = promoted_with_mask(inputs, self)
+        return add_bias(self._convolved(inputs, kernel, out_sharding), bias)
 
     def _convolved(self, x: Array, kernel: Array, out_sharding: Any = None) -> Array:
         """The convolution itself, with any kernel of this window."""
@@ -158,7 +158,7 @@ class ConvTranspose(Module):
     """Transposed convolution: each input position adds a learned window to the output, ``strides`` apart.
 
     Shapes:
-        x: ``(..., *spatial, in_features)``. y: ``(..., *spatial_out, out_features)``, where with ``"SAME"`` and
+        inputs: ``(..., *spatial, in_features)``. y: ``(..., *spatial_out, out_features)``, where with ``"SAME"`` and
             ``"CIRCULAR"`` padding each spatial length is multiplied by its stride.
 
     Variables:
@@ -244,17 +244,17 @@ class ConvTranspose(Module):
             Param(initial(bias_init, rngs.params, (out_features,), param_dtype), **bias_metadata) if use_bias else None
         )
 
-    def __call__(self, x: Array) -> Array:
+    def __call__(self, inputs: Array) -> Array:
         n_spatial = len(self.kernel_size)
-        _check_input(x, self)
-        x, kernel, bias = promoted_with_mask(x, self)
-        x, unfold = fold_batch(x, n_spatial)
+        _check_input(inputs, self)
+        inputs, kernel, bias = promoted_with_mask(inputs, self)
+        inputs, unfold = fold_batch(inputs, n_spatial)
         strides = per_axis(self.strides, self, "strides")
         padding = resolve_padding(self.padding, self)
         if isinstance(padding, str) and padding in ("REFLECT", "CAUSAL"):
             raise _bad_padding(self.padding, self, "'SAME', 'VALID', 'CIRCULAR'")
         y = lax.conv_transpose(
-            x,
+            inputs,
             kernel,
             strides,
             "VALID" if padding == "CIRCULAR" else padding,
@@ -264,7 +264,7 @@ class ConvTranspose(Module):
             **product_options(self.precision, self.preferred_element_type, None),
         )
         if padding == "CIRCULAR":
-            lengths = [length * stride for length, stride in zip(x.shape[1:-1], strides, strict=True)]
+            lengths = [length * stride for length, stride in zip(inputs.shape[1:-1], strides, strict=True)]
             y = _wrapped_sum(y, lengths, flipped=self.transpose_kernel)
         return unfold(add_bias(y, bias))
 

@@ -37,7 +37,6 @@ class _Index:
 @curried
 def scan(
     f: Any = None,
-    /,
     *,
     length: int | None = None,
     reverse: bool = False,

@@ -40,7 +40,7 @@ def pop(node: Any, *filters: FilterLiteral) -> Any:
     return states[0] if len(filters) == 1 else states
 
 
-def graph_pop(node: Any, filters: tuple[FilterLiteral, ...], /) -> tuple[State, ...]:
+def graph_pop(node: Any, filters: tuple[FilterLiteral, ...]) -> tuple[State, ...]:
     """``pop`` with the filters as a tuple; always a tuple of states."""
     if not filters:
         raise FilterError(

@@ -477,7 +477,7 @@ class _TreeAux(NamedTuple):
         return self.names, self.static, self.methods, tuple([mark for mark in self.marks if mark[1] != DATA])
 
 
-def check_pytree(node: Any, /) -> None:
+def check_pytree(pytree: Any) -> None:
     """Raise if a static attribute of a plait object contains data.
 
     Raises:
@@ -486,8 +486,8 @@ def check_pytree(node: Any, /) -> None:
     Example:
         >>> plait.check_pytree(plait.Linear(2, 3, rngs=plait.Rngs(0)))
     """
-    if isinstance(node, Pytree):
-        node._graph_flatten()
+    if isinstance(pytree, Pytree):
+        pytree._graph_flatten()
 
 
 def copied_buffers(leaf: Any) -> Any:

@@ -106,7 +106,7 @@ class Sowing:
 
     def sow(
         self,
-        kind: type[Variable[Any]] | str,
+        variable_type: type[Variable[Any]] | str,
         name: str,
         value: Any,
         reduce_fn: Callable[[Any, Any], Any] = _append,
@@ -117,7 +117,7 @@ class Sowing:
         Outside ``capture`` the value is stored in an attribute of the module, with a warning.
 
         Args:
-            kind: the class of the variable that stores it, or a collection name.
+            variable_type: the class of the variable that stores it, or a collection name.
             name: the name of the variable.
             value: the value.
             reduce_fn: ``(stored, value) -> stored``; by default, values are collected in a tuple.
@@ -138,7 +138,7 @@ class Sowing:
             >>> y, seen["input"].value
             (6.0, (3.0,))
         """
-        kind = _class_of(kind)
+        kind = _class_of(variable_type)
         record = self.__dict__.get(RECORD)
         if record is not None and kind not in record["kinds"]:
             return False
@@ -151,7 +151,7 @@ class Sowing:
             variable.set_value(reduce_fn(variable.get_value(), value))
         return True
 
-    def perturb(self, name: str, value: Any, kind: type[Variable[Any]] | str = Perturbation) -> Any:
+    def perturb(self, name: str, value: Any, variable_type: type[Variable[Any]] | str = Perturbation) -> Any:
         """Add a stored value, initially zeros, whose gradient is the gradient with respect to ``value`` here.
 
         Inside ``plait.capture`` it is stored if its kind is captured or it was passed as ``init``; outside, it is an
@@ -160,7 +160,7 @@ class Sowing:
         Args:
             name: the name of the stored variable.
             value: an array.
-            kind: the class of the stored variable, or a collection name.
+            variable_type: the class of the stored variable, or a collection name.
 
         Raises:
             ArgumentError: the name belongs to an attribute that is not a variable of this kind.
@@ -173,7 +173,7 @@ class Sowing:
             >>> float(y), float(probes["before"].value)
             (6.0, 0.0)
         """
-        kind = _class_of(kind)
+        kind = _class_of(variable_type)
         record = self.__dict__.get(RECORD)
         if record is not None and name not in record["values"] and kind not in record["kinds"]:
             return value
