@@ -201,7 +201,11 @@ if TYPE_CHECKING:
     from .nn.recurrent import RNN as RNN
     from .nn.reparametrisation import SpectralNorm as SpectralNorm
     from .nn.reparametrisation import WeightNorm as WeightNorm
-    from .nn.rotary import apply_rotary_embedding as apply_rotary_embedding
+    from .nn.rotary import (
+        RoPE as RoPE,
+        apply_rotary_embedding as apply_rotary_embedding,
+        dot_product_attention_with_rope as dot_product_attention_with_rope,
+    )
     from .nn.sequential import Sequential as Sequential
     from . import partitioning as partitioning
     from .partitioning.activations import with_sharding_constraint as with_sharding_constraint

@@ -55,7 +55,7 @@ _NAMES = {
     "nn.prelu": "PReLU",
     "nn.recurrent": "Bidirectional RNN",
     "nn.reparametrisation": "SpectralNorm WeightNorm",
-    "nn.rotary": "apply_rotary_embedding",
+    "nn.rotary": "RoPE apply_rotary_embedding dot_product_attention_with_rope",
     "stacks.per_layer": "PerLayer",
     "nn.sequential": "Sequential",
     "stacks.stack": "Stack",

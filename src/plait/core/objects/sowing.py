@@ -111,6 +111,7 @@ class Sowing:
         value: Any,
         reduce_fn: Callable[[Any, Any], Any] = _append,
         init_fn: Callable[[], Any] = tuple,
+        capture_noop: bool | None = None,
     ) -> bool:
         """Record a value, which ``plait.capture`` returns with the result of the model.
 
@@ -122,6 +123,7 @@ class Sowing:
             value: the value.
             reduce_fn: ``(stored, value) -> stored``; by default, values are collected in a tuple.
             init_fn: returns the initial value.
+            capture_noop: whether to store nothing outside ``capture``.
 
         Returns:
             Whether the value was stored: inside ``capture``, whether exactly this kind is captured.
@@ -140,7 +142,7 @@ class Sowing:
         """
         kind = _class_of(variable_type)
         record = self.__dict__.get(RECORD)
-        if record is not None and kind not in record["kinds"]:
+        if capture_noop if record is None else kind not in record["kinds"]:
             return False
         if record is None and not _keeping.wanted:
             _warn_about_attributes(kind)
@@ -151,7 +153,13 @@ class Sowing:
             variable.set_value(reduce_fn(variable.get_value(), value))
         return True
 
-    def perturb(self, name: str, value: Any, variable_type: type[Variable[Any]] | str = Perturbation) -> Any:
+    def perturb(
+        self,
+        name: str,
+        value: Any,
+        variable_type: type[Variable[Any]] | str = Perturbation,
+        capture_noop: bool | None = None,
+    ) -> Any:
         """Add a stored value, initially zeros, whose gradient is the gradient with respect to ``value`` here.
 
         Inside ``plait.capture`` it is stored if its kind is captured or it was passed as ``init``; outside, it is an
@@ -161,6 +169,7 @@ class Sowing:
             name: the name of the stored variable.
             value: an array.
             variable_type: the class of the stored variable, or a collection name.
+            capture_noop: whether to return ``value`` as it is outside ``capture``.
 
         Raises:
             ArgumentError: the name belongs to an attribute that is not a variable of this kind.
@@ -175,7 +184,7 @@ class Sowing:
         """
         kind = _class_of(variable_type)
         record = self.__dict__.get(RECORD)
-        if record is not None and name not in record["values"] and kind not in record["kinds"]:
+        if capture_noop if record is None else name not in record["values"] and kind not in record["kinds"]:
             return value
         variable = _kept(self, record, kind, name)
         if variable is None:
