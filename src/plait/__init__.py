@@ -37,8 +37,8 @@ from .core.objects.filters import PathContains as PathContains
 from .core.objects.filters import WithTag as WithTag
 from .core.objects.filters import to_predicate as to_predicate
 from .core.functional.graph_state import GraphState as GraphState
-from .core.functional.merge import merge as merge
-from .core.functional.pop import pop as pop
+from .compat.live import merge as merge
+from .compat.live import pop as pop
 from .core.functional.merge import unflatten as unflatten
 from .core.functional.update import update as update
 from .core.graph.graphdef import GraphDef as GraphDef
@@ -48,7 +48,7 @@ from .core.objects.module import Object as Object
 from .core.objects.pytree import Pytree as Pytree
 from .core.objects.pytree import check_pytree as check_pytree
 from .core.objects.module import dataclass as dataclass
-from .core.functional.proxy_caller import call as call
+from .compat.live import call as call
 from .core.objects.rngs import RngCount as RngCount
 from .core.objects.rngs import RngKey as RngKey
 from .core.objects.rngs import RngState as RngState

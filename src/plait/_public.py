@@ -15,8 +15,7 @@ _NAMES = {
     "core.objects.containers": "Dict List",
     "core.graph.diff": "GraphDiff diff",
     "core.objects.filters": "All Everything Not Nothing OfType PathContains WithTag to_predicate",
-    "core.functional.merge": "merge unflatten",
-    "core.functional.pop": "pop",
+    "core.functional.merge": "unflatten",
     "core.functional.update": "update",
     "core.graph.graphdef": "GraphDef",
     "core.objects.module": "Module Object dataclass",
@@ -31,6 +30,7 @@ _NAMES = {
     "observing.nonfinite": "debug_nans find_nonfinite",
     "core.objects.variable_kinds": "BatchStat Cache Intermediate LoRAParam Param Perturbation",
     "core.objects.variables": "Variable",
+    "compat.live": "merge pop",
     "compat.functions": (
         "as_abstract clone flatten get_abstract_model graphdef iter_children iter_graph iter_module_children "
         "iter_modules map recursive_map split state variables view view_info with_attributes"
@@ -82,7 +82,7 @@ _NAMES_FOR_FLAX = {
     "core.objects.pure_dicts": "replace_by_pure_dict restore_int_paths",
     "compat.functions": "abstract_with_sharding unpack with_vars",
     "compat.modes": "set_graph_mode set_graph_updates",
-    "core.functional.proxy_caller": "call",
+    "compat.live": "call",
     "compat.update_context": (
         "MergeContext SplitContext UpdateContext current_update_context merge_context split_context update_context"
     ),

@@ -5,14 +5,15 @@ from __future__ import annotations
 from ..core.functional import merge, split as splitting, traversal
 from ..partitioning import shardings
 from ..surgery import views
+from . import live
 from .door import by_position, checked, checked_result
 
 clone = checked(merge.clone)
-flatten = checked(splitting.flatten)
+flatten = checked(live.flatten)
 graphdef = checked(splitting.graphdef)
-split = checked(splitting.split)
-state = checked(splitting.state)
-unpack = checked(splitting.unpack)
+split = checked(live.split)
+state = checked(live.state)
+unpack = checked(live.unpack)
 variables = checked(splitting.variables)
 
 iter_children = checked(traversal.iter_children)
@@ -20,7 +21,7 @@ iter_graph = checked(traversal.iter_graph)
 iter_module_children = checked(traversal.iter_module_children)
 iter_modules = checked(traversal.iter_modules)
 
-map = checked(views.map, at=1)
+map = checked(live.or_live(live.mapped, views.map), at=1)
 recursive_map = checked(views.recursive_map, at=1)
 view = checked(views.view)
 view_info = checked(views.view_info)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from ..core.functional.graph_state import GraphState as GraphState
-from ..core.functional.merge import merge as merge, unflatten as unflatten
-from ..core.functional.pop import graph_pop as graph_pop, pop as pop
-from ..core.functional.proxy_caller import call as call
+from ..core.functional.merge import unflatten as unflatten
 from ..core.functional.traversal import find_duplicates as find_duplicates, set_metadata as set_metadata
 from ..core.functional.update import update as update
 from ..core.graph.flatten import RefMap as RefMap
@@ -46,6 +44,7 @@ from .functions import (
     variables as variables,
     with_vars as with_vars,
 )
+from .live import call as call, graph_pop as graph_pop, merge as merge, pop as pop
 from .modes import set_graph_mode as set_graph_mode, set_graph_updates as set_graph_updates
 from .node_predicates import (
     is_graph_node as is_graph_node,

@@ -5,7 +5,7 @@ A graph that has not changed since the last walk is not walked again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...errors import RegistryError
@@ -38,13 +38,15 @@ def flatten(node: Any, /, ref_index: RefMap | None = None, *, with_paths: bool =
     return flattened(node, ref_index, with_paths=with_paths)
 
 
-def flattened(node: Any, refs: RefMap | None, *, with_paths: bool) -> tuple[GraphDef, Any]:
-    """The same for a root of any kind."""
+def flattened(
+    node: Any, refs: RefMap | None, *, with_paths: bool, leaf_of: Callable[[Any], Any] | None = None
+) -> tuple[GraphDef, Any]:
+    """The same for a root of any kind; ``leaf_of`` is ``detached`` by default."""
     walk = Walk(refs)
     graphdef = walk.add(node)
     if not with_paths:
         return graphdef, [leaf.get_raw_value() if isinstance(leaf, Variable) else leaf for leaf in walk.leaves]
-    leaves = [detached(leaf) for leaf in walk.leaves]
+    leaves = [(leaf_of or detached)(leaf) for leaf in walk.leaves]
     return graphdef, FlatState.from_sorted(tuple(map(path_of, walk.links)), leaves)
 
 
@@ -65,10 +67,22 @@ def detached_leaves(walk: CachedWalk, version: int = 0) -> list[Any]:
 def _states(walk: CachedWalk, filters: tuple[FilterLiteral, ...], *, exhaustive: bool) -> list[Any]:
     """The state of a single root, or one for each filter."""
     leaves = detached_leaves(walk, DETACHED)
-    root = walk.graphdefs[0]
+    return states_of(walk.graphdefs[0], walk.links, walk.paths, leaves, filters, exhaustive=exhaustive)
+
+
+def states_of(
+    root: GraphDef,
+    links: Any,
+    paths: Callable[[], Any],
+    leaves: list[Any],
+    filters: tuple[FilterLiteral, ...],
+    *,
+    exhaustive: bool,
+) -> list[Any]:
+    """The same for the leaves of a walk from this root."""
     if not filters:
-        return [nested_state(root, walk.links, leaves) if isinstance(root, NodeDef) else leaves[0]]
-    groups = group_leaves(FlatState.from_sorted(tuple(walk.paths()), leaves), filters, exhaustive=exhaustive)
+        return [nested_state(root, links, leaves) if isinstance(root, NodeDef) else leaves[0]]
+    groups = group_leaves(FlatState.from_sorted(tuple(paths()), leaves), filters, exhaustive=exhaustive)
     return nested_groups(groups, is_leaf=not isinstance(root, NodeDef))
 
 
