@@ -15,6 +15,56 @@ from typing import Any
 MODULES = ("", "bridge", "filterlib", "graph", "rnglib", "spmd", "statelib", "tracers", "variablelib")
 
 
+PARTS = "parts of a structure, which split makes: equal structures are one object"
+STEPS = "update_context, split_context and merge_context make these; they take what plait's own mapping needs"
+
+# Name → why plait accepts less.
+EXCEPTIONS = {
+    "GraphDef.__init__": PARTS,
+    "graph.NodeDef.__init__": PARTS,
+    "graph.NodeRef.__init__": PARTS,
+    "graph.VariableDef.__init__": PARTS,
+    "MergeContext.__init__": STEPS,
+    "SplitContext.__init__": STEPS,
+    "UpdateContext.__init__": STEPS,
+    "GraphDef.apply": "graph: the graph was checked when it was split",
+    "flatten": "ref_outer_index: the outer indices are one mapping on the root, which update_context makes",
+    "bridge.ToLinen.__init__": "parent and name: fields that a Linen module puts after its own; by name they work",
+    "bridge.ToLinen.metadata_fn": "a default of Flax's class that is seen as its method",
+}
+# Name → defaults that differ, and why.
+DEFAULTS = {
+    "merge": "copy: what is merged never shares variables with the state",
+    "tabulate": "compute_flops: plait counts without compiling",
+    "bridge.Module.init_with_output": "mutable: what a Linen module's own method takes",
+}
+
+LOWER = "a step of Flax's own walk; plait's graphdefs have no outer indices"
+STACKS = "the stack of a context manager, for Flax's own tests"
+# Names and methods that plait lacks, and why.
+ABSENT = {
+    "Bidirectional.merge_fn": "a default that is seen as a method",
+    "DiffState.map_prefix": "a step of Flax's own prefixes",
+    "FlatState.from_sorted_keys_values": "a step of Flax's own walk",
+    **{f"GraphDef.with_{which}_outer_index": LOWER for which in ("matching", "no", "same")},
+    **{
+        f"{setting}.{method}": STACKS
+        for setting in ("set_graph_mode", "set_graph_updates", "use_eager_sharding")
+        for method in ("get_default", "get_stack")
+    },
+}
+
+
+def news(flax: ModuleType, plait: ModuleType) -> list[str]:
+    """What Flax has and plait lacks, but for the tables."""
+    both = {path: (one, other) for path, one, other in pairs(flax, plait)}
+    return [
+        *[f"{name}: plait has no such name" for name in absent(flax, plait) if name not in ABSENT],
+        *[f"{path}: {each}" for path in both if path not in EXCEPTIONS for each in lacking(*both[path])],
+        *[f"{path}: {each}" for path in both if path not in DEFAULTS for each in other_defaults(*both[path])],
+    ]
+
+
 def pairs(flax: ModuleType, plait: ModuleType) -> Iterator[tuple[str, Any, Any]]:
     """The public functions, constructors and methods of both, by name: ``Linear.__call__``, ``spmd.get_mesh``.
 
@@ -32,6 +82,21 @@ def pairs(flax: ModuleType, plait: ModuleType) -> Iterator[tuple[str, Any, Any]]
                 if _is_public(path) and key not in seen:
                     seen.add(key)
                     yield path, one, other
+
+
+def absent(flax: ModuleType, plait: ModuleType) -> list[str]:
+    """Public names of ``flax.nnx``, and methods of its classes, that plait lacks."""
+    found = []
+    for name in dir(flax):
+        one, other = getattr(flax, name), getattr(plait, name, None)
+        if name.startswith("_") or inspect.ismodule(one):
+            continue
+        if not hasattr(plait, name):
+            found.append(name)
+        elif inspect.isclass(one) and one.__module__.startswith("flax."):
+            methods = [each for each in vars(one) if _is_public(each) and callable(getattr(one, each))]
+            found += [f"{name}.{each}" for each in methods if not hasattr(other, each)]
+    return found
 
 
 def _is_public(path: str) -> bool:

@@ -1,38 +1,16 @@
 """What Flax accepts by position or by name, plait accepts: all public functions, constructors and methods of both."""
 
+import types
+
 import jax.numpy as jnp
 import pytest
 
 import plait as nnx
-from tests.compat.flax_signatures import lacking, other_defaults, pairs
+from tests.compat.flax_signatures import ABSENT, DEFAULTS, EXCEPTIONS, absent, lacking, news, other_defaults, pairs
 
 flax = pytest.importorskip("flax.nnx")
 
 pytestmark = pytest.mark.oracle
-
-PARTS = "parts of a structure, which split makes: equal structures are one object"
-STEPS = "update_context, split_context and merge_context make these; they take what plait's own mapping needs"
-
-# Name → why plait accepts less.
-EXCEPTIONS = {
-    "GraphDef.__init__": PARTS,
-    "graph.NodeDef.__init__": PARTS,
-    "graph.NodeRef.__init__": PARTS,
-    "graph.VariableDef.__init__": PARTS,
-    "MergeContext.__init__": STEPS,
-    "SplitContext.__init__": STEPS,
-    "UpdateContext.__init__": STEPS,
-    "GraphDef.apply": "graph: the graph was checked when it was split",
-    "flatten": "ref_outer_index: the outer indices are one mapping on the root, which update_context makes",
-    "bridge.ToLinen.__init__": "parent and name: fields that a Linen module puts after its own; by name they work",
-    "bridge.ToLinen.metadata_fn": "a default of Flax's class that is seen as its method",
-}
-# Name → defaults that differ, and why.
-DEFAULTS = {
-    "merge": "copy: what is merged never shares variables with the state",
-    "tabulate": "compute_flops: plait counts without compiling",
-    "bridge.Module.init_with_output": "mutable: what a Linen module's own method takes",
-}
 
 PAIRS = {path: both for path, *both in pairs(flax, nnx)}
 
@@ -47,7 +25,24 @@ def test_defaults_are_those_of_flax(path):
     assert other_defaults(*PAIRS[path]) == []
 
 
+def test_every_name_of_flax_is_one_of_plait():
+    assert set(absent(flax, nnx)) - set(ABSENT) == set()
+
+
+def test_nothing_of_flax_is_new():
+    assert news(flax, nnx) == []
+
+
+def test_what_is_new_in_a_flax_is_said():
+    newer = types.SimpleNamespace(**{name: getattr(flax, name) for name in dir(flax)})
+    newer.brand_new = lambda: None
+    newer.split = lambda node, /, *filters, graph=None, flatten_all=False: None
+    newer.split.__module__ = "flax.nnx.graphlib"
+    assert news(newer, nnx) == ["brand_new: plait has no such name", "split: by name: flatten_all"]
+
+
 def test_the_tables_have_no_row_too_many():
+    assert set(ABSENT) <= set(absent(flax, nnx))
     assert [path for path in EXCEPTIONS if not lacking(*PAIRS[path])] == []
     assert [path for path in DEFAULTS if not other_defaults(*PAIRS[path])] == []
 
