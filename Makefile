@@ -23,13 +23,14 @@ NEWEST := .venv-newest
 LOWEST := .venv-lowest
 DOWNSTREAM := .venv-downstream
 JAX_NIGHTLY := .venv-jax-nightly
+NEW_FLAX := .venv-new-flax
 AREA   ?= core
 N      ?= 60
 SEED   ?= 0
 ON_NEWEST := formats/test_saved_model.py formats/test_stablehlo.py orbax/test_conversion.py tensorflow test_saving.py
 ON_JAX_NIGHTLY := core transforms text stacks observing surgery warm nn partitioning training compat checkpoint inspect conformance laws
 
-.PHONY: help demo test slow again long browser chromium torch older newest newest-slow lowest downstream jax-nightly laws differential faults optimized nightly lint types lock bench fuzz mutate reference drawings docs publish notes check clean
+.PHONY: help demo test slow again long browser chromium torch older newest newest-slow lowest downstream new-flax jax-nightly laws differential faults optimized nightly lint types lock bench fuzz mutate reference drawings docs publish notes check clean
 .NOTPARALLEL:
 
 help:
@@ -45,6 +46,7 @@ help:
 	@echo 'make newest-slow  the tests of make slow with it, and the exports as XLA compiles for users'
 	@echo 'make lowest     the tests of make test with the lowest versions that pyproject.toml allows, on Python 3.11'
 	@echo 'make downstream  published packages with plait in the place of flax.nnx; beside Flax, number by number'
+	@echo 'make new-flax   what the newest release of Flax has that plait lacks: make new-flax N=400 NEWER=python3.13'
 	@echo 'make jax-nightly  the tests that need JAX alone, with the newest build of it: make jax-nightly NEWER=python3.13'
 	@echo 'make lint       ruff: rules and formatting'
 	@echo 'make types      pyright on the library and its tests'
@@ -111,6 +113,10 @@ lowest:
 
 downstream: $(VENV)/dev.stamp $(DOWNSTREAM)/stamp
 	PLAIT_DOWNSTREAM="$(abspath $(DOWNSTREAM))/bin/python" $(BIN)/python -m pytest -q -n 2 tests/downstream
+
+new-flax: N = 400
+new-flax: $(NEW_FLAX)/stamp
+	$(NEW_FLAX)/bin/python -m tests.new_flax -n $(N) --seed $(SEED)
 
 jax-nightly: $(JAX_NIGHTLY)/stamp
 	$(JAX_NIGHTLY)/bin/python -m pytest -q -m "not slow and not oracle" $(addprefix tests/,$(ON_JAX_NIGHTLY))
@@ -188,7 +194,7 @@ lock: | $(BIN)/python
 	$(call compile,requirements-lowest.lock,3.11,dev,--resolution lowest-direct)
 
 clean:
-	rm -rf $(VENV) $(NEWEST) $(LOWEST) $(DOWNSTREAM) $(JAX_NIGHTLY) build dist runs site .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(NEWEST) $(LOWEST) $(DOWNSTREAM) $(JAX_NIGHTLY) $(NEW_FLAX) build dist runs site .pytest_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	@command -v $(PYTHON) >/dev/null || { echo 'plait needs Python 3.11 or newer, and there is no $(PYTHON); name one: make PYTHON=/path/to/python3'; exit 1; }
@@ -236,6 +242,14 @@ $(DOWNSTREAM)/stamp: pyproject.toml $(wildcard tests/downstream/*.txt) | $(BIN)/
 	  --requirement tests/downstream/requirements.txt --editable . absl-py beartype 'pytest>=8.3'
 	$(DOWNSTREAM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 	  --requirement tests/downstream/without_dependencies.txt
+	@touch $@
+
+# The newest releases of Flax and of what it needs, made anew each time.
+.PHONY: $(NEW_FLAX)/stamp
+$(NEW_FLAX)/stamp:
+	$(NEWER) -m venv --clear $(NEW_FLAX)
+	$(NEW_FLAX)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --editable . flax \
+	  'hypothesis>=6.120' 'pytest>=8.3'
 	@touch $@
 
 # The newest builds of JAX, from the index in PIP_EXTRA_INDEX_URL where one is given. It changes every night, so the

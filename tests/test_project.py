@@ -64,7 +64,10 @@ def test_linux_and_macos_run_the_tests_with_every_python_that_is_supported():
     assert {"push", "pull_request"} <= set(WORKFLOWS["tests"]["on"])
 
 
-@pytest.mark.parametrize(("workflow", "command"), [("nightly", "make jax-nightly"), ("weekly", "make downstream")])
+@pytest.mark.parametrize(
+    ("workflow", "command"),
+    [("nightly", "make jax-nightly"), ("weekly", "make downstream"), ("weekly", "make new-flax")],
+)
 def test_what_takes_long_runs_by_the_clock(workflow, command):
     assert re.fullmatch(r"\d+ \d+ \* \* [*\d]", WORKFLOWS[workflow]["on"]["schedule"][0]["cron"])
     assert any(each.startswith(command) for each in commands(WORKFLOWS[workflow]))

@@ -38,7 +38,7 @@ from .core.objects.filters import PathContains as PathContains
 from .core.objects.filters import WithTag as WithTag
 from .core.objects.filters import to_predicate as to_predicate
 from .states.graph_state import GraphState as GraphState
-from .core.functional.merge import merge as merge
+from .compat.live import merge as merge
 from .states.flat_graphs import unflatten as unflatten
 from .core.functional.update import update as update
 from .core.graph.graphdef import GraphDef as GraphDef
@@ -47,7 +47,7 @@ from .core.objects.module import Module as Module
 from .core.objects.module import Object as Object
 from .core.objects.pytree import Pytree as Pytree
 from .core.objects.module import dataclass as dataclass
-from .states.proxy_caller import call as call
+from .compat.live import call as call
 from .core.objects.rngs import RngCount as RngCount
 from .core.objects.rngs import RngKey as RngKey
 from .core.objects.rngs import RngState as RngState
@@ -100,7 +100,7 @@ if TYPE_CHECKING:
     from .states import proxy_caller
     from .core.objects import rngs as rnglib
     from .observing.capture import capture as capture
-    from .surgery.pop import pop as pop
+    from .compat.live import pop as pop
     from .surgery.traversal import check_pytree as check_pytree
     from .surgery.traversal import find_duplicates as find_duplicates
     from .surgery.traversal import set_metadata as set_metadata
@@ -202,7 +202,11 @@ if TYPE_CHECKING:
     from .nn.recurrent import RNN as RNN
     from .nn.reparametrisation import SpectralNorm as SpectralNorm
     from .nn.reparametrisation import WeightNorm as WeightNorm
-    from .nn.rotary import apply_rotary_embedding as apply_rotary_embedding
+    from .nn.rotary import (
+        RoPE as RoPE,
+        apply_rotary_embedding as apply_rotary_embedding,
+        dot_product_attention_with_rope as dot_product_attention_with_rope,
+    )
     from .nn.sequential import Sequential as Sequential
     from . import partitioning as partitioning
     from .partitioning.activations import with_sharding_constraint as with_sharding_constraint
@@ -213,7 +217,7 @@ if TYPE_CHECKING:
     from .compat.functions import get_abstract_model as get_abstract_model
     from .partitioning.specs import get_named_sharding as get_named_sharding
     from .partitioning.specs import get_partition_spec as get_partition_spec
-    from .partitioning import spmd as spmd
+    from .compat import spmd as spmd
     from .compat.transforms import grad as grad
     from .compat.transforms import value_and_grad as value_and_grad
     from .compat.transforms import transform_metadata as transform_metadata

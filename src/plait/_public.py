@@ -15,9 +15,7 @@ _NAMES = {
     "core.objects.containers": "Dict List",
     "core.graph.diff": "GraphDiff diff",
     "core.objects.filters": "All Everything Not Nothing OfType PathContains WithTag to_predicate",
-    "core.functional.merge": "merge",
     "states.flat_graphs": "unflatten",
-    "surgery.pop": "pop",
     "core.functional.update": "update",
     "core.graph.graphdef": "GraphDef",
     "core.objects.module": "Module Object dataclass",
@@ -33,6 +31,7 @@ _NAMES = {
     "observing.nonfinite": "debug_nans find_nonfinite",
     "core.objects.variable_kinds": "BatchStat Cache Intermediate LoRAParam Param Perturbation",
     "core.objects.variables": "Variable",
+    "compat.live": "merge pop",
     "compat.functions": (
         "as_abstract clone flatten get_abstract_model graphdef iter_children iter_graph iter_module_children "
         "iter_modules map recursive_map split state variables view view_info with_attributes"
@@ -57,7 +56,7 @@ _NAMES = {
     "nn.prelu": "PReLU",
     "nn.recurrent": "Bidirectional RNN",
     "nn.reparametrisation": "SpectralNorm WeightNorm",
-    "nn.rotary": "apply_rotary_embedding",
+    "nn.rotary": "RoPE apply_rotary_embedding dot_product_attention_with_rope",
     "stacks.per_layer": "PerLayer",
     "nn.sequential": "Sequential",
     "stacks.stack": "Stack",
@@ -84,7 +83,7 @@ _NAMES_FOR_FLAX = {
     "states.pure_dicts": "replace_by_pure_dict restore_int_paths",
     "compat.functions": "abstract_with_sharding unpack with_vars",
     "compat.modes": "set_graph_mode set_graph_updates",
-    "states.proxy_caller": "call",
+    "compat.live": "call",
     "compat.update_context": (
         "MergeContext SplitContext UpdateContext current_update_context merge_context split_context update_context"
     ),
@@ -112,7 +111,7 @@ _MODULES_FOR_FLAX = {
     "graphlib": "compat.graph",
     "proxy_caller": "states.proxy_caller",
     "rnglib": "core.objects.rngs",
-    "spmd": "partitioning.spmd",
+    "spmd": "compat.spmd",
     "statelib": "compat.statelib",
     "variablelib": "compat.variablelib",
 }

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 
+from .compat import live
 from .compat.flax_paths import FlaxFinder, FlaxModule
 from .compat.private_names import add_private_methods
 from .errors import AlreadyImportedError, MissingDependencyError
@@ -46,6 +47,7 @@ def install() -> None:
     os.environ.setdefault(SETTING, "0")  # a Flax program runs unchanged, and cannot use stacks
     sys.meta_path.insert(0, FlaxFinder())
     add_private_methods()
+    live.make_default()  # its states hold the model's own variables
 
 
 def _check_not_imported() -> None:

@@ -171,6 +171,13 @@ LAYERS = [
         refuses=None,
     ),
     Layer(
+        "RoPE",
+        lambda rngs: plait.RoPE(embedding_size=4, max_seq_len=8),
+        some_input(2, 3, 4),
+        {"cached_cos": "Variable (8, 2)", "cached_sin": "Variable (8, 2)"},
+        takes=(),
+    ),
+    Layer(
         "LoRA",
         lambda rngs, **dtypes: plait.LoRA(3, 2, 4, b_initializer=random, rngs=rngs, **dtypes),
         some_input(2, 3),

@@ -30,10 +30,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--area", action="append", choices=AREAS, help="only these strategies")
     parser.add_argument("--report", type=Path, help="where the differences are written, with a program for each kind")
+    parser.add_argument("--live", action="store_true", help="with plait.compat.live_states")
     parser.add_argument("--slice", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.slice:
-        return write_slice(args.area[0], args.n, args.seed)
+        return write_slice(args.area[0], args.n, args.seed, live=args.live)
     totals: collections.Counter[str] = collections.Counter()
     found: dict[str, Found] = {}
     start = time.perf_counter()
@@ -42,7 +43,7 @@ def main() -> int:
         wanted = args.n // len(areas) + (number < args.n % len(areas))
         for part in range(0, wanted, SLICE):
             seed = args.seed * 1_000_000 + part
-            counts, others = run_slice(area, min(SLICE, wanted - part), seed)
+            counts, others = run_slice(area, min(SLICE, wanted - part), seed, live=args.live)
             totals.update(counts)
             totals.update({f"{area}, programs": counts["programs"], f"{area}, errors": counts["errors"]})
             for key, entry in others.items():
@@ -55,21 +56,21 @@ def main() -> int:
     return int(any(entry.known is None for entry in found.values()))
 
 
-def run_slice(area: str, count: int, seed: int) -> tuple[dict[str, int], dict[str, Found]]:
+def run_slice(area: str, count: int, seed: int, *, live: bool) -> tuple[dict[str, int], dict[str, Found]]:
     """``sample`` in a process of its own."""
     from tests.differential.sampling import Found
 
     command = [sys.executable, "-m", "tests.differential", "--slice", "-n", str(count)]
-    command += ["--seed", str(seed), "--area", area]
+    command += ["--seed", str(seed), "--area", area, *["--live"] * live]
     done = subprocess.run(command, stdout=subprocess.PIPE, cwd=ROOT, check=True, text=True)
     totals, found = json.loads(done.stdout.splitlines()[-1])
     return totals, {key: Found(**entry) for key, entry in found.items()}
 
 
-def write_slice(area: str, count: int, seed: int) -> int:
+def write_slice(area: str, count: int, seed: int, *, live: bool) -> int:
     from tests.differential.sampling import sample
 
-    totals, found = sample(area, count, seed)
+    totals, found = sample(area, count, seed, live=live)
     print(json.dumps([totals, {key: dataclasses.asdict(entry) for key, entry in found.items()}]))
     return 0
 

@@ -27,6 +27,7 @@ class Row:
         found_in_flax, found_in_plait: match what is there.
         text: matches the program.
         example_until: the release of Flax from which the example does the same on both.
+        of_detached_states: whether it is none under ``plait.compat.live_states``.
     """
 
     id: str
@@ -44,6 +45,7 @@ class Row:
     text: str = ""
     more: tuple[Program, ...] = ()
     example_until: str = ""
+    of_detached_states: bool = False
 
     @property
     def line(self) -> str:
@@ -62,9 +64,10 @@ class Row:
         ) and re.search(self.text, program.text()) is not None  # fmt: skip
 
 
-def explaining(differences: Sequence[Difference], of: Program) -> str | None:
+def explaining(differences: Sequence[Difference], of: Program, *, live: bool = False) -> str | None:
     """The row that explains the first of them, where each has one."""
-    rows = [next((row.id for row in KNOWN if row.explains(difference, of)), None) for difference in differences]
+    table = [row for row in KNOWN if not (live and row.of_detached_states)]
+    rows = [next((row.id for row in table if row.explains(difference, of)), None) for difference in differences]
     return None if None in rows else rows[0]
 
 
@@ -99,7 +102,7 @@ KNOWN: tuple[Row, ...] = (
         "merge makes variables",
         "`merge(graphdef, state)`", "reuses the state's variables in the new model", "makes new variables; `copy=False` reuses them, as Flax does",
         reason="two models merged from one state do not write into each other, and a state can be merged in any trace",
-        says="documented",
+        says="documented", of_detached_states=True,
         example=program(
             "known", "graphdef, s = nnx.split(nnx.Dict(a=Count(jnp.array(0))))",
             "def f(x):\n    m = nnx.merge(graphdef, s)\n    m.a[...] += 1\n    return x * m.a",
@@ -111,7 +114,7 @@ KNOWN: tuple[Row, ...] = (
         "merged models write",
         "the model whose state was merged, after the new model has run", "has what the new model wrote", "is as it was; `copy=False` shares the variables, as Flax does",
         reason="two models merged from one state do not write into each other",
-        says="documented",
+        says="documented", of_detached_states=True,
         example=program(
             "known", "m = nnx.Dict(a=Count(jnp.array(0)))", "merged = nnx.merge(*nnx.split(m))", "merged.a[...] += 1",
             ("s = nnx.state(m)", "s"),
@@ -129,7 +132,7 @@ KNOWN: tuple[Row, ...] = (
         "`nnx.state(model)` as the output of a function with `graph_updates=False`, or of `vmap` with `in_axes=None` for the model",
         "an error: a duplicate, or inconsistent aliasing", "a state of its own",
         reason="a state is detached from its model, so it shares nothing with it",
-        says="documented",
+        says="documented", of_detached_states=True,
         example=program(
             "known", "m = nnx.Dict(a=nnx.Param(jnp.ones(2)))",
             ("s = nnx.jit(lambda m: nnx.state(m), graph_updates=False)(m)", "s"),

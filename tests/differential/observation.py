@@ -23,7 +23,7 @@ HIDDEN = {
     "LSTMCell": ("keep_rngs",),
     "OptimizedLSTMCell": ("keep_rngs",),
     "SimpleCell": ("keep_rngs",),
-    "LoRA": ("lora_rank",),
+    "LoRA": ("lora_rank", "alpha", "rank_stabilized", "dropout_rate", "adapter", "is_active", "is_merged", "dropout"),
     "GroupNorm": ("num_features",),
     "InstanceNorm": ("num_features",),
     "SpectralNorm": ("update_stats", "use_running_average"),

@@ -41,8 +41,8 @@ class Found:
             self.program, self.differences = other.program, other.differences
 
 
-def sample(area: str, count: int, seed: int) -> tuple[dict[str, int], dict[str, Found]]:
-    """Totals by what they count, and what was found by its kind."""
+def sample(area: str, count: int, seed: int, *, live: bool = False) -> tuple[dict[str, int], dict[str, Found]]:
+    """Totals by what they count, and what was found by its kind; ``live``: with plait's live states."""
     totals: collections.Counter[str] = collections.Counter()
     found: dict[str, Found] = {}
 
@@ -57,11 +57,13 @@ def sample(area: str, count: int, seed: int) -> tuple[dict[str, int], dict[str, 
     )
     @hypothesis.given(AREAS[area]())
     def each(program: Program) -> None:
-        one, other = run(program, flax.nnx), run(program, plait)
+        one = run(program, flax.nnx)
+        with plait.compat.live_states(live):
+            other = run(program, plait)
         totals.update({"programs": 1, "errors": one.failure is not None, "steps": len(one.shown)})
         differences = compare(program, one, other)
         if differences:
-            known = explaining(differences, program)
+            known = explaining(differences, program, live=live)
             totals[f"known: {known}" if known else "unexplained"] += 1
             entry = Found(1, known, [f"after: {differences[0].step}", *map(str, differences[:6])], program.body())
             kept = found.setdefault(f"{area}: {known or _kind(differences[0])}", entry)

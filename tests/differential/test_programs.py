@@ -18,19 +18,22 @@ SHARE_OF_ERRORS = 0.7  # of one area; a program that ends early shows little
 
 
 @pytest.mark.oracle
+@pytest.mark.parametrize("live", [False, True], ids=["detached", "live"])
 @pytest.mark.parametrize("count", [FEW, pytest.param(SOME, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("area", slow_but(lambda area: area not in ("sharding", "layers"), AREAS))
-def test_programs_do_the_same_on_both(area, count):
+def test_programs_do_the_same_on_both(area, count, live):
     flax = flax_nnx()
     seen: collections.Counter[str] = collections.Counter()
 
     @hypothesis.settings(max_examples=count, phases=[hypothesis.Phase.generate])
     @hypothesis.given(AREAS[area]())
     def check(program):
-        one, other = run(program, flax), run(program, plait)
+        one = run(program, flax)
+        with plait.compat.live_states(live):
+            other = run(program, plait)
         seen.update(programs=1, errors=one.failure is not None)
         differences = compare(program, one, other)
-        if differences and explaining(differences, program) is None:
+        if differences and explaining(differences, program, live=live) is None:
             raise AssertionError("\n".join([f"after: {differences[0].step}", *map(str, differences)]))
 
     check()

@@ -1,5 +1,7 @@
 """Rotary position embedding. (RoFormer, arXiv:2104.09864)"""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,8 +9,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import plait
-from plait.errors import ShapeError
-from tests.nn.twins import some_input
+from plait.errors import ArgumentError, ShapeError
+from tests.nn.twins import some_input, users_promotion
 
 
 def rotate(x, positions, base, interleaved):
@@ -94,3 +96,103 @@ def test_features_that_are_no_pairs_are_named(shape):
 def test_positions_that_do_not_fit_are_named(shape):
     with pytest.raises(ShapeError, match=r"positions of shape .* for an input of shape \(1, 3, 2, 4\)"):
         plait.apply_rotary_embedding(jnp.ones((1, 3, 2, 4)), jnp.ones(shape))
+
+
+# RoPE -------------------------------------------------------------------------------------------------------------
+
+
+def test_rope_is_the_half_split_embedding_of_one_head():
+    x, positions = some_input(2, 5, 8), np.arange(5) * 3
+    for options in ({}, {"embedding_size": 8, "max_seq_len": 6}):
+        for given_positions in (None, positions):
+            y = plait.RoPE(100.0, **options)(x, given_positions)
+            expected = plait.apply_rotary_embedding(x[..., None, :], given_positions, base=100.0, interleaved=False)
+            np.testing.assert_allclose(y, expected[..., 0, :], rtol=1e-6, atol=1e-6)
+
+
+SIZES = [{"embedding_size": 8}, {"max_seq_len": 6}, {"embedding_size": 7, "max_seq_len": 6}]
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_tables_that_cannot_be_made_are_named(sizes):
+    with pytest.raises(ArgumentError, match=f"found +embedding_size={sizes.get('embedding_size')}"):
+        plait.RoPE(**sizes)
+
+
+@pytest.mark.parametrize("shape", [(7, 8), (2, 6)])
+def test_an_input_that_does_not_fit_the_tables_is_named(shape):
+    model = plait.Dict(rope=plait.RoPE(embedding_size=8, max_seq_len=6))
+    with pytest.raises(
+        ShapeError, match=rf"at +model.rope \(a RoPE\)\n  found +an input of shape \({shape[0]}, {shape[1]}\)"
+    ):
+        model.rope(jnp.ones(shape))
+    assert model.rope(jnp.ones((7, 8)), jnp.arange(7)).shape == (7, 8)
+
+
+def attention(**options):
+    return plait.MultiHeadAttention(2, 8, rngs=plait.Rngs(0), **options)
+
+
+with_rope = functools.partial(plait.dot_product_attention_with_rope, rope=plait.RoPE())
+half_split = functools.partial(plait.apply_rotary_embedding, interleaved=False)
+
+
+@pytest.mark.parametrize("positions", [None, np.arange(5) * 3, np.arange(5)[None] + [[0], [4]]])
+def test_rope_in_attention_is_rotary_fn(positions):
+    """L27: ``input_positions`` are those of ``rotary_fn``, or a keyword of ``attention_fn``."""
+    x = some_input(2, 5, 8)
+    given_positions = {} if positions is None else {"input_positions": positions}
+    first = attention(attention_fn=with_rope, decode=False)(x, **given_positions)
+    other = attention(rotary_fn=half_split, decode=False)(x, **given_positions)
+    np.testing.assert_allclose(first, other, rtol=1e-5, atol=1e-6)
+
+
+def test_rope_in_attention_cannot_decode_and_rotary_fn_can():
+    layer = attention(attention_fn=with_rope, decode=True)
+    layer.init_cache((1, 5, 8))
+    with pytest.raises(ArgumentError, match=r"do +rotary_fn=functools.partial\(plait.apply_rotary_embedding"):
+        layer(jnp.ones((1, 1, 8)))
+
+
+@pytest.fixture
+def flax():
+    nnx = pytest.importorskip("flax.nnx")
+    if not hasattr(nnx, "RoPE"):
+        pytest.skip("this Flax has no RoPE")
+    with users_promotion():
+        yield nnx
+
+
+ROPES = [{}, {"theta": 100.0}, {"embedding_size": 8, "max_seq_len": 6}]
+INPUTS = [((5, 8), None), ((2, 5, 8), None), ((2, 3, 5, 8), None), ((2, 5, 8), (5,)), ((2, 5, 8), (1, 5))]
+
+
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore:'.value' access:DeprecationWarning")  # Flax's own
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("shape", "positions"), INPUTS)
+@pytest.mark.parametrize("options", ROPES)
+def test_rope_is_that_of_flax(options, shape, positions, dtype, flax):
+    x = jnp.asarray(some_input(*shape), dtype)
+    given_positions = () if positions is None else (jnp.arange(5).reshape(positions) * 7,)
+    ours, theirs = plait.RoPE(**options), flax.RoPE(**options)
+    y, expected = ours(x, *given_positions), theirs(x, *given_positions)
+    assert y.dtype == expected.dtype
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
+    state, other = plait.to_pure_dict(plait.state(ours)), flax.to_pure_dict(flax.state(theirs))
+    assert jax.tree.structure(state) == jax.tree.structure(other)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), state, other)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"mask": np.tril(np.ones((5, 5)))}])
+def test_attention_with_rope_is_that_of_flax(options, flax):
+    x = some_input(2, 5, 8)
+    layers = [
+        lib.MultiHeadAttention(
+            2, 8, decode=False, rngs=lib.Rngs(0),
+            attention_fn=functools.partial(lib.dot_product_attention_with_rope, rope=lib.RoPE()),
+        )
+        for lib in (plait, flax)
+    ]  # fmt: skip
+    np.testing.assert_allclose(*(layer(x, **options) for layer in layers), rtol=1e-5, atol=1e-5)

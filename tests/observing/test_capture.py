@@ -58,6 +58,30 @@ def test_capture_returns_what_was_sown_and_leaves_nothing():
     assert nnx.graphdef(model) == before
 
 
+@pytest.mark.parametrize("method", ["sow", "perturb"])
+@pytest.mark.parametrize("capture_noop", [None, False, True])
+def test_a_noop_outside_capture_stores_nothing(method, capture_noop):
+    """D1, D2: as Flax 0.12.12; inside ``capture`` the keyword changes nothing."""
+
+    class Records(nnx.Module):
+        def __call__(self, x):
+            if method == "sow":
+                return self.sow(nnx.Intermediate, "seen", x, capture_noop=capture_noop)
+            return self.perturb("seen", x, capture_noop=capture_noop)
+
+    model = Records()
+    warns = method == "sow" and not capture_noop
+    with (
+        pytest.warns(DeprecationWarning, match=r"sow outside of plait\.capture") if warns else contextlib.nullcontext()
+    ):
+        out = model(X)
+    assert hasattr(model, "seen") is not bool(capture_noop)
+    assert out == (not capture_noop if method == "sow" else X)
+    model = Records()
+    out, seen = nnx.capture(model, nnx.Intermediate if method == "sow" else nnx.Perturbation)(X)
+    assert (list(seen), hasattr(model, "seen"), bool(out)) == (["seen"], False, True)
+
+
 def test_a_kind_that_is_not_captured_is_not_kept():
     """D1: sow returns whether the value was kept."""
     model = Inner(2.0)

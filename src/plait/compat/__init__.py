@@ -9,6 +9,8 @@ As a public module, ``plait.compat`` has the functions that take modes, with gra
     ...     plait.compat.jit(lambda model: setattr(model, "extra", 1))(model)
     >>> model.extra
     1
+
+``plait.compat.live_states`` makes states hold the model's own variables, as Flax's do. (rule X30)
 """
 
 # Rule X29.
@@ -18,6 +20,7 @@ from __future__ import annotations
 from typing import Any
 
 from .fixed import NAMES as NAMES, fixed
+from .live import live_states as live_states
 
 
 def __getattr__(name: str) -> Any:
@@ -29,4 +32,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(NAMES)
+    return sorted((*NAMES, "live_states"))

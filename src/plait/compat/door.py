@@ -86,6 +86,20 @@ def carried(transform: Callable[P, R], /) -> Carried[P, R]:
     return _as_public(public, transform, {"graph": _GRAPH, "graph_updates": _UPDATES}, hidden="crossing")
 
 
+def by_position(public: Callable[P, R], /) -> Callable[P, R]:
+    """The same function, which also takes its modes by position, after its own arguments."""
+    signature = inspect.signature(public)
+    placed = [parameter.replace(kind=parameter.POSITIONAL_OR_KEYWORD) for parameter in signature.parameters.values()]
+    signature = signature.replace(parameters=placed)
+
+    @functools.wraps(public)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return public(**signature.bind(*args, **kwargs).arguments)  # type: ignore[call-arg]
+
+    function.__signature__ = signature  # type: ignore[attr-defined]
+    return function
+
+
 def _as_public(public: Any, function: Callable[..., Any], added: Mapping[str, str], hidden: str = "") -> Any:
     """Give the public form the name, documentation and signature of what it wraps, with the keywords added."""
     functools.update_wrapper(public, function)

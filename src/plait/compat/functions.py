@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from ..core.functional import merge, split as splitting
 from ..partitioning import shardings
-from ..states import flat_graphs, graph_state
 from ..surgery import traversal, views
-from .door import checked, checked_result
+from . import live
+from .door import by_position, checked, checked_result
 
 clone = checked(merge.clone)
-flatten = checked(flat_graphs.flatten)
+flatten = checked(live.flatten)
 graphdef = checked(splitting.graphdef)
-split = checked(splitting.split)
-state = checked(splitting.state)
-unpack = checked(graph_state.unpack)
+split = checked(live.split)
+state = checked(live.state)
+unpack = checked(live.unpack)
 variables = checked(traversal.variables)
 
 iter_children = checked(traversal.iter_children)
@@ -21,13 +21,13 @@ iter_graph = checked(traversal.iter_graph)
 iter_module_children = checked(traversal.iter_module_children)
 iter_modules = checked(traversal.iter_modules)
 
-map = checked(views.map, at=1)
+map = checked(live.or_live(live.mapped, views.map), at=1)
 recursive_map = checked(views.recursive_map, at=1)
 view = checked(views.view)
 view_info = checked(views.view_info)
 with_attributes = checked(views.with_attributes)
 with_vars = checked(views.with_vars)
 
-abstract_with_sharding = checked(shardings.abstract_with_sharding)
-as_abstract = checked(shardings.as_abstract)
+abstract_with_sharding = by_position(checked(shardings.abstract_with_sharding))
+as_abstract = by_position(checked(shardings.as_abstract))
 get_abstract_model = checked_result(shardings.get_abstract_model)

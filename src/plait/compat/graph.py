@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ..core.functional.merge import merge as merge
 from ..core.functional.update import update as update
 from ..core.graph.flatten import RefMap as RefMap
 from ..core.graph.graphdef import (
@@ -27,8 +26,6 @@ from ..core.objects.nodes import (
 from ..core.objects.statics import HashableMapping as HashableMapping
 from ..states.flat_graphs import unflatten as unflatten
 from ..states.graph_state import GraphState as GraphState
-from ..states.proxy_caller import call as call
-from ..surgery.pop import graph_pop as graph_pop, pop as pop
 from ..surgery.traversal import find_duplicates as find_duplicates, set_metadata as set_metadata
 from .functions import (
     clone as clone,
@@ -46,6 +43,7 @@ from .functions import (
     variables as variables,
     with_vars as with_vars,
 )
+from .live import call as call, graph_pop as graph_pop, merge as merge, pop as pop
 from .modes import set_graph_mode as set_graph_mode, set_graph_updates as set_graph_updates
 from .node_predicates import (
     is_graph_node as is_graph_node,

@@ -52,14 +52,14 @@ def is_pytree_node(x: Any, *, check_graph_registry: bool = True) -> bool:
     return _is_jax_container(x)
 
 
-def is_node_type(t: type) -> bool:
-    """Whether instances of ``t`` are graph nodes, or pytree nodes registered with plait.
+def is_node_type(x: type) -> bool:
+    """Whether instances of ``x`` are graph nodes, or pytree nodes registered with plait.
 
     Example:
         >>> plait.graph.is_node_type(plait.Module), plait.graph.is_node_type(dict), plait.graph.is_node_type(int)
         (True, True, False)
     """
-    return t in GRAPH_REGISTRY or t in PYTREE_REGISTRY
+    return x in GRAPH_REGISTRY or x in PYTREE_REGISTRY
 
 
 def is_node_leaf(x: Any) -> bool:

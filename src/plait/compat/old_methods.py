@@ -17,11 +17,11 @@ def _to_pure_dict(self: State, extract_fn: Any = None) -> Any:
     return to_pure_dict(self, extract_fn)
 
 
-def _replace_by_pure_dict(self: State, pure: Any, replace_fn: Any = None) -> None:
+def _replace_by_pure_dict(self: State, pure_dict: Any, replace_fn: Any = None) -> None:
     deprecated(
         "State.replace_by_pure_dict", since="0.1", instead="plait.replace_by_pure_dict(state, pure)", removed_in="2.0"
     )
-    replace_by_pure_dict(self, pure, replace_fn)
+    replace_by_pure_dict(self, pure_dict, replace_fn)
 
 
 setattr(State, "to_pure_dict", _to_pure_dict)  # noqa: B010  # type checkers see an unchanged class

@@ -54,11 +54,11 @@ def canonicalize_padding(padding: Any, rank: int) -> str | Sequence[tuple[int, i
     )
 
 
-def get_node_impl_for_type(t: type) -> GraphNodeImpl | PytreeNodeImpl | None:
-    """How instances of ``t`` are flattened; ``GenericPytree`` for containers that are registered only with JAX.
+def get_node_impl_for_type(x: type) -> GraphNodeImpl | PytreeNodeImpl | None:
+    """How instances of ``x`` are flattened; ``GenericPytree`` for containers that are registered only with JAX.
 
     Example:
         >>> plait.graph.get_node_impl_for_type(dict).type, plait.graph.get_node_impl_for_type(int)
         (<class 'dict'>, None)
     """
-    return GRAPH_REGISTRY.get(t) or PYTREE_REGISTRY.get(t)
+    return GRAPH_REGISTRY.get(x) or PYTREE_REGISTRY.get(x)

@@ -21,7 +21,7 @@ from ..transforms import (
 )
 from ..transforms.call import prefixes as prefix_trees
 from ..transforms.jit import function, shapes
-from .door import carried, checked
+from .door import by_position, carried, checked
 
 if TYPE_CHECKING:
     jit = function.jit  # a protocol cannot express both forms of a decorator
@@ -51,7 +51,7 @@ shard_map = carried(sharded.shard_map)
 remat = carried(recomputing.remat)
 eval_shape = carried(shapes.eval_shape)
 make_jaxpr = carried(shapes.make_jaxpr)
-checkify = carried(shapes.checkify)
+checkify = by_position(carried(shapes.checkify))
 
 split_rngs = carried(streams.split_rngs)
 fork_rngs = carried(streams.fork_rngs)

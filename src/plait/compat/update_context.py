@@ -41,9 +41,9 @@ class IndexMap(dict[int, Any]):
     """Index → object, the inverse of a ``RefMap``."""
 
     @classmethod
-    def from_refmap(cls, refs: RefMap) -> IndexMap:
-        """The inverse of ``refs``."""
-        return cls({index: key for key, index in refs.items()})
+    def from_refmap(cls, refmap: RefMap) -> IndexMap:
+        """The inverse of ``refmap``."""
+        return cls({index: key for key, index in refmap.items()})
 
 
 class _Stacks(threading.local):
@@ -142,9 +142,9 @@ class UpdateContext:
         else:
             self.index_ref = None
 
-    def unflatten_end(self, index_ref: IndexMap, inner: bool | None = None) -> None:
+    def unflatten_end(self, index_ref: IndexMap, inner_merge: bool | None = None) -> None:
         """Advance after a merge: an inner merge stores its objects for the split that follows."""
-        if inner is None or inner:
+        if inner_merge is None or inner_merge:
             self.index_ref = index_ref
 
     def mapping_to(self, new: RefMap) -> dict[int, int] | None:

@@ -34,6 +34,7 @@ from .masks import (
 )
 from .norm import LayerNorm
 from .promotion import promote_dtype
+from .rotary import dot_product_attention_with_rope
 
 
 class MultiHeadAttention(Module):
@@ -275,6 +276,7 @@ class MultiHeadAttention(Module):
         sow_weights: bool = False,
         out_sharding: Any = None,
         qkv_sharding: Any = None,
+        input_positions: Array | None = None,  # (..., queries)
     ) -> Array:
         """Attend from ``inputs_q`` to ``inputs_k``.
 
@@ -290,18 +292,24 @@ class MultiHeadAttention(Module):
             is_causal: whether each position may only attend to itself and to earlier ones.
             out_sharding: sharding of the result.
             qkv_sharding: sharding of the projected queries, keys and values.
+            input_positions: positions of queries and keys for ``rotary_fn``; without one, a keyword of
+                ``attention_fn``, such as ``plait.dot_product_attention_with_rope``.
         """
         inputs_k, inputs_v = self._inputs(inputs_q, inputs_k, inputs_v)
         decode = resolve_switch("decode", decode, self.decode, layer=self)
+        if decode:
+            self._check_rotation()
         query = self.query(inputs_q, out_sharding=qkv_sharding)
         key = self.key(inputs_k, out_sharding=qkv_sharding)
         value = self.value(inputs_v, out_sharding=qkv_sharding)
         if self.query_ln is not None and self.key_ln is not None:
             query, key = self.query_ln(query), self.key_ln(key)
         step = check_step(self.cached_key, self.cache_index, key, layer=self) if decode else None
+        options: dict[str, Any] = {} if input_positions is None else {"input_positions": input_positions}
         if self.rotary_fn is not None:
-            query = self.rotary_fn(query, step_positions(query, step))
-            key = self.rotary_fn(key, step_positions(key, step))
+            given = options.pop("input_positions", None)
+            query = self.rotary_fn(query, step_positions(query, step) if given is None else given)
+            key = self.rotary_fn(key, step_positions(key, step) if given is None else given)
         past, length = None, key.shape[-3]
         if step is not None:
             key, value = self._with_step(key, value, step)
@@ -327,6 +335,7 @@ class MultiHeadAttention(Module):
                 precision=self.precision,
                 module=self if sow_weights else None,
                 is_causal=is_causal,
+                **options,
             )
         except ShapeError as error:
             # The function does not know which layer these inputs belong to.
@@ -362,6 +371,17 @@ class MultiHeadAttention(Module):
             size = weight_length(kernel, len(features) - 1, features[-1])
             check_last_axis(x, size, layer=self, size_name=name)
         return k, v
+
+    def _check_rotation(self) -> None:
+        """Raise for a rotation that does not know the position of a decoding step."""
+        if getattr(self.attention_fn, "func", self.attention_fn) is dot_product_attention_with_rope:
+            raise ArgumentError(
+                "dot_product_attention_with_rope cannot decode: it would rotate each step as if it were the first",
+                at=describe_place(self),
+                found="decode=True with this attention_fn",
+                expected="rotary_fn, which gets the position of each step",
+                do="rotary_fn=functools.partial(plait.apply_rotary_embedding, interleaved=False)",
+            )
 
     def init_cache(self, input_shape: Shape, dtype: DTypeLike = jnp.float32, *, per_sequence: bool = False) -> None:
         """Create an empty cache for decoding from the first position.
@@ -403,11 +423,11 @@ class MultiHeadAttention(Module):
 
     def set_view(
         self,
-        *,
-        decode: bool | None = None,
         deterministic: bool | None = None,
+        decode: bool | None = None,
         batch_size: int | Shape | None = None,
         max_length: int | None = None,
+        *,
         per_sequence: bool = False,
     ) -> None:
         """Change the mode; ``None`` leaves it unchanged.

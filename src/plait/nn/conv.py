@@ -38,7 +38,7 @@ class Conv(Module):
     """Convolution with a learned kernel: each output position depends on a window of the input.
 
     Shapes:
-        x: ``(..., *spatial, in_features)``. y: ``(..., *spatial_out, out_features)``; any number of batch axes.
+        inputs: ``(..., *spatial, in_features)``. y: ``(..., *spatial_out, out_features)``; any number of batch axes.
 
     Variables:
         kernel: ``Param``, ``(*kernel_size, in_features // feature_group_count, out_features)``, ``param_dtype``.
@@ -128,10 +128,10 @@ class Conv(Module):
             Param(initial(bias_init, rngs.params, (out_features,), param_dtype), **bias_metadata) if use_bias else None
         )
 
-    def __call__(self, x: Array, out_sharding: Any = None) -> Array:
-        _check_input(x, self)
-        x, kernel, bias = promoted_with_mask(x, self)
-        return self._convolved(x, kernel, bias, out_sharding)
+    def __call__(self, inputs: Array, out_sharding: Any = None) -> Array:
+        _check_input(inputs, self)
+        inputs, kernel, bias = promoted_with_mask(inputs, self)
+        return self._convolved(inputs, kernel, bias, out_sharding)
 
     def _convolved(self, x: Array, kernel: Array, bias: Array | None = None, out_sharding: Any = None) -> Array:
         """The convolution itself, with any kernel of this window."""
@@ -187,7 +187,7 @@ class ConvTranspose(Module):
     """Transposed convolution: each input position adds a learned window to the output, ``strides`` apart.
 
     Shapes:
-        x: ``(..., *spatial, in_features)``. y: ``(..., *spatial_out, out_features)``, where with ``"SAME"`` and
+        inputs: ``(..., *spatial, in_features)``. y: ``(..., *spatial_out, out_features)``, where with ``"SAME"`` and
             ``"CIRCULAR"`` padding each spatial length is multiplied by its stride.
 
     Variables:
@@ -273,15 +273,15 @@ class ConvTranspose(Module):
             Param(initial(bias_init, rngs.params, (out_features,), param_dtype), **bias_metadata) if use_bias else None
         )
 
-    def __call__(self, x: Array) -> Array:
+    def __call__(self, inputs: Array) -> Array:
         n_spatial = len(self.kernel_size)
-        _check_input(x, self)
-        x, kernel, bias = promoted_with_mask(x, self)
+        _check_input(inputs, self)
+        inputs, kernel, bias = promoted_with_mask(inputs, self)
         padding = resolve_padding(self.padding, self)
         if isinstance(padding, str) and padding in ("REFLECT", "CAUSAL"):
             raise _bad_padding(self.padding, self, "'SAME', 'VALID', 'CIRCULAR'")
         return _transposed_convolution(
-            x,
+            inputs,
             kernel,
             bias,
             strides=per_axis(self.strides, self, "strides"),

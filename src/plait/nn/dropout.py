@@ -22,7 +22,7 @@ class Dropout(Module):
     The scaling preserves the expected value, so nothing else changes when dropout is switched off.
 
     Shapes:
-        x, y: any shape.
+        inputs, y: any shape.
 
     Variables:
         rngs: a ``RngStream``, a fork of the given stream; ``None`` if none was given.
@@ -76,27 +76,27 @@ class Dropout(Module):
 
     def __call__(
         self,
-        x: Array,
+        inputs: Array,
         *,
         deterministic: bool | None = None,
         rngs: Rngs | RngStream | Array | None = None,
     ) -> Array:
         deterministic = resolve_switch("deterministic", deterministic, self.deterministic, layer=self)
         if deterministic or self.rate == 0:
-            return x  # type: ignore[return-value]
-        x = jnp.asarray(x)
+            return inputs  # type: ignore[return-value]
+        inputs = jnp.asarray(inputs)
         if self.rate == 1:
-            return jnp.zeros_like(x)
-        shape = list(x.shape)
+            return jnp.zeros_like(inputs)
+        shape = list(inputs.shape)
         for axis in self.broadcast_dims:
             shape[axis] = 1
         keep = 1 - self.rate
         key = draw_key(self.rngs if rngs is None else rngs, self.rng_collection, layer=self, use="its masks")
-        layout = _mask_layout(x, shape)
+        layout = _mask_layout(inputs, shape)
         mask = jax.random.bernoulli(key, keep, tuple(shape), out_sharding=layout)
-        kept = x / keep
-        out = None if layout is None else jax.typeof(x).sharding
-        return jnp.where(jnp.broadcast_to(mask, x.shape, out_sharding=out), kept, jnp.zeros_like(kept))
+        kept = inputs / keep
+        out = None if layout is None else jax.typeof(inputs).sharding
+        return jnp.where(jnp.broadcast_to(mask, inputs.shape, out_sharding=out), kept, jnp.zeros_like(kept))
 
     def set_view(self, deterministic: bool | None = None) -> None:
         """Change the mode; ``None`` leaves it unchanged.

@@ -20,12 +20,13 @@ from .promotion import promote_dtype
 
 
 class Embed(Module):
-    """Look up the row of a table for each integer: ``y = embedding[x]``.
+    """Look up the row of a table for each integer: ``y = embedding[inputs]``.
 
     ``attend`` multiplies by the same table, which turns features into logits over the integers with tied weights.
 
     Shapes:
-        x: ``(...)``, integers from 0 to ``num_embeddings − 1``. y: ``(..., features)``. Indices out of range give NaN.
+        inputs: ``(...)``, integers from 0 to ``num_embeddings − 1``. y: ``(..., features)``.
+            Indices out of range give NaN.
 
     Variables:
         embedding: ``Param``, ``(num_embeddings, features)``, ``param_dtype``.
@@ -41,7 +42,7 @@ class Embed(Module):
         embedding_metadata: metadata of ``embedding``.
 
     Raises:
-        ShapeError: ``x`` does not contain integers, or the query of ``attend`` is not ``features`` long.
+        ShapeError: ``inputs`` does not contain integers, or the query of ``attend`` is not ``features`` long.
 
     Example:
         >>> embed = plait.Embed(5, 3, rngs=plait.Rngs(0))
@@ -70,23 +71,25 @@ class Embed(Module):
         self.embedding = Param(table, **embedding_metadata)
         self.dtype: DTypeLike = table.dtype if dtype is None else dtype
 
-    def __call__(self, x: Array, out_sharding: Any = None) -> Array:
-        x = jnp.asarray(x)
-        if not jnp.issubdtype(x.dtype, jnp.integer):
+    def __call__(self, inputs: Array, out_sharding: Any = None) -> Array:
+        inputs = jnp.asarray(inputs)
+        if not jnp.issubdtype(inputs.dtype, jnp.integer):
             raise ShapeError(
                 "Input type must be an integer: Embed looks up rows by integer",
                 at=describe_place(self),
-                found=f"an input of dtype {x.dtype.name}",
+                found=f"an input of dtype {inputs.dtype.name}",
                 expected="an integer dtype",
-                do="convert the indices: x.astype(jnp.int32)",
+                do="convert the indices: inputs.astype(jnp.int32)",
             )
         table = self.embedding.value
         (table,) = self.promote_dtype((table,), dtype=self.dtype, inexact=False)
         if self.num_embeddings == 1:
-            return jnp.broadcast_to(jnp.reshape(table, (1,) * x.ndim + table.shape[1:]), (*x.shape, *table.shape[1:]))
+            return jnp.broadcast_to(
+                jnp.reshape(table, (1,) * inputs.ndim + table.shape[1:]), (*inputs.shape, *table.shape[1:])
+            )
         if out_sharding is not None:
-            return table.at[x].get(mode="fill", out_sharding=out_sharding)
-        return jnp.take(table, x, axis=0)
+            return table.at[inputs].get(mode="fill", out_sharding=out_sharding)
+        return jnp.take(table, inputs, axis=0)
 
     def attend(self, query: Array, out_sharding: Any = None) -> Array:
         """Multiply by the table: ``query @ embedding.T``.

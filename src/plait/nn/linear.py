@@ -26,17 +26,17 @@ from .promotion import add_bias, promote_dtype
 
 
 class Linear(Module):
-    """An affine map over the last axis: ``y = x @ kernel + bias``.
+    """An affine map over the last axis: ``y = inputs @ kernel + bias``.
 
     Shapes:
-        x: ``(..., in_features)``. y: ``(..., out_features)``.
+        inputs: ``(..., in_features)``. y: ``(..., out_features)``.
 
     Variables:
         kernel: ``Param``, ``(in_features, out_features)``, ``param_dtype``.
         bias: ``Param``, ``(out_features,)``, ``param_dtype``; ``None`` without ``use_bias``.
 
     Args:
-        in_features: length of the last axis of ``x``.
+        in_features: length of the last axis of ``inputs``.
         out_features: length of the last axis of ``y``.
         use_bias: whether to add a bias.
         dtype: dtype to compute in; ``None`` means the common dtype of input and parameters.
@@ -52,7 +52,7 @@ class Linear(Module):
         bias_metadata: metadata of ``bias``.
 
     Raises:
-        ShapeError: the last axis of ``x`` is not ``in_features`` long.
+        ShapeError: the last axis of ``inputs`` is not ``in_features`` long.
 
     Example:
         >>> layer = plait.Linear(2, 3, rngs=plait.Rngs(0))
@@ -95,12 +95,13 @@ class Linear(Module):
             Param(initial(bias_init, rngs.params, (out_features,), param_dtype), **bias_metadata) if use_bias else None
         )
 
-    def __call__(self, x: Array, out_sharding: Any = None) -> Array:
+    def __call__(self, inputs: Array, out_sharding: Any = None) -> Array:
         kernel, bias = self.kernel.value, None if self.bias is None else self.bias.value
-        check_last_axis(x, weight_length(kernel, 0, self.in_features), layer=self)
-        x, kernel, bias = self.promote_dtype((x, kernel, bias), dtype=self.dtype)
+        check_last_axis(inputs, weight_length(kernel, 0, self.in_features), layer=self)
+        inputs, kernel, bias = self.promote_dtype((inputs, kernel, bias), dtype=self.dtype)
         options = product_options(self.precision, self.preferred_element_type, out_sharding)
-        return affine(self.dot_general)(x, kernel, bias, dimensions=(((x.ndim - 1,), (0,)), ((), ())), **options)
+        dimensions = (((inputs.ndim - 1,), (0,)), ((), ()))
+        return affine(self.dot_general)(inputs, kernel, bias, dimensions=dimensions, **options)
 
 
 def affine(dot_general: Callable[..., Array]) -> Callable[..., Array]:
@@ -136,12 +137,12 @@ def product_options(precision: PrecisionLike, preferred_element_type: Any, out_s
 
 
 class LinearGeneral(Module):
-    """An affine map over several axes, ``y = tensordot(x, kernel, axis) + bias``; optionally one per batch entry.
+    """An affine map over several axes, ``y = tensordot(inputs, kernel, axis) + bias``; optionally one per batch entry.
 
     The kernel is initialized as a matrix and then reshaped, so its fan-in is the product of all contracted axes.
 
     Shapes:
-        x: any shape that has ``in_features`` along ``axis``.
+        inputs: any shape that has ``in_features`` along ``axis``.
         y: ``(*batch, *rest, *out_features)``: the axes of ``batch_axis``, the axes not contracted, the new axes.
 
     Variables:
@@ -149,10 +150,10 @@ class LinearGeneral(Module):
         bias: ``Param``, ``(*batch, *out_features)``, ``param_dtype``; ``None`` without ``use_bias``.
 
     Args:
-        in_features: lengths of the contracted axes, in their order in ``x``.
+        in_features: lengths of the contracted axes, in their order in ``inputs``.
         out_features: lengths of the new axes.
-        axis: the contracted axes of ``x``, as many as ``in_features``.
-        batch_axis: axes of ``x`` with one kernel per entry, and their lengths; leading axes ``0, 1, …``.
+        axis: the contracted axes of ``inputs``, as many as ``in_features``.
+        batch_axis: axes of ``inputs`` with one kernel per entry, and their lengths; leading axes ``0, 1, …``.
         use_bias: whether to add a bias.
         dtype: dtype to compute in; ``None`` means the common dtype of input and parameters.
         param_dtype: dtype in which the parameters are stored.
@@ -169,7 +170,7 @@ class LinearGeneral(Module):
 
     Raises:
         ArgumentError: ``axis`` and ``in_features`` differ in number, or ``batch_axis`` is not ``0, 1, …``.
-        ShapeError: ``x`` does not have ``in_features`` along ``axis``, or has different batch lengths.
+        ShapeError: ``inputs`` does not have ``in_features`` along ``axis``, or has different batch lengths.
 
     Example:
         >>> layer = plait.LinearGeneral((2, 3), 5, axis=(-2, -1), rngs=plait.Rngs(0))
@@ -238,18 +239,18 @@ class LinearGeneral(Module):
                 do="move the batch axes to the front of the input with jnp.moveaxis",
             )
 
-    def __call__(self, x: Array, out_sharding: Any = None) -> Array:
-        check_array(x, layer=self)
+    def __call__(self, inputs: Array, out_sharding: Any = None) -> Array:
+        check_array(inputs, layer=self)
         kernel, bias = self.kernel.value, None if self.bias is None else self.bias.value
         n_batch = len(self.batch_axis)
-        contracted = self._contracted(len(shape_of(x)))
+        contracted = self._contracted(len(shape_of(inputs)))
         for place, (axis, size) in enumerate(zip(contracted, self.in_features, strict=True), n_batch):
-            check_axis(x, axis, weight_length(kernel, place, size), layer=self, size_name="in_features")
+            check_axis(inputs, axis, weight_length(kernel, place, size), layer=self, size_name="in_features")
         for axis, size in self.batch_axis.items():
-            check_axis(x, axis, weight_length(kernel, axis, size), layer=self, size_name="batch_axis")
-        x, kernel, bias = self.promote_dtype((x, kernel, bias), dtype=self.dtype)
+            check_axis(inputs, axis, weight_length(kernel, axis, size), layer=self, size_name="batch_axis")
+        inputs, kernel, bias = self.promote_dtype((inputs, kernel, bias), dtype=self.dtype)
         options = product_options(self.precision, self.preferred_element_type, out_sharding)
-        return affine(self._dot())(x, kernel, bias, dimensions=self._dimensions(x.ndim), **options)
+        return affine(self._dot())(inputs, kernel, bias, dimensions=self._dimensions(inputs.ndim), **options)
 
     def _dimensions(self, ndim: int) -> Any:
         """The dimension numbers of the product of an input with so many axes and the kernel."""
@@ -298,11 +299,11 @@ def reshaped(value: Any, shape: tuple[int, ...]) -> Any:
 
 
 class Einsum(Module):
-    """A learned einsum: ``y = einsum(einsum_str, x, kernel) + bias``.
+    """A learned einsum: ``y = einsum(einsum_str, inputs, kernel) + bias``.
 
     Shapes:
-        x, y: given by the equation. The bias has those axes of the output that the kernel has too: letters, and axes
-            under the kernel's ellipsis.
+        inputs, y: given by the equation. The bias has those axes of the output that the kernel has too: letters,
+            and axes under the kernel's ellipsis.
 
     Variables:
         kernel: ``Param``, ``kernel_shape``, ``param_dtype``.
@@ -367,14 +368,14 @@ class Einsum(Module):
         if bias_shape is not None:
             self.bias = Param(initial(bias_init, rngs.params, as_tuple(bias_shape), param_dtype), **bias_metadata)
 
-    def __call__(self, x: Array, einsum_str: str | None = None, out_sharding: Any = None) -> Array:
-        check_array(x, layer=self)
+    def __call__(self, inputs: Array, einsum_str: str | None = None, out_sharding: Any = None) -> Array:
+        check_array(inputs, layer=self)
         equation = self.einsum_str if einsum_str is None else resolve_equation(einsum_str)
         bias = None if self.bias is None else self.bias.value
-        x, kernel, bias = self.promote_dtype((x, self.kernel.value, bias), dtype=self.dtype)
-        self._check_input(x, kernel, equation)
+        inputs, kernel, bias = self.promote_dtype((inputs, self.kernel.value, bias), dtype=self.dtype)
+        self._check_input(inputs, kernel, equation)
         options = product_options(self.precision, self.preferred_element_type, out_sharding)
-        y = self.einsum_op(equation, x, kernel, **options)
+        y = self.einsum_op(equation, inputs, kernel, **options)
         return add_bias(y, None if bias is None else self._spread_bias(bias, y, kernel.shape, equation))
 
     def _check_input(self, x: Array, kernel: Array, equation: str) -> None:

@@ -15,10 +15,10 @@ from .promotion import promote_dtype
 
 
 class PReLU(Module):
-    """``y = x`` where ``x ≥ 0``, otherwise ``negative_slope · x``, with one learned slope.
+    """``y = inputs`` where ``inputs ≥ 0``, otherwise ``negative_slope · inputs``, with one learned slope.
 
     Shapes:
-        x, y: any shape.
+        inputs, y: any shape.
 
     Variables:
         negative_slope: ``Param``, ``()``, ``param_dtype``.
@@ -51,8 +51,8 @@ class PReLU(Module):
         self.promote_dtype: Callable[..., Any] = promote_dtype
         self.negative_slope = Param(jnp.asarray(negative_slope_init, param_dtype), **negative_slope_metadata)
 
-    def __call__(self, x: Array) -> Array:
-        x = jnp.asarray(x)
-        dtype = x.dtype if self.dtype is None and jnp.issubdtype(x.dtype, jnp.inexact) else self.dtype
-        x, slope = self.promote_dtype((x, self.negative_slope.value), dtype=dtype)
-        return jnp.where(x >= 0, x, slope * x)
+    def __call__(self, inputs: Array) -> Array:
+        inputs = jnp.asarray(inputs)
+        dtype = inputs.dtype if self.dtype is None and jnp.issubdtype(inputs.dtype, jnp.inexact) else self.dtype
+        inputs, slope = self.promote_dtype((inputs, self.negative_slope.value), dtype=dtype)
+        return jnp.where(inputs >= 0, inputs, slope * inputs)

@@ -22,7 +22,7 @@ from .axis_rules import (
 from .mesh import check_used_once, fitted_spec
 
 
-def get_var_pspec(variable: Variable[Any]) -> PartitionSpec | None:
+def get_var_pspec(v: Variable[Any]) -> PartitionSpec | None:
     """The spec of one variable: its ``out_sharding`` under the current rules.
 
     Returns:
@@ -37,7 +37,7 @@ def get_var_pspec(variable: Variable[Any]) -> PartitionSpec | None:
     Raises:
         ArgumentError: the rules give one of its names two targets, or two of its axes the same mesh axis.
     """
-    return variable_spec(variable, with_article(type(variable).__name__))
+    return variable_spec(v, with_article(type(v).__name__))
 
 
 def variable_spec(variable: Variable[Any], what: str) -> PartitionSpec | None:

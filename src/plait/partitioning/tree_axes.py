@@ -10,17 +10,17 @@ from ..core.objects.visit import iter_variables
 from ..errors import PartitioningUnspecifiedError
 
 
-def add_axis(tree: Any, index: int, metadata: Mapping[str, Any]) -> None:
+def add_axis(tree: Any, index: int, transform_metadata: Mapping[str, Any]) -> None:
     """Insert the name of a new axis into every variable of a tree, in place.
 
     Args:
         tree: a module, variable, or pytree of them.
         index: position of the new axis; names are padded with ``None`` up to it.
-        metadata: ``{PARTITION_NAME: name}``; any other entry whose key is a tuple in a variable's metadata is inserted
-            there in the same way.
+        transform_metadata: ``{PARTITION_NAME: name}``; any other entry whose key is a tuple in a variable's metadata is
+            inserted there in the same way.
 
     Raises:
-        PartitioningUnspecifiedError: ``metadata`` has no ``PARTITION_NAME``.
+        PartitioningUnspecifiedError: ``transform_metadata`` has no ``PARTITION_NAME``.
 
     Example:
         >>> v = plait.Param(jnp.ones((2, 3)), out_sharding=("in", "out"))
@@ -28,16 +28,16 @@ def add_axis(tree: Any, index: int, metadata: Mapping[str, Any]) -> None:
         >>> v.out_sharding
         ('layers', 'in', 'out')
     """
-    _check_axis_name(metadata, "add_axis")
+    _check_axis_name(transform_metadata, "add_axis")
     for _, variable in iter_variables(tree):
-        put_axis(variable, index, metadata)
+        put_axis(variable, index, transform_metadata)
 
 
-def remove_axis(tree: Any, index: int, metadata: Mapping[str, Any]) -> None:
+def remove_axis(tree: Any, index: int, transform_metadata: Mapping[str, Any]) -> None:
     """Remove the name of an axis from every variable of a tree, in place; the inverse of ``add_axis``.
 
     Raises:
-        PartitioningUnspecifiedError: ``metadata`` has no ``PARTITION_NAME``.
+        PartitioningUnspecifiedError: ``transform_metadata`` has no ``PARTITION_NAME``.
         AxisNameMismatchError: the axis at ``index`` has a different name, or none. Nothing is changed.
 
     Example:
@@ -46,12 +46,12 @@ def remove_axis(tree: Any, index: int, metadata: Mapping[str, Any]) -> None:
         >>> v.out_sharding
         ('out',)
     """
-    _check_axis_name(metadata, "remove_axis")
+    _check_axis_name(transform_metadata, "remove_axis")
     variables = [variable for _, variable in iter_variables(tree)]
     for variable in variables:
-        check_removable(variable, index, metadata)
+        check_removable(variable, index, transform_metadata)
     for variable in variables:
-        drop_axis(variable, index, metadata)
+        drop_axis(variable, index, transform_metadata)
 
 
 def _check_axis_name(metadata: Mapping[str, Any], function: str) -> None:

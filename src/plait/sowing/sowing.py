@@ -142,22 +142,24 @@ def new_record(kinds: tuple[type, ...], values: dict[str, Any], method_outputs: 
 
 def sow(
     self: Module,
-    kind: type[Variable[Any]] | str,
+    variable_type: type[Variable[Any]] | str,
     name: str,
     value: Any,
     reduce_fn: Callable[[Any, Any], Any] = _append,
     init_fn: Callable[[], Any] = tuple,
+    capture_noop: bool | None = None,
 ) -> bool:
     """Record a value, which ``plait.capture`` returns with the result of the model.
 
     Outside ``capture`` the value is stored in an attribute of the module, with a warning.
 
     Args:
-        kind: the class of the variable that stores it, or a collection name.
+        variable_type: the class of the variable that stores it, or a collection name.
         name: the name of the variable.
         value: the value.
         reduce_fn: ``(stored, value) -> stored``; by default, values are collected in a tuple.
         init_fn: returns the initial value.
+        capture_noop: whether to store nothing outside ``capture``.
 
     Returns:
         Whether the value was stored: inside ``capture``, whether exactly this kind is captured.
@@ -174,9 +176,9 @@ def sow(
         >>> y, seen["input"].value
         (6.0, (3.0,))
     """
-    kind = _class_of(kind)
+    kind = _class_of(variable_type)
     record = self.__dict__.get(RECORD)
-    if record is not None and kind not in record["kinds"]:
+    if capture_noop if record is None else kind not in record["kinds"]:
         return False
     if record is None and not _keeping.wanted:
         _warn_about_attributes(kind)
@@ -188,7 +190,13 @@ def sow(
     return True
 
 
-def perturb(self: Module, name: str, value: Any, kind: type[Variable[Any]] | str = Perturbation) -> Any:
+def perturb(
+    self: Module,
+    name: str,
+    value: Any,
+    variable_type: type[Variable[Any]] | str = Perturbation,
+    capture_noop: bool | None = None,
+) -> Any:
     """Add a stored value, initially zeros, whose gradient is the gradient with respect to ``value`` here.
 
     Inside ``plait.capture`` it is stored if its kind is captured or it was passed as ``init``; outside, it is an
@@ -197,7 +205,8 @@ def perturb(self: Module, name: str, value: Any, kind: type[Variable[Any]] | str
     Args:
         name: the name of the stored variable.
         value: an array.
-        kind: the class of the stored variable, or a collection name.
+        variable_type: the class of the stored variable, or a collection name.
+        capture_noop: whether to return ``value`` unchanged outside ``capture``.
 
     Raises:
         ArgumentError: the name belongs to an attribute that is not a variable of this kind.
@@ -210,9 +219,9 @@ def perturb(self: Module, name: str, value: Any, kind: type[Variable[Any]] | str
         >>> float(y), float(probes["before"].value)
         (6.0, 0.0)
     """
-    kind = _class_of(kind)
+    kind = _class_of(variable_type)
     record = self.__dict__.get(RECORD)
-    if record is not None and name not in record["values"] and kind not in record["kinds"]:
+    if capture_noop if record is None else name not in record["values"] and kind not in record["kinds"]:
         return value
     variable = _kept(self, record, kind, name)
     if variable is None:

@@ -26,15 +26,15 @@ _CLASSES: dict[str, type[Variable[Any]]] = {
 
 
 @overload
-def register_variable_name(name: str, cls: T, *, overwrite: bool = False) -> T: ...
+def register_variable_name(name: str, typ: T, *, overwrite: bool = False) -> T: ...
 @overload
-def register_variable_name(name: str, cls: None = None, *, overwrite: bool = False) -> Callable[[T], T]: ...
-def register_variable_name(name: str, cls: Any = None, *, overwrite: bool = False) -> Any:
-    """Bind a collection name to a variable class. Without ``cls``, returns a decorator.
+def register_variable_name(name: str, typ: None = None, *, overwrite: bool = False) -> Callable[[T], T]: ...
+def register_variable_name(name: str, typ: Any = None, *, overwrite: bool = False) -> Any:
+    """Bind a collection name to a variable class. Without ``typ``, returns a decorator.
 
     Args:
         name: the name.
-        cls: the class.
+        typ: the class.
         overwrite: whether to replace the class that has the name.
 
     Returns:
@@ -50,18 +50,18 @@ def register_variable_name(name: str, cls: Any = None, *, overwrite: bool = Fals
         >>> plait.variable_name_from_type(DemoMoment)
         'demo_moments'
     """
-    if cls is None:
-        return lambda cls: register_variable_name(name, cls, overwrite=overwrite)
+    if typ is None:
+        return lambda typ: register_variable_name(name, typ, overwrite=overwrite)
     known = _CLASSES.get(name)
     if known is not None and not overwrite:
         raise ArgumentError(
             f"the variable name {name!r} is already registered",
-            found=f"{cls.__name__}, for a name that belongs to {known.__name__}",
+            found=f"{typ.__name__}, for a name that belongs to {known.__name__}",
             expected="an unused name",
-            do=f"choose a different name, or plait.register_variable_name({name!r}, {cls.__name__}, overwrite=True)",
+            do=f"choose a different name, or plait.register_variable_name({name!r}, {typ.__name__}, overwrite=True)",
         )
-    _CLASSES[name] = cls
-    return cls
+    _CLASSES[name] = typ
+    return typ
 
 
 def variable_type_from_name(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..core.functional.merge import leaves_of
@@ -34,13 +34,15 @@ def flatten(node: Any, /, ref_index: RefMap | None = None, *, with_paths: bool =
     return flattened(node, ref_index, with_paths=with_paths)
 
 
-def flattened(node: Any, refs: RefMap | None, *, with_paths: bool) -> tuple[GraphDef, Any]:
-    """The same for a root of any kind."""
+def flattened(
+    node: Any, refs: RefMap | None, *, with_paths: bool, leaf_of: Callable[[Any], Any] = detached
+) -> tuple[GraphDef, Any]:
+    """The same for a root of any kind, with ``leaf_of(leaf)`` in the flat state."""
     walk = Walk(refs)
     graphdef = walk.add(node)
     if not with_paths:
         return graphdef, [leaf.get_raw_value() if isinstance(leaf, Variable) else leaf for leaf in walk.leaves]
-    leaves = [detached(leaf) for leaf in walk.leaves]
+    leaves = [leaf_of(leaf) for leaf in walk.leaves]
     return graphdef, FlatState.from_sorted(tuple(map(path_of, walk.links)), leaves)
 
 

@@ -83,9 +83,14 @@ def call(graphdef_state: tuple[GraphDef, Any], /) -> Any:
 
 def apply(graphdef: GraphDef, state: Any, *states: Any) -> Any:
     """``GraphDef.apply``: like ``call``, for a graphdef and its states."""
+    return proxied(lambda: merge(graphdef, state, *states), split)
+
+
+def proxied(make: Callable[[], Any], split: Callable[[Any], Any]) -> CallableProxy:
+    """A proxy whose call makes an object, calls a part of it, and returns the output and the object, split."""
 
     def run(accessor: DelayedAccessor, *args: Any, **kwargs: Any) -> Any:
-        node = merge(graphdef, state, *states)
+        node = make()
         out = accessor(node)(*args, **kwargs)
         return out, split(node)
 

@@ -14,7 +14,7 @@ from ..errors import GraphError
 from ..ground.paths import describe_path
 
 
-def to_pure_dict(state: Mapping[Any, Any], /, extract_fn: Callable[[Any], Any] | None = None) -> dict[Any, Any]:
+def to_pure_dict(state: Mapping[Any, Any], extract_fn: Callable[[Any], Any] | None = None) -> dict[Any, Any]:
     """A nested dict of raw values.
 
     Args:
@@ -39,7 +39,7 @@ def plain_value(leaf: Any) -> Any:
 
 
 def replace_by_pure_dict(
-    state: State, pure: Mapping[Any, Any], /, replace_fn: Callable[[Any, Any], Any] | None = None
+    state: State, pure_dict: Mapping[Any, Any], replace_fn: Callable[[Any, Any], Any] | None = None
 ) -> None:
     """Write the values of a nested dict into a state, in place. Integer keys may come as strings.
 
@@ -60,7 +60,7 @@ def replace_by_pure_dict(
     known = dict(to_flat_state(state))
     by_text = {tuple(map(str, path)): path for path in known}
     new = {}
-    for path, value in to_flat_state(pure):
+    for path, value in to_flat_state(pure_dict):
         match = path if path in known else by_text.get(tuple(map(str, path)))
         if match is None:
             raise GraphError(
@@ -79,7 +79,7 @@ def replace_by_pure_dict(
     state._changed()
 
 
-def restore_int_paths(pure: Mapping[Any, Any], /) -> dict[Any, Any]:
+def restore_int_paths(pure_dict: Mapping[Any, Any]) -> dict[Any, Any]:
     """Convert string keys of a nested dict that are integers back to integers, as they were before JSON or msgpack.
 
     Example:
@@ -91,11 +91,12 @@ def restore_int_paths(pure: Mapping[Any, Any], /) -> dict[Any, Any]:
         return int(key) if isinstance(key, str) and key.removeprefix("-").isdecimal() else key
 
     return {
-        key_of(key): restore_int_paths(value) if isinstance(value, Mapping) else value for key, value in pure.items()
+        key_of(key): restore_int_paths(value) if isinstance(value, Mapping) else value
+        for key, value in pure_dict.items()
     }
 
 
-def as_pure(tree: Any, /) -> Any:
+def as_pure(tree: Any) -> Any:
     """The tree with every variable replaced by its raw value, recursively.
 
     Example:

@@ -35,7 +35,7 @@ def filter_state(state: Mapping[Any, Any], first: FilterLiteral, /, *filters: Fi
     return grouped(state, (first, *filters), exhaustive=False)
 
 
-def map_state(f: Callable[[Path, Any], Any], state: S, /) -> S:
+def map_state(f: Callable[[Path, Any], Any], state: S) -> S:
     """``f(path, leaf)`` on every leaf, in a new state.
 
     Example:
@@ -46,7 +46,7 @@ def map_state(f: Callable[[Path, Any], Any], state: S, /) -> S:
     return from_flat_state(((path, f(path, leaf)) for path, leaf in flat), cls=class_of(state))  # type: ignore[return-value]
 
 
-def diff(state: S, other: Mapping[Any, Any], /) -> S:
+def diff(state: S, other: Mapping[Any, Any]) -> S:
     """The entries of ``state`` whose path is not in ``other``; the same as ``state - other``.
 
     Example:

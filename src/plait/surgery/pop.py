@@ -40,8 +40,13 @@ def pop(node: Any, *filters: FilterLiteral) -> Any:
     return states[0] if len(filters) == 1 else states
 
 
-def graph_pop(node: Any, filters: tuple[FilterLiteral, ...], /) -> tuple[State, ...]:
+def graph_pop(node: Any, filters: tuple[FilterLiteral, ...]) -> tuple[State, ...]:
     """``pop`` with the filters as a tuple; always a tuple of states."""
+    return popped(node, filters, detached)
+
+
+def popped(node: Any, filters: tuple[FilterLiteral, ...], leaf_of: Callable[[Any], Any]) -> tuple[State, ...]:
+    """The same, with ``leaf_of(leaf)`` in the states."""
     if not filters:
         raise FilterError(
             "Expected at least one filter: pop needs to know what to remove",
@@ -53,9 +58,9 @@ def graph_pop(node: Any, filters: tuple[FilterLiteral, ...], /) -> tuple[State, 
     predicates = resolve_filters(filters)
     groups: list[list[tuple[Path, Any]]] = [[] for _ in predicates]
     removals: list[tuple[Callable[..., Any], Any, Any, Path]] = []
-    popped: set[Place] = set()
+    done: set[Place] = set()
     for place in visit(node):
-        if place.owner is None or place.kind not in _LEAVES or place.first in popped:
+        if place.owner is None or place.kind not in _LEAVES or place.first in done:
             continue
         path, leaf, owner = place.path, place.value, place.owner.value
         number = next((number for number, predicate in enumerate(predicates) if predicate(path, leaf)), None)
@@ -64,9 +69,9 @@ def graph_pop(node: Any, filters: tuple[FilterLiteral, ...], /) -> tuple[State, 
             if isinstance(owner, Pytree):
                 check_trace(owner._info.trace, owner, "pop from")
                 check_not_fixed(owner)
-            popped.add(place.first or place)
+            done.add(place.first or place)
             removals.append((pop_key, owner, place.key, path))
-            groups[number].append((path, detached(leaf)))
+            groups[number].append((path, leaf_of(leaf)))
     with Journal() as journal:
         for pop_key, owner, key, path in reversed(removals):  # the last of a List first
             if isinstance(owner, List) and type(key) is int and key + 1 < len(owner):

@@ -130,7 +130,7 @@ def variables(node: Any, *filters: FilterLiteral) -> Any:
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def check_pytree(node: Any, /) -> None:
+def check_pytree(pytree: Any) -> None:
     """Raise if a static attribute of a plait object contains data.
 
     Raises:
@@ -139,5 +139,5 @@ def check_pytree(node: Any, /) -> None:
     Example:
         >>> plait.check_pytree(plait.Linear(2, 3, rngs=plait.Rngs(0)))
     """
-    if isinstance(node, Pytree):
-        node._graph_flatten()
+    if isinstance(pytree, Pytree):
+        pytree._graph_flatten()

@@ -51,7 +51,6 @@ BESIDE = Sentinel(__name__, "BESIDE", "beside the value")
 @curried
 def grad(
     f: Any = None,
-    /,
     *,
     argnums: int | DiffState | Sequence[int | DiffState] = 0,
     has_aux: bool = False,
@@ -94,7 +93,6 @@ def grad(
 @curried
 def value_and_grad(
     f: Any = None,
-    /,
     *,
     argnums: int | DiffState | Sequence[int | DiffState] = 0,
     has_aux: bool = False,

@@ -33,7 +33,6 @@ _handled: contextvars.ContextVar[bool] = contextvars.ContextVar("plait_axis_name
 @curried
 def transform_metadata(
     f: Any = None,
-    /,
     *,
     in_axes: Any = 0,
     out_axes: Any = 0,

@@ -29,7 +29,6 @@ _BATCHED = re.compile(r"out_axes\[0\]\[(\d+)\]\[(\d+)\].*got axis spec None but 
 @curried
 def vmap(
     f: Any = None,
-    /,
     *,
     in_axes: Any = 0,
     out_axes: Any = 0,
@@ -134,7 +133,6 @@ def explain_batched(error: ValueError, call: Call, outcome: Outcome) -> None:
 @curried
 def pmap(
     f: Any = None,
-    /,
     *,
     axis_name: Hashable | None = None,
     in_axes: Any = 0,

@@ -25,7 +25,6 @@ from .tangent_trees import flatten_like, zero_tangent
 @curried
 def custom_vjp(
     fun: Any = None,
-    /,
     *,
     nondiff_argnums: Sequence[int | DiffState] = (),
     crossing: Crossing = STRUCTURE,

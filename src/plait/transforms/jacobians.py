@@ -28,7 +28,6 @@ from .tangents import check_tuple
 @curried
 def jacrev(
     f: Any = None,
-    /,
     *,
     argnums: int | DiffState | Sequence[int | DiffState] = 0,
     has_aux: bool = False,
@@ -70,7 +69,6 @@ def jacrev(
 @curried
 def jacfwd(
     f: Any = None,
-    /,
     *,
     argnums: int | DiffState | Sequence[int | DiffState] = 0,
     has_aux: bool = False,
@@ -100,7 +98,6 @@ def jacfwd(
 @curried
 def hessian(
     f: Any = None,
-    /,
     *,
     argnums: int | DiffState | Sequence[int | DiffState] = 0,
     has_aux: bool = False,
@@ -133,7 +130,6 @@ def hessian(
 @curried
 def hvp(
     f: Any = None,
-    /,
     primals: Any = None,
     tangents: Any = None,
     *,

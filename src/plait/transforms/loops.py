@@ -35,7 +35,6 @@ class _Index:
 @curried
 def scan(
     f: Any = None,
-    /,
     *,
     length: int | None = None,
     reverse: bool = False,

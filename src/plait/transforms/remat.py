@@ -17,7 +17,6 @@ from .call.policy import STRUCTURE, Crossing
 @curried
 def remat(
     f: Any = None,
-    /,
     *,
     prevent_cse: bool = True,
     static_argnums: int | Sequence[int] = (),

@@ -24,7 +24,6 @@ from .jit.shardings import leave_in_layout
 @curried
 def shard_map(
     f: Any = None,
-    /,
     *,
     mesh: Any,
     in_specs: Any,

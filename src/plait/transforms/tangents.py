@@ -29,7 +29,6 @@ from .tangent_trees import flatten_like, shapes_of
 @curried
 def vjp(
     f: Any = None,
-    /,
     *primals: Any,
     has_aux: bool = False,
     reduce_axes: Sequence[Any] = (),
@@ -76,7 +75,6 @@ def vjp(
 @curried
 def jvp(
     f: Any = None,
-    /,
     primals: Any = None,
     tangents: Any = None,
     *,
@@ -127,7 +125,6 @@ def jvp(
 @curried
 def linearize(
     f: Any = None,
-    /,
     *primals: Any,
     has_aux: bool = False,
     crossing: Crossing = STRUCTURE,

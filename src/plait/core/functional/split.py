@@ -5,7 +5,7 @@ A graph that has not changed since the last walk is not walked again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...typing import FilterLiteral
@@ -35,10 +35,22 @@ def detached_leaves(walk: CachedWalk, version: int = 0) -> list[Any]:
 def _states(walk: CachedWalk, filters: tuple[FilterLiteral, ...], *, exhaustive: bool) -> list[Any]:
     """The state of a single root, or one for each filter."""
     leaves = detached_leaves(walk, DETACHED)
-    root = walk.graphdefs[0]
+    return states_of(walk.graphdefs[0], walk.links, walk.paths, leaves, filters, exhaustive=exhaustive)
+
+
+def states_of(
+    root: GraphDef,
+    links: Any,
+    paths: Callable[[], Any],
+    leaves: list[Any],
+    filters: tuple[FilterLiteral, ...],
+    *,
+    exhaustive: bool,
+) -> list[Any]:
+    """The same for the leaves of a walk from this root."""
     if not filters:
-        return [nested_state(root, walk.links, leaves) if isinstance(root, NodeDef) else leaves[0]]
-    groups = group_leaves(FlatState.from_sorted(tuple(walk.paths()), leaves), filters, exhaustive=exhaustive)
+        return [nested_state(root, links, leaves) if isinstance(root, NodeDef) else leaves[0]]
+    groups = group_leaves(FlatState.from_sorted(tuple(paths()), leaves), filters, exhaustive=exhaustive)
     return nested_groups(groups, is_leaf=not isinstance(root, NodeDef))
 
 

@@ -23,7 +23,7 @@ from ...typing import FilterLiteral
 Predicate = Callable[[Path, Any], bool]
 
 
-def to_predicate(filter: FilterLiteral, /) -> Predicate:
+def to_predicate(filter: FilterLiteral) -> Predicate:
     """The predicate of a filter literal.
 
     Args:
@@ -82,7 +82,7 @@ class Everything:
         True
     """
 
-    def __call__(self, path: Path, value: Any) -> bool:
+    def __call__(self, path: Path, x: Any) -> bool:
         return True
 
 
@@ -95,7 +95,7 @@ class Nothing:
         False
     """
 
-    def __call__(self, path: Path, value: Any) -> bool:
+    def __call__(self, path: Path, x: Any) -> bool:
         return False
 
 
@@ -110,8 +110,8 @@ class OfType:
 
     type: type
 
-    def __call__(self, path: Path, value: Any) -> bool:
-        return isinstance(value, self.type)
+    def __call__(self, path: Path, x: Any) -> bool:
+        return isinstance(x, self.type)
 
     def __repr__(self) -> str:
         return f"OfType({self.type.__name__})"
@@ -128,8 +128,8 @@ class WithTag:
 
     tag: str
 
-    def __call__(self, path: Path, value: Any) -> bool:
-        tag = getattr(value, "tag", None)
+    def __call__(self, path: Path, x: Any) -> bool:
+        tag = getattr(x, "tag", None)
         return isinstance(tag, str) and tag == self.tag
 
     def __repr__(self) -> str:
@@ -153,8 +153,8 @@ class PathContains:
     key: Any
     exact: bool = True
 
-    def __call__(self, path: Path, value: Any) -> bool:
-        return result_for_layers(self._matches, path, value, self)
+    def __call__(self, path: Path, x: Any) -> bool:
+        return result_for_layers(self._matches, path, x, self)
 
     def _matches(self, path: Path, value: Any) -> bool:
         if self.exact:
@@ -179,8 +179,8 @@ class PathIn:
     def __init__(self, *paths: Path) -> None:
         object.__setattr__(self, "paths", frozenset(tuple(path) for path in paths))
 
-    def __call__(self, path: Path, value: Any) -> bool:
-        return self._matches(path, value) or (has_layers(path) and result_for_layers(self._matches, path, value, self))
+    def __call__(self, path: Path, x: Any) -> bool:
+        return self._matches(path, x) or (has_layers(path) and result_for_layers(self._matches, path, x, self))
 
     def _matches(self, path: Path, value: Any) -> bool:
         return path in self.paths
@@ -198,8 +198,8 @@ class _Combination:
     def __init__(self, *filters: FilterLiteral) -> None:
         object.__setattr__(self, "predicates", tuple(map(to_predicate, filters)))
 
-    def __call__(self, path: Path, value: Any) -> bool:
-        return result_for_layers(self._matches, path, value, self)
+    def __call__(self, path: Path, x: Any) -> bool:
+        return result_for_layers(self._matches, path, x, self)
 
     def _matches(self, path: Path, value: Any) -> bool:
         raise NotImplementedError
@@ -257,8 +257,8 @@ class OfLayers:
 
     predicate: Predicate
 
-    def __call__(self, path: Path, value: Any) -> bool:
-        return result_for_layers(self.predicate, path, value, self.predicate)
+    def __call__(self, path: Path, x: Any) -> bool:
+        return result_for_layers(self.predicate, path, x, self.predicate)
 
     def __repr__(self) -> str:
         return repr(self.predicate)

@@ -21,7 +21,9 @@ class Settings(threading.local):
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        in_force(tuple(each for each in settings_of_thread().items() if each not in _defaults) or None).__enter__()
+        in_force(
+            tuple(each for each in settings_of_thread().items() if each not in _defaults.items()) or None
+        ).__enter__()
 
     def values(self) -> tuple[Any, ...]:
         """The values in this thread."""
@@ -34,13 +36,13 @@ S = TypeVar("S", bound=Settings)
 in_force = jax.make_user_context(None)
 # What they are called → function that returns the current values.
 settings_in_force: dict[str, Callable[[], tuple[Any, ...]]] = {}
-_defaults: set[tuple[str, tuple[Any, ...]]] = set()
+_defaults: dict[str, tuple[Any, ...]] = {}
 
 
 def declared(called: str, settings: S) -> S:
     """Put settings, which have their defaults now, in force."""
     settings_in_force[called] = settings.values
-    _defaults.add((called, settings.values()))
+    _defaults[called] = settings.values()
     return settings
 
 

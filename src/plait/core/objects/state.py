@@ -437,7 +437,7 @@ def group_leaves(flat: FlatState, filters: Sequence[FilterLiteral], *, exhaustiv
     return [FlatState.from_sorted(tuple(paths), leaves) for paths, leaves in groups]
 
 
-def to_flat_state(state: Mapping[Any, Any], /) -> FlatState:
+def to_flat_state(state: Mapping[Any, Any]) -> FlatState:
     """The leaves of a nested state with their paths, sorted by path.
 
     Example:
@@ -449,11 +449,15 @@ def to_flat_state(state: Mapping[Any, Any], /) -> FlatState:
     return FlatState(iter_leaves(state), sort=False)
 
 
-def from_flat_state(flat: FlatState | Mapping[Path, Any] | Iterable[tuple[Path, Any]], /, *, cls: type[S] = State) -> S:  # type: ignore[assignment]
+def from_flat_state(
+    flat_state: FlatState | Mapping[Path, Any] | Iterable[tuple[Path, Any]],
+    *,
+    cls: type[S] = State,  # type: ignore[assignment]
+) -> S:
     """Convert a flat state to a nested one.
 
     Args:
-        flat: a ``FlatState``, a mapping from paths to leaves, or pairs of the two.
+        flat_state: a ``FlatState``, a mapping from paths to leaves, or pairs of the two.
         cls: the class of the result.
 
     Raises:
@@ -463,7 +467,7 @@ def from_flat_state(flat: FlatState | Mapping[Path, Any] | Iterable[tuple[Path, 
         >>> plait.from_flat_state({("a", 0): 1.0})["a"][0]
         1.0
     """
-    items = flat.items() if isinstance(flat, Mapping) else flat
+    items = flat_state.items() if isinstance(flat_state, Mapping) else flat_state
     return cls(nested(items), **({"_copy": False} if issubclass(cls, State) else {}))
 
 

@@ -243,8 +243,8 @@ class HashableMapping(Mapping[K, V], Generic[K, V]):
 
     __slots__ = ("_hash", "_items", "_key")
 
-    def __init__(self, items: Mapping[K, V] | Any = (), /) -> None:
-        self._items = dict(items)
+    def __init__(self, mapping: Mapping[K, V] | Any = (), copy: bool = True) -> None:
+        self._items = dict(mapping) if copy else mapping
         self._key: Any = None
         self._hash: int | None = None
 

@@ -79,7 +79,9 @@ class MetadataMethods:
 
     _cell: Cell
 
-    def get_metadata(self, name: str = _MISSING, default: Any = _MISSING, *, exclude_required: bool = False) -> Any:
+    def get_metadata(
+        self, name: str = _MISSING, default: Any = _MISSING, *, exclude_required: bool | None = None
+    ) -> Any:
         """All metadata as a new dict, or a single entry.
 
         Args:

@@ -221,9 +221,9 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         return value
 
     @classmethod
-    def from_metadata(cls, value: A, metadata: Mapping[str, Any]) -> Variable[A]:
+    def from_metadata(cls, value: A, attributes: Mapping[str, Any]) -> Variable[A]:
         """A variable of this class with ``value``, without hooks, ``create_value``, sharding or copies."""
-        entries = {**PLAIN_METADATA, **tidied(metadata)}
+        entries = {**PLAIN_METADATA, **tidied(attributes)}
         refuse_hijax(cls, entries)
         return make_variable(cls, value, PLAIN_METADATA if entries == PLAIN_METADATA else entries, current_trace())
 
@@ -421,14 +421,10 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
             raw = value if metadata["ref"] and is_mutable_array(value) else fitting(value, metadata)
         return make_variable(type(self), raw, metadata, trace_state.value)
 
-    replace = copy
+    replace = to_state = copy
 
     def to_variable(self) -> Variable[A]:
         """A new variable with the same value and metadata."""
-        return self.copy()
-
-    def to_state(self) -> Variable[A]:
-        """A new detached variable with the same value and metadata."""
         return self.copy()
 
     def copy_from(self, other: Variable[A]) -> None:
@@ -448,13 +444,13 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         check_trace(self._cell.trace, self, "change")
         self.update_from_state(other)
 
-    def update_from_state(self, leaf: Variable[A]) -> None:
+    def update_from_state(self, variable_state: Variable[A]) -> None:
         """Copy the raw value and, if different, the metadata of a state leaf; the three flags are kept.
 
         Raises:
             TraceContextError: this variable belongs to a different trace, and has no reference to write through.
         """
-        cell, source = self._cell, leaf._cell
+        cell, source = self._cell, variable_state._cell
         if source.trace is not trace_state.value:
             note_read(source, source.trace)
         if cell.trace is not trace_state.value and not has_ref(cell):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from types import FunctionType, MethodType
 from typing import Any, TypeVar
@@ -18,9 +19,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 def curried(transform: F) -> F:
     """A transform that is also a decorator: ``transform(f, **options)``, ``@transform``, ``@transform(**options)``."""
 
+    name = next(iter(inspect.signature(transform).parameters))
+
     @functools.wraps(transform)
-    def wrapper(f: Any = None, /, *args: Any, **options: Any) -> Any:
-        return functools.partial(wrapper, **options) if f is None else transform(f, *args, **options)
+    def wrapper(*args: Any, **options: Any) -> Any:
+        f, *rest = args or (options.pop(name, None),)
+        return functools.partial(wrapper, **options) if f is None else transform(f, *rest, **options)
 
     return wrapper  # type: ignore[return-value]
 

@@ -57,21 +57,21 @@ class FilterMapping(Mapping[Any, Any]):
     def __reduce__(self) -> Any:
         return type(self), (tuple(zip(self.filters, self.values_, strict=True)),)
 
-    def choose(self, path: Path, leaf: Any, root: str = "") -> Any:
+    def choose(self, path: Path, variable: Any, root: str = "") -> Any:
         """The value of the first filter that matches; ``root`` is the name of the object.
 
         Raises:
             FilterError: no filter matches; names the path and the variable.
         """
         for predicate, value in zip(self.predicates, self.values_, strict=True):
-            if predicate(path, leaf):
+            if predicate(path, variable):
                 return value
         raise FilterError(
             f"No axis found for a leaf: no filter of a {type(self).__name__} matches it"
             if type(self) is not FilterMapping
             else "no filter matches a leaf",
             at=joined(root, path) or describe_path(path),
-            found=with_article(type(leaf).__name__),
+            found=with_article(type(variable).__name__),
             expected=f"one of the filters {', '.join(map(describe_filter, self.filters)) or '(none)'}",
             do=f"add a filter for it, or a last filter for all other leaves: {self.as_code({...: None})}",
         )
@@ -165,7 +165,7 @@ class NodePrefix:
     def __hash__(self) -> int:
         return id(self.node)
 
-    def choose(self, path: Path, leaf: Any, root: str = "") -> Any:
+    def choose(self, path: Path, variable: Any, root: str = "") -> Any:
         """The value at this path; ``root`` is the name of the object.
 
         Raises:

@@ -51,13 +51,12 @@ CHECK_DISPATCH = os.environ.get("PLAIT_CHECK_DISPATCH", "0") not in ("", "0")
 
 
 @overload
-def jit(fun: Callable[P, R], /, **options: Any) -> Callable[P, R]: ...
+def jit(fun: Callable[P, R], **options: Any) -> Callable[P, R]: ...
 @overload
 def jit(**options: Any) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @curried
 def jit(  # pyright: ignore[reportInconsistentOverload] - the overloads keep the signature, the options are listed here
     fun: Any = None,
-    /,
     *,
     in_shardings: Any = None,
     out_shardings: Any = None,

@@ -64,7 +64,6 @@ def shapes_of_call(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
 @curried
 def make_jaxpr(
     f: Any = None,
-    /,
     *,
     static_argnums: int | Sequence[int] = (),
     crossing: Crossing = STRUCTURE,
@@ -104,7 +103,7 @@ def make_jaxpr(
 
 
 @curried
-def checkify(f: Any = None, /, errors: Any = None, *, crossing: Crossing = STRUCTURE) -> Any:
+def checkify(f: Any = None, errors: Any = None, *, crossing: Crossing = STRUCTURE) -> Any:
     """``jax.experimental.checkify.checkify`` for functions of modules.
 
     Args:

@@ -15,7 +15,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from ..core.graph.axes import PARTITION_NAME as PARTITION_NAME
-from .axis_rules import (
+from ..partitioning.axis_rules import (
     Rules,
     composite_rules as composite_rules,
     from_sharding_rules as from_sharding_rules,
@@ -23,20 +23,20 @@ from .axis_rules import (
     logical_axis_rules as logical_axis_rules,
     set_logical_axis_rules as set_logical_axis_rules,
 )
-from .initializers import with_partitioning as with_partitioning
-from .mesh import place_by_spec
-from .shardings import (
-    abstract_with_sharding as abstract_with_sharding,
-    as_abstract as as_abstract,
-    get_abstract_model as get_abstract_model,
-)
-from .specs import (
+from ..partitioning.initializers import with_partitioning as with_partitioning
+from ..partitioning.mesh import place_by_spec
+from ..partitioning.specs import (
     get_named_sharding as get_named_sharding,
     get_partition_spec as get_partition_spec,
     get_var_pspec as get_var_pspec,
     without_format,
 )
-from .tree_axes import add_axis as add_axis, remove_axis as remove_axis
+from ..partitioning.tree_axes import add_axis as add_axis, remove_axis as remove_axis
+from .functions import (
+    abstract_with_sharding as abstract_with_sharding,
+    as_abstract as as_abstract,
+    get_abstract_model as get_abstract_model,
+)
 
 __all__ = [
     "PARTITION_NAME",

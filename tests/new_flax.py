@@ -1,0 +1,43 @@
+"""What the installed Flax has that plait lacks, and where drawn programs part: ``python -m tests.new_flax -n 400``."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+from tests import conftest  # first: it sets what JAX reads once
+
+ROOT = Path(__file__).parents[1]
+REPORT = Path("runs") / "new-flax.txt"
+
+
+def main() -> int:
+    """Print the news; 1 if there are any."""
+    import flax.nnx
+
+    import plait
+    from tests.compat.flax_signatures import news
+
+    parser = argparse.ArgumentParser(prog="python -m tests.new_flax", description=__doc__)
+    parser.add_argument("-n", type=int, default=400, help="how many drawn programs")
+    parser.add_argument("--seed", default="0")
+    args = parser.parse_args()
+    print(f"Flax {version('flax')} and JAX {version('jax')}, beside plait {plait.__version__}")
+    found = news(flax.nnx, plait)
+    print("\n".join(found) or "All public names, signatures and plain defaults are known.", flush=True)
+    (ROOT / REPORT).parent.mkdir(exist_ok=True)
+    command = ["-m", "tests.differential", "-n", str(args.n), "--seed", args.seed, "--report", str(REPORT)]
+    parts = subprocess.run([sys.executable, *command], cwd=ROOT, check=False).returncode
+    if parts:
+        print(f"Programs part in ways that no row of tests/differential/known.py explains: {REPORT}")
+    return int(bool(found or parts))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    finally:
+        conftest.pytest_unconfigure()
