@@ -13,6 +13,7 @@ from .core.objects.pytree import Pytree
 
 
 def _stored_programs(folder: Any, limit: int | None) -> Any:
+    from .observing import module_names  # noqa: F401  # not first in a trace, whose imports are recorded
     from .warm.programs import Programs
 
     return Programs(folder, limit)
