@@ -38,7 +38,7 @@ from .core.objects.filters import PathContains as PathContains
 from .core.objects.filters import WithTag as WithTag
 from .core.objects.filters import to_predicate as to_predicate
 from .states.graph_state import GraphState as GraphState
-from .compat.live import merge as merge
+from .states.live import merge as merge
 from .states.flat_graphs import unflatten as unflatten
 from .core.functional.update import update as update
 from .core.graph.graphdef import GraphDef as GraphDef
@@ -47,7 +47,7 @@ from .core.objects.module import Module as Module
 from .core.objects.module import Object as Object
 from .core.objects.pytree import Pytree as Pytree
 from .core.objects.module import dataclass as dataclass
-from .compat.live import call as call
+from .states.live import call as call
 from .core.objects.rngs import RngCount as RngCount
 from .core.objects.rngs import RngKey as RngKey
 from .core.objects.rngs import RngState as RngState
@@ -90,7 +90,7 @@ from .core.objects.variable_kinds import LoRAParam as LoRAParam
 from .core.objects.variable_kinds import Param as Param
 from .core.objects.variable_kinds import Perturbation as Perturbation
 from .core.objects.variables import Variable as Variable
-from .compat.variable_state import VariableState as VariableState
+from .states.variable_state import VariableState as VariableState
 from . import errors as errors
 from .typing import Initializer as Initializer
 from .partitioning import shardings as _shardings
@@ -100,7 +100,7 @@ if TYPE_CHECKING:
     from .states import proxy_caller
     from .core.objects import rngs as rnglib
     from .observing.capture import capture as capture
-    from .compat.live import pop as pop
+    from .compat.popping import pop as pop
     from .surgery.traversal import check_pytree as check_pytree
     from .surgery.traversal import find_duplicates as find_duplicates
     from .surgery.traversal import set_metadata as set_metadata

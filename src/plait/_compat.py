@@ -217,6 +217,12 @@ def new_ref(value: Any) -> Any:
 pmap: Any = getattr(jax, "pmap", None)  # ``None`` if JAX has removed it
 jax_version: str = jax.__version__
 
+# XLA's options for a program on the CPU that computes one operation after the other, as eager calls do. XLA's older
+# kernels, which JAX 0.10 can still be told to use, compile products of such programs to wrong numbers.
+SINGLE_OPERATIONS: dict[str, Any] = {"xla_disable_hlo_passes": "fusion", "xla_allow_excess_precision": False}
+if tuple(map(int, jax_version.split(".")[:2])) < (0, 11):
+    SINGLE_OPERATIONS["xla_cpu_use_fusion_emitters"] = True
+
 
 def varying_axes(value: Any) -> frozenset[Any]:
     """The mesh axes over which a value inside ``shard_map`` may vary, if JAX tracks them."""

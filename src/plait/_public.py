@@ -31,7 +31,8 @@ _NAMES = {
     "observing.nonfinite": "debug_nans find_nonfinite",
     "core.objects.variable_kinds": "BatchStat Cache Intermediate LoRAParam Param Perturbation",
     "core.objects.variables": "Variable",
-    "compat.live": "merge pop",
+    "compat.popping": "pop",
+    "states.live": "merge",
     "compat.functions": (
         "as_abstract clone flatten get_abstract_model graphdef iter_children iter_graph iter_module_children "
         "iter_modules map recursive_map split state variables view view_info with_attributes"
@@ -83,12 +84,12 @@ _NAMES_FOR_FLAX = {
     "states.pure_dicts": "replace_by_pure_dict restore_int_paths",
     "compat.functions": "abstract_with_sharding unpack with_vars",
     "compat.modes": "set_graph_mode set_graph_updates",
-    "compat.live": "call",
+    "states.live": "call",
     "compat.update_context": (
         "MergeContext SplitContext UpdateContext current_update_context merge_context split_context update_context"
     ),
     "sowing.variable_names": "register_variable_name variable_name_from_type variable_type_from_name",
-    "compat.variable_state": "VariableState",
+    "states.variable_state": "VariableState",
     "core.objects.variables": "A",
     "compat.partials": "cached_partial jit_partial",
     "compat.transforms": "prefix transform_metadata",

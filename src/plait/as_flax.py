@@ -18,11 +18,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 
-from .compat import live
 from .compat.flax_paths import FlaxFinder, FlaxModule
 from .compat.private_names import add_private_methods
 from .errors import AlreadyImportedError, MissingDependencyError
 from .observing.unrolled_loops import SETTING
+from .states import live
 
 USAGE = "usage: python -m plait.as_flax [--report] PROGRAM [ARGUMENTS ...]  or  [--report] -m MODULE [ARGUMENTS ...]"
 

@@ -1,4 +1,4 @@
-"""The guests of the heart, each loaded when a program first does what it is for.
+"""The guests of the heart. Sowing, which gives modules methods, is loaded at once, the others when they are first used.
 
 Stacks are a layer, and take their seams when ``nn`` loads them.
 """
@@ -10,6 +10,7 @@ from typing import Any
 
 from .core import seams
 from .core.objects.pytree import Pytree
+from .sowing import sowing as _sowing  # noqa: F401  # gives modules ``sow`` and ``perturb``
 
 
 def _stored_programs(folder: Any, limit: int | None) -> Any:

@@ -28,3 +28,22 @@ def test_import_plait_loads_no_library_that_is_used_later():
     }
     assert "plait.compat.transforms" not in modules
     assert len(modules) < 100
+
+
+METHODS = """
+import json
+import jax
+import plait
+CLASSES = "Module Variable State GraphDef Rngs RngStream List Dict".split()
+before = {name: sorted(dir(getattr(plait, name))) for name in CLASSES}
+for name in dir(plait):
+    getattr(plait, name)
+import plait.observing.capture, plait.warm.programs, plait.stacks.stack, plait.surgery.views, plait.training.loop
+print(json.dumps([[name, sorted(set(dir(getattr(plait, name))) - set(before[name]))] for name in CLASSES]))
+"""
+
+
+def test_no_method_comes_only_with_what_is_loaded_later():
+    """A guest that gives a class methods is loaded at once, or puts something there that loads it."""
+    result = subprocess.run([sys.executable, "-c", METHODS], capture_output=True, text=True, check=True)
+    assert {name: found for name, found in json.loads(result.stdout.splitlines()[-1]) if found} == {}

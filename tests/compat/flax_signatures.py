@@ -11,6 +11,8 @@ from inspect import Parameter
 from types import ModuleType
 from typing import Any
 
+from jax.extend.core import Primitive
+
 # Public modules of ``flax.nnx``; their names are in ``plait`` under the same path.
 MODULES = ("", "bridge", "filterlib", "graph", "rnglib", "spmd", "statelib", "tracers", "variablelib")
 
@@ -89,7 +91,7 @@ def absent(flax: ModuleType, plait: ModuleType) -> list[str]:
     found = []
     for name in dir(flax):
         one, other = getattr(flax, name), getattr(plait, name, None)
-        if name.startswith("_") or inspect.ismodule(one):
+        if name.startswith("_") or inspect.ismodule(one) or isinstance(one, Primitive):  # jax2onnx puts its own there
             continue
         if not hasattr(plait, name):
             found.append(name)

@@ -254,5 +254,5 @@ LAYERS = [
     ),
 ]
 
-# Public classes of nn that are no layers.
-NO_LAYERS = {"RNNCellBase", "PerLayer", "Stack"}  # the base of cells, and a list of the user's blocks
+# Public classes of nn that are not layers: the base of cells, a list of the user's blocks, and a kind of variable.
+NO_LAYERS = {"RNNCellBase", "PerLayer", "Stack", "Quantized"}

@@ -140,14 +140,6 @@ KNOWN: tuple[Row, ...] = (
         found_in_flax=r"^ValueError.*(Duplicate .*\.out\[|Inconsistent aliasing)", found_in_plait=NO_ERROR, text=r"return ([^\n]*, )?nnx\.(state\(|split\(m\)\[1\])|: nnx\.state\(",
     ),
     Row(
-        "attributes of adapters",
-        "attributes of `LoRA` and `LoRALinear`", "the arguments", "also `alpha`, `dropout_rate`, `adapter`, and whether it is active or merged; the parameters are the same",
-        reason="adapters have a scale, dropout and names, and can be merged and switched off",
-        says="documented",
-        example=program("known", ("m = nnx.LoRA(2, 1, 2, rngs=nnx.Rngs(0))", "m")),
-        kinds=("there",), path=r"\.(adapter|alpha|dropout|dropout_rate|is_active|is_merged|scale|scaling|rank_stabilized)$", found_in_flax="^nothing$",
-    ),
-    Row(
         "shapes of shared variables without updates",
         "`eval_shape` and `make_jaxpr` of shared variables with `graph_updates=False`", "an error: a duplicate", "work, as `jit` and the other transforms do",
         reason="the function that `jit` compiles has a shape and a jaxpr",
@@ -368,14 +360,6 @@ KNOWN: tuple[Row, ...] = (
         example_until="0.12.12",
     ),
     Row(
-        "donating traces",
-        "traces of `jit(f, donate_argnums=…)`", "one", "two: the first finds what `f` writes",
-        reason="what is only read is not given away",
-        says="documented",
-        example=program("known", "f = nnx.jit(lambda v: traces.update(f=1), donate_argnums=(0,))", "f(nnx.Param(jnp.ones(2)))"),
-        kinds=("traces",), text=r"donate_argnums=\(\d",
-    ),
-    Row(
         "arrays that two attributes hold",
         "an array that two attributes hold, after a call of `jit`", "two equal arrays", "one array, as before; an attribute that the function sets has a new one",
         reason="what a function does not write is not copied",
@@ -482,11 +466,6 @@ KNOWN: tuple[Row, ...] = (
             "def body(i, m):\n    del m.a\n    return m", "nnx.fori_loop(0, 2, body, m)",
         ),
         more=(
-            program(
-                "known", "a, b = nnx.Dict(v=nnx.Param(jnp.ones(2))), nnx.Dict(v=nnx.Param(jnp.ones(2)))",
-                "def body(a, b, x):\n    a.b = b\n    return x",
-                "nnx.scan(body, in_axes=(None, None, 0), out_axes=0)(a, b, jnp.ones(2))",
-            ),
             program(
                 "known", "a, b = nnx.Dict(v=nnx.Param(jnp.ones(2))), nnx.Dict(v=nnx.Param(jnp.ones(2)))",
                 "def body(a, b, x):\n    a.new = nnx.Param(jnp.ones(2))\n    return x",

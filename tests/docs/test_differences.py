@@ -67,7 +67,7 @@ MET = {
     "`out_sharding` of variables that a `vmap`": (
         "m = nnx.vmap(lambda k: nnx.Param(jnp.ones(2), out_sharding=('a',)))(jnp.arange(3))", "m.get_metadata('out_sharding') == (None, 'a')"),
     "`nnx.Dict` and `nnx.List` compared": ("a, b = nnx.List([1]), nnx.List([1])", "a != b and a == a"),
-    "`print(variable)`": ("v = nnx.Param(jnp.ones((2, 3)))", "'shape=(2, 3)' in str(v)"),
+    "attributes of `LoRA` and `LoRALinear`": ("m = nnx.LoRA(2, 1, 2, rngs=nnx.Rngs(0))", "hasattr(m, 'alpha')"),
     "`from flax.nnx.nn.linear import Linear`": ("from plait.nn.linear import Linear", "Linear is nnx.Linear"),
 }  # fmt: skip
 # Shown by tests of their own, which need another library or a model of some size.
@@ -80,10 +80,11 @@ ELSEWHERE = {
 }
 
 
-def rows() -> list[str]:
+def rows(only=True) -> list[str]:
     text = PAGE.read_text()
-    table = text[text.index("## Different on purpose") :].partition("\n\n")[2].partition("\n\n")[0]
-    return table.splitlines()[2:]
+    tables = text[text.index("## Different on purpose") :].partition("\n## ")[0] if only else text
+    lines = [line for line in tables.splitlines() if line.startswith("| ")]
+    return [line for line in lines if not line.startswith(("| what |", "| --- |"))]
 
 
 def test_every_row_is_met_by_a_program():
@@ -91,7 +92,7 @@ def test_every_row_is_met_by_a_program():
     left = [row for row in rows() if row not in drawn]
     names = {*MET, *ELSEWHERE}
     assert [row for row in left if not any(row.startswith(f"| {name}") for name in names)] == []
-    assert [name for name in names if not any(row.startswith(f"| {name}") for row in left)] == []
+    assert [name for name in names if not any(row.startswith(f"| {name}") for row in rows(only=False))] == []
     assert all((PAGE.parents[1] / place).exists() for place in ELSEWHERE.values())
 
 

@@ -94,7 +94,7 @@ CASES = [
     Case("serve", "--epochs 5", lambda right: right > 0.85, ("sklearn",), "fast"),
 ]
 MARKS = {"fast": (), "slow": (pytest.mark.slow,), "long": (pytest.mark.slow, pytest.mark.long)}
-TESTED_ELSEWHERE = {"tiny_plait", "transformer"}
+TESTED_ELSEWHERE = {"embed", "tiny_plait", "transformer"}
 
 
 @pytest.mark.parametrize("case", [pytest.param(each, id=each.program, marks=MARKS[each.speed]) for each in CASES])

@@ -187,6 +187,12 @@ def sequential(p, x):
     return batch_norm({name: p[f"layers.2.{name}"] for name in ("mean", "var", "scale", "bias")}, y)
 
 
+def rope(p, x):
+    first, second = jnp.split(x, 2, -1)
+    cos, sin = p["cached_cos"][: x.shape[-2]], p["cached_sin"][: x.shape[-2]]
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
+
+
 PLAIN = {
     "Linear": linear,
     "LinearGeneral": linear_general,
@@ -203,6 +209,7 @@ PLAIN = {
     "WeightNorm": weight_norm,
     "SpectralNorm": spectral_norm,
     "PReLU": prelu,
+    "RoPE": rope,
     "LoRA": lora,
     "LoRALinear": lora_linear,
     "SimpleCell": simple_rnn,

@@ -10,7 +10,7 @@ As a public module, ``plait.compat`` has the functions that take modes, with gra
     >>> model.extra
     1
 
-``plait.compat.live_states`` makes states hold the model's own variables, as Flax's do. (rule X30)
+``plait.compat.live_states`` makes states hold the model's own variables, as Flax's do.
 """
 
 # Rule X29.
@@ -19,16 +19,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..states.live import live_states as live_states
 from .fixed import NAMES as NAMES, fixed
-from .live import live_states as live_states
+
+__all__ = ["live_states"]  # with the functions of NAMES, each with its modes fixed
 
 
 def __getattr__(name: str) -> Any:
     """The function of that name, with its modes fixed."""
     if name not in NAMES:
         raise AttributeError(f"module 'plait.compat' has no attribute {name!r}")
-    value = globals()[name] = fixed(name)
-    return value
+    return globals().setdefault(name, fixed(name))
 
 
 def __dir__() -> list[str]:

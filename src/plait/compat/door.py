@@ -89,8 +89,8 @@ def carried(transform: Callable[P, R], /) -> Carried[P, R]:
 def by_position(public: Callable[P, R], /) -> Callable[P, R]:
     """The same function, which also takes its modes by position, after its own arguments."""
     signature = inspect.signature(public)
-    placed = [parameter.replace(kind=parameter.POSITIONAL_OR_KEYWORD) for parameter in signature.parameters.values()]
-    signature = signature.replace(parameters=placed)
+    placed = (parameter.replace(kind=parameter.POSITIONAL_OR_KEYWORD) for parameter in signature.parameters.values())
+    signature = signature.replace(parameters=[*placed])
 
     @functools.wraps(public)
     def function(*args: Any, **kwargs: Any) -> Any:

@@ -36,7 +36,7 @@ HOMES: dict[str, str] = {
     "pytreelib": "core.objects.attributes compat.traces",
     "reprlib": "compat.reprs",
     "tracers": "compat.traces",
-    "traversals": "compat.mappings",
+    "traversals": "states.mappings",
 }
 
 # Aliases of Flax modules.

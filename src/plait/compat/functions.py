@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ..core.functional import merge, split as splitting
 from ..partitioning import shardings
+from ..states import live
 from ..surgery import traversal, views
-from . import live
 from .door import by_position, checked, checked_result
 
 clone = checked(merge.clone)

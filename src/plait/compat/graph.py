@@ -26,6 +26,7 @@ from ..core.objects.nodes import (
 from ..core.objects.statics import HashableMapping as HashableMapping
 from ..states.flat_graphs import unflatten as unflatten
 from ..states.graph_state import GraphState as GraphState
+from ..states.live import call as call, merge as merge
 from ..surgery.traversal import find_duplicates as find_duplicates, set_metadata as set_metadata
 from .functions import (
     clone as clone,
@@ -43,7 +44,6 @@ from .functions import (
     variables as variables,
     with_vars as with_vars,
 )
-from .live import call as call, graph_pop as graph_pop, merge as merge, pop as pop
 from .modes import set_graph_mode as set_graph_mode, set_graph_updates as set_graph_updates
 from .node_predicates import (
     is_graph_node as is_graph_node,
@@ -54,6 +54,7 @@ from .node_predicates import (
     is_pytree_node as is_pytree_node,
     is_state_leaf as is_state_leaf,
 )
+from .popping import graph_pop as graph_pop, pop as pop
 from .small_functions import get_node_impl_for_type as get_node_impl_for_type
 from .update_context import (
     IndexMap as IndexMap,

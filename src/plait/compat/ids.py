@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
-_numbers = itertools.count()
 
-
+@dataclasses.dataclass(frozen=True)
 class UUID:
     """An identifier; each differs from all others.
 
@@ -17,24 +17,16 @@ class UUID:
         (True, False)
     """
 
-    def __init__(self, number: int) -> None:
-        self.id = number
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, UUID) and self.id == other.id
-
-    def __hash__(self) -> int:
-        return hash((UUID, self.id))
-
-    def __repr__(self) -> str:
-        return f"UUID(id={self.id})"
+    id: int
 
 
 class UUIDManager:
     """What makes identifiers: a call returns a new one."""
 
+    numbers = itertools.count()
+
     def __call__(self) -> UUID:
-        return UUID(next(_numbers))
+        return UUID(next(self.numbers))
 
 
 uuid = UUIDManager()

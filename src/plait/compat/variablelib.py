@@ -21,9 +21,9 @@ from ..sowing.variable_names import (
     variable_name_from_type as variable_name_from_type,
     variable_type_from_name as variable_type_from_name,
 )
+from ..states.variable_state import VariableState as VariableState
 from .variable_defaults import (
     use_eager_sharding as use_eager_sharding,
     using_eager_sharding as using_eager_sharding,
     var_defaults as var_defaults,
 )
-from .variable_state import VariableState as VariableState

@@ -17,7 +17,7 @@ from typing import ParamSpec, TypeVar
 
 import jax
 
-from .._compat import top_level_trace, trace_state
+from .._compat import SINGLE_OPERATIONS, top_level_trace, trace_state
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,6 +44,5 @@ def compiled_if_eager(*static: str) -> Callable[[Callable[P, R]], Callable[P, R]
 
 @functools.cache
 def _compiled(f: Callable[..., R], static: tuple[str, ...]) -> Callable[..., R]:
-    as_single_operations = {"xla_disable_hlo_passes": "fusion", "xla_allow_excess_precision": False}
-    options = as_single_operations if jax.default_backend() == "cpu" else None
+    options = SINGLE_OPERATIONS if jax.default_backend() == "cpu" else None
     return jax.jit(f, static_argnames=static, compiler_options=options)

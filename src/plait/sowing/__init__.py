@@ -1,1 +1,1 @@
-"""Models and values as text."""
+"""What modules sow while they run, and the names of kinds of variables."""

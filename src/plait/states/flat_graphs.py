@@ -29,9 +29,18 @@ def flatten(node: Any, /, ref_index: RefMap | None = None, *, with_paths: bool =
     Raises:
         RegistryError: the root is not a node.
     """
+    return flattened(root_of(node), ref_index, with_paths=with_paths)
+
+
+def root_of(node: Any) -> Any:
+    """The root, if it is one.
+
+    Raises:
+        RegistryError: it is not a node.
+    """
     if kind_of(node) is Kind.STATIC:
         raise not_a_node(RegistryError, node, "flatten")
-    return flattened(node, ref_index, with_paths=with_paths)
+    return node
 
 
 def flattened(

@@ -56,7 +56,7 @@ ROWS = {
     ),
     "a new attribute in the carry": Row(
         "scan(f, model, x)",
-        ArgumentTypeError,
+        ArgumentError,
         (r"at +model\.label", "'x'"),
         "model.label = 'x'; scan(f, model, x)",
         setup=SCAN + "def f(model, x):\n    model.label = 'x'\n    return model, x",

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import plait
+from plait.compat import modes
 from plait.errors import ArgumentError, CapturedModelWarning
 from plait.transforms.jit import dispatch, function as jit_module
 from plait.transforms.jit.dispatch import is_plain, write_all
@@ -459,6 +460,7 @@ def entered(call):
 @pytest.mark.parametrize("native", [True, False], ids=["refused by the runtime", "compared beforehand"])
 def test_a_donating_call_enters_as_few_functions_for_many_variables_as_for_few(native, monkeypatch):
     """X10: buffers are compared without gathering the arguments."""
+    monkeypatch.setattr(modes.touched, "ever", False)  # where another test set a mode, each call looks at the modes
     monkeypatch.setattr(dispatch, "refuses_shared_donation", lambda: native)
 
     def step(m, x):

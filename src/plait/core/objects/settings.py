@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import jax
 
+from ..._compat import jax_settings
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -55,6 +57,11 @@ class _VariableFlags(Settings):
 def settings_of_thread() -> dict[str, tuple[Any, ...]]:
     """All settings in force."""
     return {called: values() for called, values in settings_in_force.items()}
+
+
+def all_settings() -> dict[str, Any]:
+    """All settings in force, and JAX's."""
+    return {**jax_settings(), **settings_of_thread()}
 
 
 defaults = declared("variable defaults", _VariableFlags())

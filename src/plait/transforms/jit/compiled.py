@@ -29,9 +29,9 @@ from typing import Any, NamedTuple
 
 import jax
 
-from ..._compat import enclosing_traces, is_staged, jax_settings
+from ..._compat import enclosing_traces
 from ...core.objects.filters import Predicate
-from ...core.objects.settings import settings_of_thread
+from ...core.objects.settings import all_settings
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError
 from ..call.arguments import is_graph_leaf
@@ -55,12 +55,8 @@ class TraceSignature:
     structure: Structure
     values: tuple[str, ...]
     plain: tuple[str, ...]
-    settings: dict[str, Any] = dataclasses.field(default_factory=lambda: _settings(), compare=False)
+    settings: dict[str, Any] = dataclasses.field(default_factory=lambda: all_settings(), compare=False)
     is_cleared: bool = dataclasses.field(default=False, compare=False)
-
-
-def _settings() -> dict[str, Any]:
-    return {**jax_settings(), **settings_of_thread()}
 
 
 class _TraceListening(threading.local):
@@ -251,7 +247,7 @@ class Compiled:
 
         program, shapes = jax.make_jaxpr(probe, return_shape=True)(call.inputs)
         (outcome,) = found
-        key = call.body.structure, *signature, _settings(), traces
+        key = call.body.structure, *signature, all_settings(), traces
         self.probe = Probe(key, program, outcome, jax.tree.structure(shapes))
         if outcome.arguments is not None:
             return []
@@ -309,9 +305,9 @@ class Compiled:
     def traced(self, body: Any, inputs: Any) -> tuple[Any, Outcome]:
         """The outputs and the outcome of a trace. The first one repeats what was traced to find what is donated."""
         probe, self.probe = self.probe, None
-        if probe is not None and is_staged():
+        if probe is not None:
             avals = list(map(_short_aval, jax.tree.leaves(inputs)))
-            if (body.structure, avals, _settings(), tuple(enclosing_traces())[1:]) == probe.key:
+            if (body.structure, avals, all_settings(), tuple(enclosing_traces())[1:]) == probe.key:
                 return probe.repeated(inputs), probe.outcome
         return body(inputs)
 

@@ -12,13 +12,11 @@ from typing import Any, ParamSpec, TypeVar
 from ..core.functional import merge as merging, split as splitting
 from ..core.graph.flatten import RefMap, Walk, path_of
 from ..core.graph.graphdef import GraphDef
-from ..core.objects.nodes import Kind, check_node, kind_of, not_a_node
+from ..core.objects.nodes import check_node
 from ..core.objects.settings import Restoring, Settings, declared
-from ..errors import RegistryError
-from ..states import flat_graphs, graph_state, proxy_caller
-from ..states.graph_state import GraphState
-from ..surgery import pop as popping
 from ..typing import FilterLiteral
+from . import flat_graphs, graph_state, proxy_caller
+from .graph_state import GraphState
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -64,11 +62,11 @@ def or_live(live: Callable[..., Any], detached: Callable[P, R]) -> Callable[P, R
     def public(*args: P.args, **kwargs: P.kwargs) -> R:
         return live(*args, **kwargs) if _live.on else detached(*args, **kwargs)
 
-    public.__module__ = __name__  # where it is found again by pickle
+    public.__module__ = live.__module__  # where it is found again by pickle
     return public
 
 
-def _itself(leaf: Any) -> Any:
+def itself(leaf: Any) -> Any:
     return leaf
 
 
@@ -100,18 +98,7 @@ def _unpack(node: Any, *filters: FilterLiteral) -> Any:
 
 
 def _flatten(node: Any, /, ref_index: RefMap | None = None, *, with_paths: bool = True) -> Any:
-    if kind_of(node) is Kind.STATIC:
-        raise not_a_node(RegistryError, node, "flatten")
-    return flat_graphs.flattened(node, ref_index, with_paths=with_paths, leaf_of=_itself)
-
-
-def _graph_pop(node: Any, filters: tuple[FilterLiteral, ...]) -> Any:
-    return popping.popped(node, filters, _itself)
-
-
-def _pop(node: Any, *filters: FilterLiteral) -> Any:
-    states = _graph_pop(node, filters)
-    return states[0] if len(filters) == 1 else states
+    return flat_graphs.flattened(flat_graphs.root_of(node), ref_index, with_paths=with_paths, leaf_of=itself)
 
 
 def _merge(
@@ -140,8 +127,6 @@ split = or_live(_split, splitting.split)
 state = or_live(_state, splitting.state)
 unpack = or_live(_unpack, graph_state.unpack)
 flatten = or_live(_flatten, flat_graphs.flatten)
-graph_pop = or_live(_graph_pop, popping.graph_pop)
-pop = or_live(_pop, popping.pop)
 merge = or_live(_merge, merging.merge)
 call = or_live(_call, proxy_caller.call)
 GraphDef.apply = or_live(_apply, proxy_caller.apply)  # type: ignore[attr-defined]
