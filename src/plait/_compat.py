@@ -217,11 +217,12 @@ def new_ref(value: Any) -> Any:
 pmap: Any = getattr(jax, "pmap", None)  # ``None`` if JAX has removed it
 jax_version: str = jax.__version__
 
-# XLA's options for a program on the CPU that computes one operation after the other, as eager calls do. XLA's older
-# kernels, which JAX 0.10 can still be told to use, compile products of such programs to wrong numbers.
+# XLA's options for a program on the CPU that computes one operation after the other, as eager calls do, and for such a
+# program with products: XLA's older kernels, which JAX 0.10 can be told to use, compile these to wrong numbers.
 SINGLE_OPERATIONS: dict[str, Any] = {"xla_disable_hlo_passes": "fusion", "xla_allow_excess_precision": False}
+SINGLE_PRODUCTS = dict(SINGLE_OPERATIONS)
 if tuple(map(int, jax_version.split(".")[:2])) < (0, 11):
-    SINGLE_OPERATIONS["xla_cpu_use_fusion_emitters"] = True
+    SINGLE_PRODUCTS["xla_cpu_use_fusion_emitters"] = True
 
 
 def varying_axes(value: Any) -> frozenset[Any]:

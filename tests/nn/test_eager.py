@@ -22,7 +22,7 @@ def op_by_op(monkeypatch):
     return lambda: monkeypatch.setattr(eager, "top_level_trace", object())
 
 
-# With JAX 0.10 the tests have XLA use its older kernels, but these programs never do (``SINGLE_OPERATIONS``).
+# With JAX 0.10 the tests have XLA use its older kernels, but these programs never do (``SINGLE_PRODUCTS``).
 SAME_KERNELS = "--xla_cpu_use_fusion_emitters=false" not in os.environ.get("XLA_FLAGS", "")
 
 

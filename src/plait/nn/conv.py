@@ -178,6 +178,7 @@ def _convolution_of(
 @compiled_if_eager(
     "border", "strides", "padding", "lhs_dilation", "rhs_dilation", "dimension_numbers", "feature_group_count",
     "precision", "preferred_element_type", "out_sharding",
+    products=True,
 )  # fmt: skip
 def _convolution(x: Array, kernel: Array, bias: Array | None, **options: Any) -> Array:
     return _convolution_of(lax.conv_general_dilated, x, kernel, bias, **options)
@@ -296,6 +297,7 @@ class ConvTranspose(Module):
 @compiled_if_eager(
     "strides", "padding", "rhs_dilation", "dimension_numbers", "transpose_kernel", "precision",
     "preferred_element_type",
+    products=True,
 )  # fmt: skip
 def _transposed_convolution(
     x: Array,

@@ -17,17 +17,18 @@ from typing import ParamSpec, TypeVar
 
 import jax
 
-from .._compat import SINGLE_OPERATIONS, top_level_trace, trace_state
+from .._compat import SINGLE_OPERATIONS, SINGLE_PRODUCTS, top_level_trace, trace_state
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def compiled_if_eager(*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def compiled_if_eager(*static: str, products: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Compile a function of arrays where it is called outside of all traces.
 
     Args:
         static: the names of the arguments that are settings; they are hashable, and passed by keyword.
+        products: whether the function has matrix products or convolutions.
     """
 
     def decorate(f: Callable[P, R]) -> Callable[P, R]:
@@ -35,7 +36,7 @@ def compiled_if_eager(*static: str) -> Callable[[Callable[P, R]], Callable[P, R]
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             if trace_state.value is not top_level_trace:
                 return f(*args, **kwargs)
-            return _compiled(f, static)(*args, **kwargs)
+            return _compiled(f, static, products)(*args, **kwargs)
 
         return call
 
@@ -43,6 +44,7 @@ def compiled_if_eager(*static: str) -> Callable[[Callable[P, R]], Callable[P, R]
 
 
 @functools.cache
-def _compiled(f: Callable[..., R], static: tuple[str, ...]) -> Callable[..., R]:
-    options = SINGLE_OPERATIONS if jax.default_backend() == "cpu" else None
-    return jax.jit(f, static_argnames=static, compiler_options=options)
+def _compiled(f: Callable[..., R], static: tuple[str, ...], products: bool) -> Callable[..., R]:
+    options = SINGLE_PRODUCTS if products else SINGLE_OPERATIONS
+    on_cpu = jax.default_backend() == "cpu"
+    return jax.jit(f, static_argnames=static, compiler_options=options if on_cpu else None)

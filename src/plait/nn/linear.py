@@ -121,7 +121,7 @@ def _affine_of(
     return add_bias(y, bias)
 
 
-@compiled_if_eager("dimensions", "precision", "preferred_element_type", "out_sharding")
+@compiled_if_eager("dimensions", "precision", "preferred_element_type", "out_sharding", products=True)
 def _affine(x: Array, kernel: Array, bias: Array | None, *, dimensions: Any, **options: Any) -> Array:
     return _affine_of(lax.dot_general, x, kernel, bias, dimensions=dimensions, **options)
 
