@@ -140,6 +140,18 @@ KNOWN: tuple[Row, ...] = (
         found_in_flax=r"^ValueError.*(Duplicate .*\.out\[|Inconsistent aliasing)", found_in_plait=NO_ERROR, text=r"return ([^\n]*, )?nnx\.(state\(|split\(m\)\[1\])|: nnx\.state\(",
     ),
     Row(
+        "new modules beside gradients without updates",
+        "`grad` and `value_and_grad` with `has_aux` and `graph_updates=False` of a function that returns a new module", "`RuntimeError`: GraphDef index 0 already used", "works: the module is returned",
+        reason="what a function returns beside the loss is an output as of `jit`",
+        says="documented",
+        example=program(
+            "known", "m = nnx.Dict(a=nnx.Param(jnp.ones(2)))",
+            "f = nnx.value_and_grad(lambda m: (m.a.sum(), nnx.Dict(b=nnx.Param(jnp.ones(2)))), has_aux=True, graph_updates=False)",
+            ("y = f(m)", "y"),
+        ),
+        found_in_flax="^RuntimeError.*already used", found_in_plait=NO_ERROR, text=r"graph_updates=False",
+    ),
+    Row(
         "shapes of shared variables without updates",
         "`eval_shape` and `make_jaxpr` of shared variables with `graph_updates=False`", "an error: a duplicate", "work, as `jit` and the other transforms do",
         reason="the function that `jit` compiles has a shape and a jaxpr",

@@ -97,7 +97,7 @@ class RoPE(Module):
     def __init__(
         self, theta: float = 10_000.0, embedding_size: int | None = None, max_seq_len: int | None = None
     ) -> None:
-        self.theta = theta
+        self.theta, self.embedding_size, self.max_seq_len = theta, embedding_size, max_seq_len
         self.cached_sin: Variable[Array] | None = None
         self.cached_cos: Variable[Array] | None = None
         if (embedding_size is None) != (max_seq_len is None) or (embedding_size or 0) % 2:
@@ -190,8 +190,8 @@ def _tables(positions: Array, features: int, base: float, dtype: DTypeLike) -> t
 def _turned(x: Array, sin: Array, cos: Array, *, interleaved: bool) -> Array:
     """``x`` in the dtype of the tables or a wider one, with each pair of features turned."""
     sin, cos = (jnp.expand_dims(table, tuple(range(x.ndim - table.ndim))) for table in (sin, cos))
-    x, half = as_dtype(x, common_dtype(x, sin)), x.shape[-1] // 2
-    first, second = (x[..., 0::2], x[..., 1::2]) if interleaved else (x[..., :half], x[..., half:])
+    x = as_dtype(x, common_dtype(x, sin))
+    first, second = (x[..., 0::2], x[..., 1::2]) if interleaved else jnp.split(x, 2, axis=-1)
     turned = (first * cos - second * sin, first * sin + second * cos)
     return jnp.stack(turned, axis=-1).reshape(x.shape) if interleaved else jnp.concatenate(turned, axis=-1)
 
