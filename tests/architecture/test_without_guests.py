@@ -12,7 +12,7 @@ ROOT = SOURCE.parents[1]
 # What runs → how many of its tests, at the least, ask for nothing above the heart.
 PARTS = [
     pytest.param(("tests/core/graph", "tests/transforms/call"), 140, id="graphs and calls"),
-    pytest.param(("tests/core", "tests/transforms"), 800, id="everything", marks=pytest.mark.slow),
+    pytest.param(("tests/core", "tests/transforms"), 800, id="everything", marks=[pytest.mark.slow, pytest.mark.long]),
 ]
 # They show what a guest does in the heart.
 OF_A_GUEST = (

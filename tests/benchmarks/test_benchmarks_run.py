@@ -32,6 +32,7 @@ SHAPES = {
     "loop": (4, 3),
     "eager": (5, 1),
 }
+LONG = {"build", "compare", "memory", "scaling", "stack", "warm", "whole_models", "export_zoo"}
 
 
 def test_every_benchmark_has_a_row():
@@ -46,7 +47,7 @@ def run(name, folder):
     return json.loads(written.read_text())
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", [pytest.param(each, marks=[pytest.mark.long] * (each in LONG)) for each in SHAPES])
 def test_a_benchmark_gives_its_tables(name, tmp_path):
     columns, count = SHAPES[name]
     found = run(name, tmp_path)

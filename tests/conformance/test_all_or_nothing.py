@@ -39,8 +39,12 @@ def grow(model: Any, x: Any) -> Any:
 FAST = ("jit", "grad", "vmap", "scan", "cond", "update_context")
 
 
+LONG = ("shard_map", "hessian", "jacrev")
+
+
 def rows(transforms: list[Transform]) -> Any:
-    marked = [pytest.param(each, marks=[] if each.name in FAST else pytest.mark.slow) for each in transforms]
+    marks = {name: [pytest.mark.slow, pytest.mark.long] for name in LONG} | {name: [] for name in FAST}
+    marked = [pytest.param(each, marks=marks.get(each.name, [pytest.mark.slow])) for each in transforms]
     return pytest.mark.parametrize("transform", marked, ids=[each.name for each in transforms])
 
 

@@ -16,6 +16,7 @@ WIDTH, ROWS = 1_024, 200_000  # a table of 0.76 GiB; three of them
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.oracle,
     pytest.mark.skipif(
         os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") < 14 * GIB, reason="needs 14 GiB of memory"

@@ -60,6 +60,7 @@ def test_two_processes_of_four_devices_agree_with_one_device(unbroken):
     check_agrees(losses_in(output), unbroken, range(STEPS))
 
 
+@pytest.mark.long
 def test_a_killed_run_of_four_processes_goes_on_with_two(unbroken, tmp_path):
     """The others end at once and clearly; the restart has another layout, fewer processes, and the same losses."""
     start = time.monotonic()

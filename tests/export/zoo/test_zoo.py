@@ -58,7 +58,13 @@ def test_each_file_runs_alone_with_the_numbers_of_the_model(entry, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.oracle
-@pytest.mark.parametrize(("entry", "kind"), REFUSED, ids=[f"{entry.name}-{kind}" for entry, kind in REFUSED])
+@pytest.mark.parametrize(
+    ("entry", "kind"),
+    [
+        pytest.param(entry, kind, id=f"{entry.name}-{kind}", marks=[pytest.mark.long] * (kind == "litert"))
+        for entry, kind in REFUSED
+    ],
+)
 def test_what_a_format_cannot_hold_is_refused_by_name(entry, kind, tmp_path):
     """E32: the error names the operation, and nothing is written in any format."""
     need(entry)
