@@ -117,12 +117,12 @@ def _warn_of_sown(transform: str, entered: Any) -> None:
 
 def set_record(module: Any, record: Any) -> None:
     """Give a module a record; ``None`` removes it."""
-    check_trace(module._info.trace, module, f"set the attribute {RECORD!r} of a")
+    check_trace(module._pytree__info.trace, module, f"set the attribute {RECORD!r} of a")
     if record is None:
         module.__dict__.pop(RECORD, None)
     else:
         module.__dict__[RECORD] = record
-    module._info.mark_rebuilt()
+    module._pytree__info.mark_rebuilt()
 
 
 def what_shuts_in(module: Any) -> str | None:
@@ -132,7 +132,7 @@ def what_shuts_in(module: Any) -> str | None:
     shared = module.__dict__.get(RECORD, {}).get(_SHARED)
     if shared is not None:
         return shared
-    return None if module._info.trace is trace_state.value else transform_of(current_trace()) or "a transform"
+    return None if module._pytree__info.trace is trace_state.value else transform_of(current_trace()) or "a transform"
 
 
 def new_record(kinds: tuple[type, ...], values: dict[str, Any], method_outputs: type | None) -> dict[str, Any]:
@@ -270,7 +270,7 @@ def _keep(module: Any, record: dict[str, Any] | None, name: str, variable: Varia
     if record is None:
         setattr(module, name, variable)
     else:
-        check_trace(module._info.trace, module, action)
+        check_trace(module._pytree__info.trace, module, action)
         record["values"][name] = variable
 
 

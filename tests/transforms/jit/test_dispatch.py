@@ -124,7 +124,7 @@ def test_only_so_many_ways_to_pass_arguments_are_known():
         for count in range(dispatch.MOST_LAYOUTS + 3):
             assert jitted(m, *(1.0 for _ in range(count))) == 2 + count
     assert len(jitted.jitted_fn.way_in.tokens) == dispatch.MOST_LAYOUTS
-    assert len([key for key in m._walks if isinstance(key, int)]) == dispatch.MOST_LAYOUTS
+    assert len([key for key in m._pytree__walks if isinstance(key, int)]) == dispatch.MOST_LAYOUTS
 
 
 def test_a_wrapped_function_is_called_with_what_its_wrapper_takes():
@@ -340,7 +340,7 @@ def test_a_dropped_function_is_freed_at_once():
         alive = weakref.ref(jitted)
         del jitted
         assert alive() is None
-        (walk,) = m._walks.values()
+        (walk,) = m._pytree__walks.values()
         assert walk.runs == {}
     finally:
         gc.enable()
@@ -353,7 +353,7 @@ def test_clear_cache_forgets_runs():
     for _ in range(3):
         jitted(m)
     jitted.clear_cache()
-    assert len(m._walks) == 1
+    assert len(m._pytree__walks) == 1
     for _ in range(3):
         jitted(m)
     assert len(traces) == 2
