@@ -475,7 +475,7 @@ def stored_by(folder, report=None):
 @pytest.mark.parametrize("report", [lambda message: time.time(), print, None], ids=["a lambda", "print", "by default"])
 def test_w4_a_report_of_traces_is_no_part_of_the_program(tmp_path, report, monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    stored_by(tmp_path / "first")  # loads what plait loads when it is first used
+    stored_by(tmp_path / "first", print)  # what plait loads when it is first used is of its own files
     quiet = stored_by(tmp_path / "quiet")
     assert stored_by(tmp_path / "explained", report or (lambda message: print(message, file=sys.stderr))) == quiet
     assert quiet[0]["stored"] == 1

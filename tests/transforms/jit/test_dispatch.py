@@ -3,6 +3,7 @@
 import collections
 import functools
 import gc
+import subprocess
 import sys
 import threading
 import warnings
@@ -638,3 +639,17 @@ def test_whether_an_argument_holds_an_object():
     some cycles."""
     assert [is_plain(value) for value in PLAIN] == [True] * len(PLAIN)
     assert [is_plain(value) for value in HOLDS] == [False] * len(HOLDS)
+
+
+AT_EXIT = """
+import jax.numpy as jnp, plait
+step = plait.jit(lambda model, x: model(x))
+model = plait.Linear(2, 2, rngs=plait.Rngs(0))
+step(model, jnp.ones(2)), step(model, jnp.ones(2))
+"""
+
+
+def test_nothing_is_written_when_the_process_ends():
+    """U34: what dies then finds the globals of its module gone. A forked process would not take them away."""
+    done = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True, check=True)
+    assert "Exception ignored" not in done.stderr

@@ -252,10 +252,10 @@ class Entrance:
 
 
 def _drop_from(first: weakref.ref[Any], number: int) -> Callable[[Any], None]:
-    def callback(_: Any) -> None:
+    def callback(_: Any, drop: Any = drop_runs) -> None:  # at interpreter shutdown, globals are gone
         root = first()
         if root is not None:
-            drop_runs(root, number)
+            drop(root, number)
 
     return callback
 
