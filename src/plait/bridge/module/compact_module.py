@@ -7,6 +7,7 @@ dictionaries, under the submodules' names, until each submodule is made.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, dataclass_transform
@@ -27,7 +28,7 @@ from ..variables.collection_types import BARE_COLLECTIONS, variable_type, variab
 from ..variables.collections import MISSING, Collections, find_leaf, iter_leaves, linen_vars_to_nnx_attrs
 from ..wrappers.scope import Scope, entered
 from .children import OWN, Hybrid, attach, bind, bind_children, collect, set_plainly, set_priority
-from .running import AttrPriority, current_context, running
+from .running import AttrPriority, ModuleStackEntry, current_context, running
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -87,8 +88,8 @@ class Module(Hybrid, metaclass=_ModuleType):
         plait_dataclass(cls, init="__init__" not in cls.__dict__)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        entry = current_context()
-        if entry is not None and entry.module is self:
+        entry = _entry_of(self)
+        if entry is not None:
             value = bind_children(entry, value, self.__dict__.get(name, MISSING))
         super().__setattr__(name, value)
 
@@ -169,8 +170,7 @@ class Module(Hybrid, metaclass=_ModuleType):
         return collect(self)
 
     def _bridge__running_scope(self, what: str) -> Scope:
-        entry = current_context()
-        if entry is None or entry.module is not self or self.scope is None:
+        if _entry_of(self) is None or self.scope is None:
             raise ArgumentError(
                 f"{what}() works only while the module's own setup() or @compact method runs",
                 at=f"{type(self).__name__}.{what}",
@@ -295,6 +295,17 @@ class Module(Hybrid, metaclass=_ModuleType):
         if scope.mutable is not False:
             _check_immutable(scope, before, collections, type(self).__name__)
         return out, {name: tree for name, tree in collections.items() if scope.is_mutable(name)}
+
+
+def _entry_of(module: Module) -> ModuleStackEntry | None:
+    """The context of a module that is running, or of a transform's own copy of it."""
+    entry = current_context()
+    if entry is None or entry.module is module:
+        return entry
+    is_copy = type(module) is type(entry.module) and module.scope is not None
+    if is_copy and module._pytree__info.trace is not entry.module._pytree__info.trace:
+        return dataclasses.replace(entry, module=module)
+    return None
 
 
 def _method_of(module: Module, method: Any) -> Callable[..., Any]:
