@@ -1,4 +1,4 @@
-"""Methods that programs for Flax call: older ones of states and modules, and ``graph=`` of ``set_attributes``."""
+"""Methods that programs for older versions of Flax call: of states, and ``iter_modules`` and ``iter_children``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from ..core.objects.module import Module
 from ..core.objects.state import State
 from ..ground.notices import deprecated
 from ..states.pure_dicts import replace_by_pure_dict, to_pure_dict
-from .door import checked
 
 
 def _to_pure_dict(self: State, extract_fn: Any = None) -> Any:
@@ -19,7 +18,9 @@ def _to_pure_dict(self: State, extract_fn: Any = None) -> Any:
 
 
 def _replace_by_pure_dict(self: State, pure_dict: Any, replace_fn: Any = None) -> None:
-    deprecated("State.replace_by_pure_dict", since="0.1", instead="plait.replace_by_pure_dict", removed_in="2.0")
+    deprecated(
+        "State.replace_by_pure_dict", since="0.1", instead="plait.replace_by_pure_dict(state, pure)", removed_in="2.0"
+    )
     replace_by_pure_dict(self, pure_dict, replace_fn)
 
 
@@ -40,4 +41,3 @@ def _iterator(name: str) -> Callable[[Any], Iterator[tuple[Any, Any]]]:
 
 for _name in ("iter_modules", "iter_children"):
     setattr(Module, _name, _iterator(_name))
-setattr(Module, "set_attributes", checked(Module.set_attributes))  # noqa: B010
