@@ -1,7 +1,7 @@
 """Sowing: recording intermediate values while a module runs. (rules D1, D2)
 
-While ``capture`` runs, each module has a record in ``_sown``: the captured kinds and the variables sown so far. It is
-an ordinary attribute, so transforms handle it like any other. Without a record, values become attributes.
+While ``capture`` runs, each module has a record in ``_pytree__sown``: the captured kinds and the variables sown so
+far. It is an ordinary attribute, so transforms handle it like any other. Without a record, values become attributes.
 
 Around the body of a transform it is known what cannot get out of it. ``Module`` gets its methods here.
 """
@@ -31,7 +31,7 @@ from .variable_names import variable_type_from_name
 
 R = TypeVar("R")
 
-RECORD = "_sown"
+RECORD = "_pytree__sown"
 _SHARED = "shared by all of"  # in a record: the transform that shares the module
 
 

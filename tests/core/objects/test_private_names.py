@@ -116,6 +116,24 @@ def test_pickled_with_such_names():
     assert pickle.loads(pickle.dumps(Counted()))._elements() == 3
 
 
+class Sowing(nnx.Module):
+    def __init__(self):
+        self._sown = self._records = 3
+
+    def __call__(self, x):
+        self.sow(nnx.Intermediate, "x", x)
+        return self._sown * x
+
+
+def test_attributes_of_any_name_while_values_are_captured():
+    """G58."""
+    model = Sowing()
+    y, seen = nnx.capture(nnx.jit(lambda model, x: model(x)), nnx.Intermediate)(model, X)
+    assert (y == 3 * X).all()
+    assert (seen["x"][0] == X).all()
+    assert vars(model) == {"_sown": 3, "_records": 3}
+
+
 class Compact(bridge.Module):
     def _run(self, x):
         return self._add(x)
