@@ -3,6 +3,7 @@
 import collections
 import functools
 import gc
+import subprocess
 import sys
 import threading
 import warnings
@@ -638,3 +639,18 @@ def test_whether_an_argument_holds_an_object():
     some cycles."""
     assert [is_plain(value) for value in PLAIN] == [True] * len(PLAIN)
     assert [is_plain(value) for value in HOLDS] == [False] * len(HOLDS)
+
+
+ENDING = """
+import jax.numpy as jnp, plait
+model, x = plait.Linear(2, 3, rngs=plait.Rngs(0)), jnp.ones((1, 2))
+forward = plait.jit(lambda model, x: model(x))
+for _ in range(3):
+    forward(model, x)
+"""
+
+
+def test_a_program_ends_without_a_word():
+    """What was kept is dropped while the interpreter ends, when modules have lost their names."""
+    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
