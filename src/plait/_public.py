@@ -124,6 +124,7 @@ _LAZY_NAMES: dict[str, str] = {
     "explorer.page": "explore",
     "generation.continuation": "generate",
     "inspect.cost": "cost",
+    "warm.switch": "cache",
     "inspect.display": "display",
     "inspect.retrace": "explain_retraces",
     "inspect.tabulate": "tabulate",

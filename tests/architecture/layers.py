@@ -9,7 +9,17 @@ folder's own area where it has one. No file may import itself through others: wi
 # nothing else may ask what they ask; all others of the ground are in the folder of that name.
 LOOSE: dict[str, tuple[str, ...]] = {
     "ground": ("errors", "typing", "_compat", "_public"),
-    "program": ("guests", "launch", "as_flax", "cli_export", "cli_compare", "cli_explore", "cli_compile", "cli"),
+    "program": (
+        "guests",
+        "launch",
+        "as_flax",
+        "cli_export",
+        "cli_compare",
+        "cli_explore",
+        "cli_compile",
+        "cli_cache",
+        "cli",
+    ),
 }
 
 HEART = frozenset(
