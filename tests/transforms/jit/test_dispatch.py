@@ -3,10 +3,13 @@
 import collections
 import functools
 import gc
+import os
+import subprocess
 import sys
 import threading
 import warnings
 import weakref
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -638,3 +641,19 @@ def test_whether_an_argument_holds_an_object():
     some cycles."""
     assert [is_plain(value) for value in PLAIN] == [True] * len(PLAIN)
     assert [is_plain(value) for value in HOLDS] == [False] * len(HOLDS)
+
+
+def test_nothing_is_said_when_a_process_ends_whose_functions_and_models_are_globals():
+    program = """
+import plait, jax.numpy as jnp
+@plait.jit
+def called(model, x):
+    return model(x)
+model = plait.Linear(2, 2, rngs=plait.Rngs(0))
+for _ in range(3):
+    called(model, jnp.ones((1, 2)))
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(plait.__file__).parents[1])}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -254,7 +254,7 @@ class Entrance:
 def _drop_from(first: weakref.ref[Any], number: int) -> Callable[[Any], None]:
     def callback(_: Any) -> None:
         root = first()
-        if root is not None:
+        if root is not None and drop_runs is not None:  # names are ``None`` when the process ends
             drop_runs(root, number)
 
     return callback
