@@ -123,6 +123,7 @@ _LAZY_NAMES: dict[str, str] = {
     "comparison.comparison": "compare",
     "explorer.page": "explore",
     "generation.continuation": "generate",
+    "inspect.compile_times": "explain_compile",
     "inspect.cost": "cost",
     "warm.switch": "cache",
     "inspect.display": "display",
