@@ -106,7 +106,7 @@ OWNERS: dict[str, frozenset[str]] = {
         {"export/proof"}
     ),  # export/proof/runners/exchange.py, as its neighbours see it in their own processes
     "treescope": frozenset({"inspect"}),
-    "rich": frozenset({"inspect", "training", "demo", "program"}),
+    "rich": frozenset({"inspect", "observing", "training", "demo", "program"}),
     "sklearn": frozenset({"demo"}),
     "tensorboardX": frozenset({"training"}),
     "matplotlib": frozenset({"demo", "inspect"}),
