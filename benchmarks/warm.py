@@ -56,7 +56,7 @@ def child(folder: str, blocks: int, kind: str) -> None:
     step = library.jit(warm_model.step, **options)
     built = time.perf_counter()
     loss = float(step(model, optimizer, tokens))
-    first = time.perf_counter()
+    first, cpu = time.perf_counter(), time.process_time()
     step(model, optimizer, tokens).block_until_ready()
     second = time.perf_counter()
     found: dict[str, Any] = {
@@ -65,6 +65,7 @@ def child(folder: str, blocks: int, kind: str) -> None:
         "first step": first - built,
         "step": second - first,
         "to the first loss": first - start,
+        "CPU": cpu,
         "loss": loss.hex(),
     }
     if kind in (OF_FUNCTION, OF_ALL):
@@ -110,7 +111,7 @@ def run(*, quick: bool = False) -> Iterator[Table]:
 def _table(blocks: int, rounds: int) -> Table:
     columns = [
         "first step", "imports s", "model s", "first step s", "a step s", "to the first loss s", "over the floor",
-        "over JAX's cache",
+        "over JAX's cache", "CPU s", "CPU, over JAX's cache",
     ]  # fmt: skip
     table = Table(f"start of a process, {blocks} blocks", columns)
     with tempfile.TemporaryDirectory() as folder:
@@ -126,16 +127,15 @@ def _table(blocks: int, rounds: int) -> Table:
         assert all(each["loaded"] == 1 for kind in (OF_FUNCTION, OF_ALL) for each in found[kind])
         assert len({each["loss"] for kind in KINDS[:4] for each in found[kind]}) == 1
         floors = [each["imports"] + each["load"] + each["step"] for each in found[OF_ALL]]
-        of_jax = [each["to the first loss"] for each in found[OF_JAX]]
+        of_jax, cpu_of_jax = ([each[name] for each in found[OF_JAX]] for name in ("to the first loss", "CPU"))
         for kind in KINDS:
             medians = [statistics.median(each[name] for each in found[kind]) for name in
-                       ("imports", "model", "first step", "step", "to the first loss")]  # fmt: skip
-            totals = [each["to the first loss"] for each in found[kind]]
+                       ("imports", "model", "first step", "step", "to the first loss", "CPU")]  # fmt: skip
             ratios = [
-                statistics.median(total / other for total, other in zip(totals, others, strict=True))
-                for others in (floors, of_jax)
+                statistics.median(each[name] / other for each, other in zip(found[kind], others, strict=True))
+                for name, others in (("to the first loss", floors), ("to the first loss", of_jax), ("CPU", cpu_of_jax))
             ]
-            table.rows.append([kind, *medians, *ratios])
+            table.rows.append([kind, *medians[:-1], *ratios[:2], medians[-1], ratios[2]])
         load = statistics.median(each["load"] for each in found[OF_ALL])
         table.remarks.append(
             f"Reading the executable alone: {load:.3f} s. Budget of PLAIT_CACHE: {BUDGET} and {BUDGET_OF_JAX}. The "
