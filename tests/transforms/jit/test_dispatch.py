@@ -8,6 +8,7 @@ import sys
 import threading
 import warnings
 import weakref
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
