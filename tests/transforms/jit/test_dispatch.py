@@ -8,7 +8,6 @@ import sys
 import threading
 import warnings
 import weakref
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp

@@ -304,6 +304,39 @@ def _slices(x: jax.Array, axes: tuple[int, ...], starts: np.ndarray, sizes: tupl
     return x
 
 
+def _batched_update(eqn: Any, known: list[Any]) -> Any:
+    """An update of a slice at an index for each example, which is a scatter in JAX, becomes selections by position."""
+    numbers, mode = eqn.params["dimension_numbers"], eqn.params["mode"]
+    shape, _, new = (var.aval.shape for var in eqn.invars)
+    n_batch = len(numbers.operand_batching_dims)
+    batch, window = tuple(range(n_batch)), tuple(range(n_batch, len(shape)))
+    is_update = mode == lax.GatherScatterMode.CLIP and eqn.params["update_jaxpr"] is None and len(new) == len(shape)
+    axes = [axis for axis in window if shape[axis] != new[axis]] if is_update else []
+    if (
+        len(axes) != 1
+        or not all(isinstance(sizes[axes[0]], int) for sizes in (shape, new))
+        or new[axes[0]] > MOST_TURNS
+    ):
+        return None
+    places = (numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, numbers.inserted_window_dims)
+    ours = (numbers.update_window_dims, numbers.scatter_dims_to_operand_dims)
+    if places != (batch, batch, ()) or ours != (window, window):
+        return None
+    (axis,) = axes
+
+    def update(x: jax.Array, starts: jax.Array, new: jax.Array) -> jax.Array:
+        n, size = new.shape[axis], x.shape[axis]
+        start = lax.index_in_dim(starts, axis - n_batch, starts.ndim - 1, keepdims=False)
+        start = lax.broadcast_in_dim(jnp.clip(start, 0, size - n), x.shape, batch)
+        place = lax.broadcast_in_dim(lax.iota(start.dtype, size), x.shape, (axis,))
+        for number in range(n):
+            row = lax.slice_in_dim(new, number, number + 1, axis=axis)
+            x = lax.select(place - start == number, lax.broadcast_in_dim(row, x.shape, range(x.ndim)), x)
+        return x
+
+    return update
+
+
 def _refused(eqn: Any, known: list[Any]) -> None:
     raise ExportError(
         "LiteRT's interpreter cannot run the converted form of an operation",
@@ -337,6 +370,7 @@ FOR_ONNX: dict[str, Rule] = {
     "pad": _pad,
     "rem": _remainder,
     "conv_general_dilated": _dilated_convolution,
+    "scatter": _batched_update,
 }
 FOR_LITERT: dict[str, Rule] = {
     "argmax": _largest,
