@@ -7,7 +7,6 @@ signal need not wait for slow data: what was being fetched is fetched again.
 from __future__ import annotations
 
 import collections
-import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -41,22 +40,21 @@ class Ahead:
         self._ahead = ahead
         self._knows = has_position(data)
         self._held: collections.deque[tuple[Any, Any]] = collections.deque()
-        self._position = self._position_now()
+        self._position = _copied(data.get_state()) if self._knows else None  # pyright: ignore[reportAttributeAccessIssue]
         self._was_interrupted = False
         self.last = done
         self.ended: Exception | None = None
         self.may_interrupt = False
 
-    def _position_now(self) -> Any:
-        return _copied(self._data.get_state()) if self._knows else None
-
     def fill(self, step: int, steps: int) -> None:
         """Fetch the batch of this step, and those after it, unless a signal arrives."""
-        with contextlib.suppress(Interrupted):
-            while self.ended is None and self.last < min(step + self._ahead, steps):
-                self._fetch(is_needed=self._ahead > 0 and self.last < step)  # by other processes, which go on
+        try:
+            while self.ended is None and self.last < steps and self.last < step + self._ahead:
+                self._fetch(self._ahead > 0 and self.last < step)  # other processes need it, which go on
+        except Interrupted:
+            pass
 
-    def _fetch(self, *, is_needed: bool) -> None:
+    def _fetch(self, is_needed: bool) -> None:
         if self._was_interrupted:
             self._data.set_state(self._held[-1][1] if self._held else self._position)
             self._was_interrupted = False
@@ -66,7 +64,7 @@ class Ahead:
                 batch = next(self._data)
             finally:
                 self.may_interrupt = False
-            position = self._position_now()
+            position = _copied(self._data.get_state()) if self._knows else None
         except Exception as error:
             self.ended = error
         else:
@@ -97,7 +95,7 @@ class Ahead:
 def _copied(position: Any) -> Any:
     """A position that does not change when the data goes on: it is bytes, or what JSON can say."""
     if isinstance(position, dict):
-        return {name: _copied(part) for name, part in position.items()}
+        return {name: part if type(part) is int else _copied(part) for name, part in position.items()}
     if isinstance(position, list):
         return [_copied(part) for part in position]
     return bytes(position) if isinstance(position, bytearray) else position
