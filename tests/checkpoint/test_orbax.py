@@ -131,7 +131,7 @@ def test_a_path_that_is_taken_is_kept(saved):
 
 @pytest.mark.parametrize("step", ["write_manifest", "write_positions"])
 def test_a_save_that_fails_leaves_what_was_there_and_no_more(saved, monkeypatch, step):
-    """The error is the system's, the earlier checkpoint whole, and no half-written one lies beside it."""
+    """The error quotes the system's, the earlier checkpoint is whole, and no half-written one lies beside it."""
 
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -139,7 +139,7 @@ def test_a_save_that_fails_leaves_what_was_there_and_no_more(saved, monkeypatch,
     monkeypatch.setattr(checkpoint.orbax, step, full)
     node = {"model": plait.Param(2.0), "data": iter_with_position()}  # without arrays, Orbax does nothing
     for path in (saved, saved.parent / "2"):
-        with pytest.raises(OSError, match="No space left") as caught:
+        with pytest.raises(CheckpointError, match="No space left") as caught:
             checkpoint.save(path, node, overwrite=True)
         assert [place.name for place in saved.parent.iterdir()] == ["1"]
         del caught  # until here it holds what save had begun, as an error in a notebook does
