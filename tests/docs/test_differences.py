@@ -26,6 +26,8 @@ D = "m = nnx.Dict(w=nnx.Param(jnp.ones(2)))"
 # The first words of a row → a program, and what it meets: an error, a warning, or an expression that is true.
 MET = {
     "leaves of `split(model)[1]`": (f"{D}; s = nnx.state(m); s['w'][...] = jnp.zeros(2); del s", "LostUpdateWarning"),
+    "a state that was taken before the model changed": (
+        f"{D}; s = nnx.state(m); m.w[...] = jnp.zeros(2)", "s['w'][...].sum() == 2"),
     "a method of a module in an attribute": (
         "m = nnx.Dict(w=nnx.Param(jnp.ones(2))); m.act = m.values; c = nnx.clone(m)", "c.act.__self__ is c"),
     "a decoding step with `is_causal=True`": (

@@ -426,7 +426,7 @@ class MultiHeadAttention(Module):
         self,
         deterministic: bool | None = None,
         decode: bool | None = None,
-        batch_size: int | Shape | None = None,
+        batch_size: Shape | int | None = None,
         max_length: int | None = None,
         *,
         per_sequence: bool = False,

@@ -103,7 +103,7 @@ _IMPORTS = id(importlib.import_module.__code__)
 _LOGGERS = id(logging.getLogger.__code__)
 _LEVELS = frozenset({"level", "disabled", "isEnabledFor", "getEffectiveLevel"})
 _CODE = {**ASKING_CODE, **_RUNNING_CODE, **_REACHING_CODE, _IMPORTS: "an import", _LOGGERS: "a logger"}
-_IN_C = ASKING | _RUNNING | _REACHING
+IN_C = ASKING | _RUNNING | _REACHING
 
 # Attributes through which code reaches globals, frames, classes and texts that no description covers.
 REACHING_ATTRIBUTES = frozenset({
@@ -155,11 +155,16 @@ def refusal_in_c(frame: Any, function: Any) -> str | None:
     Args:
         frame: the frame of the caller.
     """
-    if function in _IN_C:
+    if function in IN_C:
         name = f"{function.__module__ or function.__self__.__module__}.{function.__qualname__}"
         return _refusal(name, function in ASKING, function in _REACHING, frame)
     is_file = type(getattr(function, "__self__", None)) is io.FileIO and function.__name__.startswith("read")
     return _refusal("io.FileIO", True, False, frame) if is_file else None
+
+
+def is_refused_code(code: Any) -> bool:
+    """Whether a call of a function with this code may be a reason not to store the program."""
+    return id(code) in _CODE
 
 
 def refusal_in_python(frame: Any) -> str | None:

@@ -208,7 +208,7 @@ class Entrance:
 
     def find(self, frame: Any) -> None:
         """Find the function again after it was unpickled: a frame runs it."""
-        if frame.f_code.co_filename == _FILE:
+        if "_plait_general" in frame.f_globals:
             users = gc.get_referrers(frame.f_globals)
             found = (each for each in users if type(each) is FunctionType and each.__globals__ is frame.f_globals)
             for function in itertools.islice(found, 1):
