@@ -47,7 +47,7 @@ def test_they_say_what_the_transform_keeps_and_see_the_rest(name):
     calls = calls_of(model, (x,), {})
     assert {call.inside for call in calls["shared",]} == {transform}
     assert {call.inside for call in calls["own",]} == {""}
-    assert not any("_sown" in node.__dict__ for _, node in plait.iter_modules(model))
+    assert not any("_pytree__sown" in node.__dict__ for _, node in plait.iter_modules(model))
 
 
 def test_a_module_that_has_an_axis_is_seen():

@@ -471,4 +471,4 @@ def test_the_steps_of_a_cell_are_captured_stacked(options, way):
     assert seen["cell"]["dense_h"]["__call__"][0].shape == (5, 2, 4)
     _, gradients = way(plait.capture_gradients(lambda rnn, x: (2 * rnn(x)).sum(), only="cell"))(rnn, x)
     np.testing.assert_allclose(gradients["cell"]["__call__[1]"], jnp.full((5, 2, 4), 2.0))
-    assert [path for path, _ in plait.to_flat_state(plait.state(rnn)) if "_sown" in path] == []
+    assert [path for path, _ in plait.to_flat_state(plait.state(rnn)) if "_pytree__sown" in path] == []

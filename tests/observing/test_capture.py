@@ -255,7 +255,7 @@ def test_capture_goes_through_jit():
     model = Inner(2.0)
     y, seen = nnx.capture(lambda m, x: nnx.jit(lambda m, x: m(x))(m, x), nnx.Intermediate)(model, X)
     assert (float(y), contents(seen)) == (4, {"input": (1,)})
-    assert "_sown" not in vars(model)
+    assert "_pytree__sown" not in vars(model)
     graphdef, state = nnx.split(Inner(2.0))
 
     @jax.jit
@@ -270,7 +270,7 @@ def test_a_module_of_another_trace_is_refused():
     model = Inner(2.0)
     with pytest.raises(TraceContextError, match="Inner"):
         jax.jit(nnx.capture(model, nnx.Intermediate))(X)
-    assert "_sown" not in vars(model)
+    assert "_pytree__sown" not in vars(model)
 
     def closing_over(model, x):
         return jax.jit(lambda x: model.sow(nnx.Intermediate, "h", x))(x)

@@ -219,4 +219,4 @@ def test_the_model_may_be_in_the_function(way):
         assert path == other
         np.testing.assert_allclose(gradient[...], leaf[...], rtol=1e-5)
     np.testing.assert_allclose(model.layers[0].norm.mean[...], twin.layers[0].norm.mean[...], rtol=1e-6)
-    assert "_sown" not in vars(model)
+    assert "_pytree__sown" not in vars(model)

@@ -288,7 +288,7 @@ def with_a_view_for_after(model: Any) -> Any:
         return in_turn(held, x)
 
     first = captured(run, model)
-    assert not any("_sown" in vars(node) for block in held for _, node in plait.iter_modules(block))
+    assert not any("_pytree__sown" in vars(node) for block in held for _, node in plait.iter_modules(block))
     return first, captured(call, held[1]), captured(in_turn, held[:3])
 
 
@@ -339,7 +339,7 @@ def test_views_sow_what_the_blocks_of_a_list_sow(program: str, kind: str) -> Non
     assert jax.tree.leaves(theirs)
     assert_same(ours, theirs)
     for _, module in plait.iter_modules(stacked):
-        assert "_sown" not in vars(module)
+        assert "_pytree__sown" not in vars(module)
 
 
 class Plain(plait.Module):

@@ -162,7 +162,7 @@ def test_initial_values_are_given_as_they_are_returned_in_a_transform_too(kind: 
             return (y**2).sum(), sown
 
         found.append(plait.grad(loss, has_aux=True)(probes, model))
-        assert not any("_sown" in vars(node) for _, node in plait.iter_modules(model))
+        assert not any("_pytree__sown" in vars(node) for _, node in plait.iter_modules(model))
     assert_same(found[1], found[0])
     assert min(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(found[1][0])) > 0
 
@@ -183,4 +183,4 @@ def test_values_that_cannot_be_combined_with_those_of_a_layer_alone_are_an_error
     stacked = pair(Alone, 4, 1)[1]
     with pytest.raises(ArgumentError, match=r"at +stack\[1\]\.largest"):
         plait.capture(stacked, Intermediate)(X[0])
-    assert not any("_sown" in vars(node) for _, node in plait.iter_modules(stacked))
+    assert not any("_pytree__sown" in vars(node) for _, node in plait.iter_modules(stacked))
