@@ -25,7 +25,7 @@ def impatient(monkeypatch):
 
 
 def slow(x):
-    time.sleep(0.3)
+    time.sleep(0.5)
     return x + 1
 
 
@@ -41,9 +41,11 @@ def test_d14_a_slow_first_call_says_what_it_does_and_the_second_nothing(impatien
     jitted = plait.jit(slow)
     jitted(jnp.ones(3))
     lines = said(capsys).splitlines()
-    assert lines[0] == "slow: tracing, 0 s so far"
-    assert lines[-1].startswith("slow: first call took ")
-    assert re.search(r": traced 0\.[3-9], lowered \d\.\d, compiled \d\.\d$", lines[-1])
+    assert re.fullmatch(r"slow: (tracing|lowering|compiling), \d+ s so far", lines[0])
+    found = re.fullmatch(r"slow: first call took (.*) s: traced (.*), lowered (.*), compiled (.*)", lines[-1])
+    assert found is not None, lines
+    took, *parts = map(float, found.groups())
+    assert 0.5 <= parts[0] <= sum(parts) <= took + 0.2  # each is rounded
     jitted(jnp.ones(3))
     assert said(capsys) == ""
 
@@ -90,7 +92,7 @@ import time, jax.numpy as jnp, plait
 from plait.observing import first_calls
 first_calls.PATIENCE = 0.05
 def slow(x):
-    time.sleep(0.5)
+    time.sleep(5)
     return x
 plait.jit(slow)(jnp.ones(3))
 time.sleep(0.5)

@@ -42,7 +42,8 @@ class FirstCall:
         phase: what it is doing.
         seconds: how long each phase took that is over.
         at_end: called with the seconds of the whole once the program is compiled.
-        is_over: whether that has happened, or the call has raised.
+        took: the seconds of the whole, once it is over.
+        is_over: whether the program is compiled, or the call has raised.
     """
 
     def __init__(self, name: str, frame: int) -> None:
@@ -52,6 +53,7 @@ class FirstCall:
         self.phase = "tracing"
         self.seconds: dict[str, float] = {}
         self.at_end: list[Callable[[float], Any]] = []
+        self.took = 0.0
         self.is_over = threading.Event()
 
     def elapsed(self) -> float:
@@ -65,6 +67,7 @@ class FirstCall:
     def end(self) -> None:
         """The program is compiled, or the call raises."""
         _here.call = None
+        self.took = self.elapsed()
         self.is_over.set()
 
 
@@ -124,13 +127,13 @@ def _heard(event: str, duration_secs: float, **about: Any) -> None:
     current, phase = _here.call, _PHASES.get(event)
     if current is None or phase is None or about.get("fun_name") not in (current.name, f"jit({current.name})"):
         return
-    current.seconds[phase] = duration_secs
+    # The trace of a donating function that finds what it writes has another name, and counts too.
+    current.seconds[phase] = current.elapsed() if phase == "traced" else duration_secs
     current.phase = _NEXT.get(phase, current.phase)
     if phase == "compiled":
-        took = current.elapsed()
         current.end()
         for told in current.at_end:
-            told(took)
+            told(current.took)
 
 
 def _is_shown() -> bool:
@@ -152,4 +155,6 @@ def _show(call: FirstCall) -> None:
             status.update(f"{call.name}: {call.phase}, {call.elapsed():.0f} s")
             call.is_over.wait(0.25)
     parts = ", ".join(f"{phase} {call.seconds[phase]:.1f}" for phase in _PHASES.values() if phase in call.seconds)
-    console.print(f"{call.name}: first call took {call.elapsed():.1f} s: {parts or call.phase}", highlight=False)
+    console.print(
+        f"{call.name}: first call took {call.took or call.elapsed():.1f} s: {parts or call.phase}", highlight=False
+    )
