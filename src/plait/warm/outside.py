@@ -217,14 +217,18 @@ def asks_for_the_program(frame: Any) -> bool:
     return found
 
 
+_LISTENING = ("jax._src.monitoring", "logging", f"{__name__.partition('.')[0]}.inspect.retrace")
+
+
 def only_listens(frame: Any) -> bool:
-    """Whether code is independent of the trace: a listener of JAX's events, a handler of log records, a finalizer."""
+    """Whether code is independent of the trace: a listener of JAX's events or of traces, a handler of log records, a
+    finalizer."""
     collecting = [getattr(callback, "__code__", None) for callback in gc.callbacks]
     while frame is not None:
         code = frame.f_code
         if code.co_name == "__del__" or any(code is each for each in collecting):
             return True
-        if frame.f_globals.get("__name__") in ("jax._src.monitoring", "logging"):
+        if frame.f_globals.get("__name__") in _LISTENING:
             return True
         frame = frame.f_back
     return False

@@ -3,13 +3,11 @@
 import collections
 import functools
 import gc
-import os
 import subprocess
 import sys
 import threading
 import warnings
 import weakref
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -127,7 +125,7 @@ def test_only_so_many_ways_to_pass_arguments_are_known():
         for count in range(dispatch.MOST_LAYOUTS + 3):
             assert jitted(m, *(1.0 for _ in range(count))) == 2 + count
     assert len(jitted.jitted_fn.way_in.tokens) == dispatch.MOST_LAYOUTS
-    assert len([key for key in m._walks if isinstance(key, int)]) == dispatch.MOST_LAYOUTS
+    assert len([key for key in m._pytree__walks if isinstance(key, int)]) == dispatch.MOST_LAYOUTS
 
 
 def test_a_wrapped_function_is_called_with_what_its_wrapper_takes():
@@ -343,7 +341,7 @@ def test_a_dropped_function_is_freed_at_once():
         alive = weakref.ref(jitted)
         del jitted
         assert alive() is None
-        (walk,) = m._walks.values()
+        (walk,) = m._pytree__walks.values()
         assert walk.runs == {}
     finally:
         gc.enable()
@@ -356,7 +354,7 @@ def test_clear_cache_forgets_runs():
     for _ in range(3):
         jitted(m)
     jitted.clear_cache()
-    assert len(m._walks) == 1
+    assert len(m._pytree__walks) == 1
     for _ in range(3):
         jitted(m)
     assert len(traces) == 2
@@ -643,17 +641,15 @@ def test_whether_an_argument_holds_an_object():
     assert [is_plain(value) for value in HOLDS] == [False] * len(HOLDS)
 
 
-def test_nothing_is_said_when_a_process_ends_whose_functions_and_models_are_globals():
-    program = """
-import plait, jax.numpy as jnp
-@plait.jit
-def called(model, x):
-    return model(x)
+AT_EXIT = """
+import jax.numpy as jnp, plait
+step = plait.jit(lambda model, x: model(x))
 model = plait.Linear(2, 2, rngs=plait.Rngs(0))
-for _ in range(3):
-    called(model, jnp.ones((1, 2)))
+step(model, jnp.ones(2)), step(model, jnp.ones(2))
 """
-    environment = {**os.environ, "PYTHONPATH": str(Path(plait.__file__).parents[1])}
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
-    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_nothing_is_written_when_the_process_ends():
+    """U34: what dies then finds the globals of its module gone. A forked process would not take them away."""
+    done = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True, check=True)
+    assert "Exception ignored" not in done.stderr
