@@ -21,7 +21,7 @@ from plait.observing import first_calls, unrolled_loops
 @pytest.fixture
 def impatient(monkeypatch):
     monkeypatch.setattr(first_calls, "PATIENCE", 0.05)
-    monkeypatch.setenv("PLAIT_PROGRESS", "1")
+    monkeypatch.setattr(first_calls, "is_shown", True)
 
 
 def slow(x):
@@ -61,18 +61,27 @@ def test_d14_a_donating_function_is_one_call(impatient, capsys):
     assert said(capsys).count("step: first call took") == 1
 
 
-@pytest.mark.parametrize("case", ["fast", "switched off", "no terminal", "only lowered"])
+@pytest.mark.parametrize("case", ["fast", "not shown", "only lowered"])
 def test_d14_otherwise_nothing_is_said(impatient, capsys, monkeypatch, case):
     if case == "fast":
         monkeypatch.setattr(first_calls, "PATIENCE", 30.0)
-    elif case == "switched off":
-        monkeypatch.setenv("PLAIT_PROGRESS", "0")
-    elif case == "no terminal":
-        monkeypatch.delenv("PLAIT_PROGRESS")
+    elif case == "not shown":
+        monkeypatch.setattr(first_calls, "is_shown", False)
     (plait.jit(slow).lower if case == "only lowered" else plait.jit(slow))(jnp.ones(3))
     waiting = [thread for thread in threading.enumerate() if getattr(thread, "_target", None) is first_calls._show]
     assert case == "fast" or not waiting
     assert said(capsys) == ""
+
+
+@pytest.mark.parametrize(
+    ("setting", "terminal", "shown"), [(None, True, True), (None, False, False), ("0", True, False), ("1", False, True)]
+)
+def test_d14_it_is_said_in_terminals_and_by_a_setting(monkeypatch, setting, terminal, shown):
+    monkeypatch.delenv("PLAIT_PROGRESS", raising=False)
+    if setting is not None:
+        monkeypatch.setenv("PLAIT_PROGRESS", setting)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    assert first_calls._is_shown() == shown
 
 
 def test_d14_a_call_that_fails_is_over(impatient, capsys):

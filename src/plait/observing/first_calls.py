@@ -8,7 +8,6 @@ call costs two look-ups when its program is traced, and nothing later. What JAX 
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import threading
@@ -87,9 +86,8 @@ def watched(call: Callable[[], R]) -> R:
     current = _here.call
     if current is None or current.frame != id(outermost):
         function = outermost.f_locals["self"].f
-        _listen()
         current = _here.call = FirstCall(getattr(function, "__name__", type(function).__name__), id(outermost))
-        if _is_shown():
+        if is_shown:
             threading.Thread(target=_show, args=(current,), daemon=True).start()
     try:
         return call()
@@ -117,12 +115,6 @@ def _calls(frame: Any) -> list[Any]:
     return found
 
 
-@functools.cache
-def _listen() -> None:
-    """Hear from now on what JAX has done."""
-    jax.monitoring.register_event_duration_secs_listener(_heard)
-
-
 def _heard(event: str, duration_secs: float, **about: Any) -> None:
     current, phase = _here.call, _PHASES.get(event)
     if current is None or phase is None or about.get("fun_name") not in (current.name, f"jit({current.name})"):
@@ -134,11 +126,6 @@ def _heard(event: str, duration_secs: float, **about: Any) -> None:
         current.end()
         for told in current.at_end:
             told(current.took)
-
-
-def _is_shown() -> bool:
-    setting = os.environ.get(SETTING)
-    return sys.stderr.isatty() if setting is None else setting not in ("", "0")
 
 
 def _show(call: FirstCall) -> None:
@@ -158,3 +145,13 @@ def _show(call: FirstCall) -> None:
     console.print(
         f"{call.name}: first call took {call.took or call.elapsed():.1f} s: {parts or call.phase}", highlight=False
     )
+
+
+def _is_shown() -> bool:
+    setting = os.environ.get(SETTING)
+    return sys.stderr.isatty() if setting is None else setting not in ("", "0")
+
+
+# Both once, and here: what a trace does is recorded for stored programs, and must be the same each time.
+is_shown = _is_shown()
+jax.monitoring.register_event_duration_secs_listener(_heard)
