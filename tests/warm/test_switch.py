@@ -110,6 +110,7 @@ def test_w13_a_second_process_compiles_nothing(tmp_path, by):
     # Not even the model and the optimizer are compiled, nor what cannot be stored as a program.
     assert second["built"]["cache_hits"] == second["built"]["compile_requests_use_cache"]
     assert "cache_misses" not in second["all"]
+    assert process(tmp_path, *arguments, **given, PLAIT_CHECK_CACHE="1")["values"] == first["values"]
     stored, loaded = lines(tmp_path / "all", "stored"), lines(tmp_path / "all", "loaded")
     assert [line["function"] for line in stored[0]] == ["__main__:step", "__main__:evaluate"]
     assert [line["function"] for line in loaded[1]] == ["__main__:step", "__main__:evaluate"]
@@ -273,6 +274,19 @@ def test_w15_what_cannot_be_stored_is_not_tried_again_until_something_changes(sw
     monkeypatch.setattr(sys.modules[__name__], "offset", other_offset)
     assert plait.jit(shifted)(jnp.float32(1)) == 2
     assert programs(switched) == ["shifted"]
+
+
+def test_w3_the_trace_that_finds_what_is_donated_is_recorded(switched, monkeypatch):
+    for value, stored in ((4, 1), (5, 2), (4, 2)):
+        monkeypatch.setattr(sys.modules[__name__], "FOUR", value)
+        model = plait.Linear(1, 1, kernel_init=jax.nn.initializers.ones, rngs=plait.Rngs(0))
+        plait.jit(scale, donate=True)(model)
+        assert model.kernel[0, 0] == value
+        assert programs(switched) == ["scale"] * stored
+
+
+def scale(model):
+    model.kernel.value = quadruple(model.kernel.value)
 
 
 def test_w14_one_limit_for_programs_and_for_those_of_jax(switched):

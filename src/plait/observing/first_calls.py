@@ -8,7 +8,6 @@ call costs two look-ups when its program is traced, and nothing later. What JAX 
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import threading
@@ -42,7 +41,8 @@ class FirstCall:
         phase: what it is doing.
         seconds: how long each phase took that is over.
         at_end: called with the seconds of the whole once the program is compiled.
-        is_over: whether that has happened, or the call has raised.
+        took: the seconds of the whole, once it is over.
+        is_over: whether the program is compiled, or the call has raised.
     """
 
     def __init__(self, name: str, frame: int) -> None:
@@ -52,6 +52,7 @@ class FirstCall:
         self.phase = "tracing"
         self.seconds: dict[str, float] = {}
         self.at_end: list[Callable[[float], Any]] = []
+        self.took = 0.0
         self.is_over = threading.Event()
 
     def elapsed(self) -> float:
@@ -65,6 +66,7 @@ class FirstCall:
     def end(self) -> None:
         """The program is compiled, or the call raises."""
         _here.call = None
+        self.took = self.elapsed()
         self.is_over.set()
 
 
@@ -84,9 +86,8 @@ def watched(call: Callable[[], R]) -> R:
     current = _here.call
     if current is None or current.frame != id(outermost):
         function = outermost.f_locals["self"].f
-        _listen()
         current = _here.call = FirstCall(getattr(function, "__name__", type(function).__name__), id(outermost))
-        if _is_shown():
+        if is_shown:
             threading.Thread(target=_show, args=(current,), daemon=True).start()
     try:
         return call()
@@ -114,28 +115,17 @@ def _calls(frame: Any) -> list[Any]:
     return found
 
 
-@functools.cache
-def _listen() -> None:
-    """Hear from now on what JAX has done."""
-    jax.monitoring.register_event_duration_secs_listener(_heard)
-
-
 def _heard(event: str, duration_secs: float, **about: Any) -> None:
     current, phase = _here.call, _PHASES.get(event)
     if current is None or phase is None or about.get("fun_name") not in (current.name, f"jit({current.name})"):
         return
-    current.seconds[phase] = duration_secs
+    # The trace of a donating function that finds what it writes has another name, and counts too.
+    current.seconds[phase] = current.elapsed() if phase == "traced" else duration_secs
     current.phase = _NEXT.get(phase, current.phase)
     if phase == "compiled":
-        took = current.elapsed()
         current.end()
         for told in current.at_end:
-            told(took)
-
-
-def _is_shown() -> bool:
-    setting = os.environ.get(SETTING)
-    return sys.stderr.isatty() if setting is None else setting not in ("", "0")
+            told(current.took)
 
 
 def _show(call: FirstCall) -> None:
@@ -152,4 +142,16 @@ def _show(call: FirstCall) -> None:
             status.update(f"{call.name}: {call.phase}, {call.elapsed():.0f} s")
             call.is_over.wait(0.25)
     parts = ", ".join(f"{phase} {call.seconds[phase]:.1f}" for phase in _PHASES.values() if phase in call.seconds)
-    console.print(f"{call.name}: first call took {call.elapsed():.1f} s: {parts or call.phase}", highlight=False)
+    console.print(
+        f"{call.name}: first call took {call.took or call.elapsed():.1f} s: {parts or call.phase}", highlight=False
+    )
+
+
+def _is_shown() -> bool:
+    setting = os.environ.get(SETTING)
+    return sys.stderr.isatty() if setting is None else setting not in ("", "0")
+
+
+# Both once, and here: what a trace does is recorded for stored programs, and must be the same each time.
+is_shown = _is_shown()
+jax.monitoring.register_event_duration_secs_listener(_heard)
