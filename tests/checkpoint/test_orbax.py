@@ -131,7 +131,7 @@ def test_a_path_that_is_taken_is_kept(saved):
 
 @pytest.mark.parametrize("step", ["write_manifest", "write_positions"])
 def test_a_save_that_fails_leaves_what_was_there_and_no_more(saved, monkeypatch, step):
-    """The error is the system's, the earlier checkpoint whole, and no half-written one lies beside it."""
+    """The error quotes the system's, the earlier checkpoint is whole, and no half-written one lies beside it."""
 
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -139,7 +139,7 @@ def test_a_save_that_fails_leaves_what_was_there_and_no_more(saved, monkeypatch,
     monkeypatch.setattr(checkpoint.orbax, step, full)
     node = {"model": plait.Param(2.0), "data": iter_with_position()}  # without arrays, Orbax does nothing
     for path in (saved, saved.parent / "2"):
-        with pytest.raises(OSError, match="No space left") as caught:
+        with pytest.raises(CheckpointError, match="No space left") as caught:
             checkpoint.save(path, node, overwrite=True)
         assert [place.name for place in saved.parent.iterdir()] == ["1"]
         del caught  # until here it holds what save had begun, as an error in a notebook does
@@ -385,6 +385,28 @@ def test_a_path_that_orbax_would_read_as_a_pattern_is_refused(tmp_path, name, le
         assert caught.value.parts["at"] == str(tmp_path / "sweep" / name / below)
         assert letters in caught.value.parts["found"]
         assert list(tmp_path.iterdir()) == []
+
+
+OF_FOLDERS = {
+    "save": lambda path: checkpoint.save(path, plait.Param(jnp.ones(2))),
+    "restore": lambda path: checkpoint.restore(path, plait.Param(jnp.ones(2))),
+    "Checkpoints": checkpoint.Checkpoints,
+    "latest": checkpoint.latest,
+    "read_manifest": checkpoint.read_manifest,
+    "load_state": checkpoint.load_state,
+    "save_safetensors": lambda path: checkpoint.save_safetensors(path, {"w": jnp.ones(2)}),
+    "load_safetensors": checkpoint.load_safetensors,
+}
+
+
+@pytest.mark.parametrize("address", ["gs://bucket/run", "s3://bucket/run", Path("gs://bucket/run")], ids=str)
+@pytest.mark.parametrize("function", OF_FOLDERS)
+def test_the_address_of_a_bucket_is_no_folder(tmp_path, monkeypatch, function, address):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match="an address") as caught:
+        OF_FOLDERS[function](address)
+    assert caught.value.parts["at"] == str(address)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["a[b", "a]b", "b]a[", "a?b", "a*b", "{a}"])

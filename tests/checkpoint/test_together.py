@@ -1,6 +1,8 @@
 """What process 0 does for all. Real processes are in tests/partitioning/test_many_processes.py."""
 
 import itertools
+import threading
+import time
 
 import jax
 import pytest
@@ -26,8 +28,14 @@ class Board:
         monkeypatch.setattr(jax, "process_index", lambda: self.index)
         monkeypatch.setattr(together, "_NUMBERS", itertools.count())
         monkeypatch.setattr(together, "post", lambda key, text: self.texts.setdefault(key, text) is text)
-        monkeypatch.setattr(together, "await_entry", lambda key: self.texts[key])
+        monkeypatch.setattr(together, "await_entry", self.await_entry)
         monkeypatch.setattr(together, "is_last", self.is_last)
+
+    def await_entry(self, key):
+        deadline = time.monotonic() + 20
+        while key not in self.texts and time.monotonic() < deadline:
+            time.sleep(0.001)
+        return self.texts[key]
 
     def is_last(self, key):
         self.counts[key] = self.counts.get(key, 0) + 1
@@ -128,6 +136,19 @@ def test_an_error_of_any_process_is_that_of_all_at_once(monkeypatch):
     board.index = 0
     with pytest.raises(ProcessError, match=r"process 1 failed(?s:.*)OSError: disk full"):
         on_all(lambda: None)
+
+
+def test_who_waits_for_a_process_that_has_failed_is_left_behind(monkeypatch):
+    """As in a barrier of Orbax, which nobody leaves before all are there. (issue O)"""
+    board, leaves = Board(monkeypatch), threading.Event()
+    board.index = 1
+    with pytest.raises(OSError, match="disk full"):
+        on_all(fail(OSError("disk full")), may_wait=True)
+    monkeypatch.setattr(together, "_NUMBERS", itertools.count())
+    board.index = 0
+    with pytest.raises(ProcessError, match=r"process 1 failed(?s:.*)OSError: disk full"):
+        on_all(leaves.wait, may_wait=True)
+    leaves.set()
 
 
 def test_an_error_that_was_told_is_told_on_as_it_was(monkeypatch):

@@ -10,10 +10,11 @@ import argparse
 import contextlib
 import json
 import os
-import resource
 import signal
+import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,9 @@ from plait.partitioning import connect_processes, create_sharded
 from plait.training import Batches, fit
 
 STEPS, MIDDLE, LOAD = 40, 20, 0.02
+BALLAST = (
+    3_000_000  # bytes of one process, with which one checkpoint fits on the disk of ``small_disk.py`` and two do not
+)
 
 
 class Counter(plait.Module):
@@ -35,6 +39,16 @@ class Counter(plait.Module):
         self.weight = plait.Param(jnp.ones(4))
         self.steps = plait.BatchStat(jnp.zeros((), jnp.int32))
         self.seen = plait.BatchStat(jnp.zeros((), jnp.int32))
+
+
+class Ballast(plait.Module):
+    """Random numbers in the part of one process, which cannot be compressed, and zeros in the others."""
+
+    def __init__(self, process: int, mesh: jax.sharding.Mesh) -> None:
+        numbers = np.zeros((mesh.size, BALLAST // 4), np.float32)
+        numbers[process] = np.random.default_rng(0).random(BALLAST // 4)
+        place = NamedSharding(mesh, PartitionSpec("data"))
+        self.numbers = plait.BatchStat(jax.make_array_from_callback(numbers.shape, place, lambda part: numbers[part]))
 
 
 @plait.jit(donate=True)
@@ -48,6 +62,9 @@ def count(model: Counter, batch: jax.Array) -> jax.Array:
 @jax.jit
 def total(batch: jax.Array) -> jax.Array:
     return batch.sum()
+
+
+READ_ONLY = 'mount --bind "$1" "$1"; mount -o remount,bind,ro "$1"'
 
 
 class Fault:
@@ -76,6 +93,8 @@ class Fault:
         if moment == self.moment and self.here and self.kind in SIGNALS:
             self.here = False
             self.mark()
+            if self.options.wake_after:
+                subprocess.Popen(["sh", "-c", f"sleep {self.options.wake_after}; kill -CONT {os.getpid()}"])
             os.kill(os.getppid() if self.kind == "sigterm-all" else os.getpid(), SIGNALS[self.kind])
 
 
@@ -83,6 +102,8 @@ SIGNALS = {
     "sigterm": signal.SIGTERM,
     "sigterm-all": signal.SIGTERM,
     "sigkill": signal.SIGKILL,
+    "sigstop": signal.SIGSTOP,
+    "network": 0,  # no signal: whoever started this cuts it
 }
 
 
@@ -105,7 +126,7 @@ def main(options: argparse.Namespace) -> None:
     connect_processes()
     mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))
     fault = Fault(options)
-    model_of: dict[str, Counter] = {}
+    model_of: dict[str, plait.Module] = {}
 
     def shared(batch: np.ndarray) -> jax.Array:
         if options.copies:
@@ -114,7 +135,8 @@ def main(options: argparse.Namespace) -> None:
             batch.shape, NamedSharding(mesh, PartitionSpec("data")), lambda place: batch[place]
         )
 
-    def step(model: Counter, batch: np.ndarray) -> jax.Array:
+    def step(model: Counter, *others: Any) -> jax.Array:
+        batch = others[-1]
         number = int(batch[0])
         at = "first" if number == 1 else "mid" if number == MIDDLE else ""
         fault.signal(at)
@@ -135,19 +157,22 @@ def main(options: argparse.Namespace) -> None:
         if moment.step == fault.step and fault.strikes("callback-raises"):
             raise OSError("the callback is wrong")
 
-    write = orbax.Saving.arrive
+    begin, arrive = orbax.Saving._begin, orbax.Saving.arrive
 
-    def arrive(saving: orbax.Saving) -> None:
-        fault.signal("saving")
-        if fault.strikes("write-fails"):
-            raise OSError(28, "No space left on device")
+    def begin_in_time(saving: orbax.Saving) -> None:
+        if saving.manifest.step == MIDDLE:
+            fault.strikes("disk-full")  # there is no room for another checkpoint
+            if fault.strikes("write-fails"):  # for this process alone, which has a view of its own
+                subprocess.run(["sh", "-ec", READ_ONLY, "sh", options.folder / "checkpoints"], check=True)
+        begin(saving)
+
+    def arrive_in_time(saving: orbax.Saving) -> None:
+        if saving.manifest.step == MIDDLE:
+            fault.signal("saving")
         time.sleep(0.3)
-        if fault.strikes("disk-full"):  # as far as this process is concerned: no file may grow
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-        write(saving)
+        arrive(saving)
 
-    orbax.Saving.arrive = arrive
+    orbax.Saving._begin, orbax.Saving.arrive = begin_in_time, arrive_in_time
     with contextlib.ExitStack() as held:
         if not options.copies:
             held.enter_context(jax.set_mesh(mesh))
@@ -155,6 +180,8 @@ def main(options: argparse.Namespace) -> None:
         if not options.without_checkpoints:
             checkpoints = held.enter_context(Checkpoints(options.folder / "checkpoints"))
         model_of["model"] = Counter() if options.copies else create_sharded(Counter)
+        if fault.kind == "disk-full":
+            model_of["ballast"] = Ballast(options.process, mesh)
         fitted = fit(
             step, model_of, Batches(lambda epoch: source(fault), epochs=1), steps=STEPS, checkpoints=checkpoints,
             save_every=options.save_every, log_every=1, callbacks=[notice], show=False,
@@ -171,6 +198,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--process", type=int, default=1)
     parser.add_argument("--moment", default="mid")
     parser.add_argument("--save-every", type=int)
+    parser.add_argument("--wake-after", type=int, help="seconds after which a process that was stopped goes on")
     parser.add_argument("--load", type=float, default=LOAD)
     parser.add_argument("--evaluate", action="store_true")
     parser.add_argument(

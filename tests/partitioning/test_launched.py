@@ -1,5 +1,7 @@
 """What a process tells ``plait launch``."""
 
+import time
+
 import pytest
 
 from plait.partitioning import launched
@@ -20,6 +22,20 @@ def test_who_saves_is_known_while_it_does(tmp_path, monkeypatch):
         assert launched.saving_in(tmp_path) == {12}
         raise OSError("full")
     assert launched.saving_in(tmp_path) == set()
+
+
+def test_a_process_that_is_stopped_does_not_save(tmp_path, monkeypatch):
+    """It is waited for as long as it shows that it runs."""
+    monkeypatch.setenv(launched.FOLDER, str(tmp_path))
+    monkeypatch.setenv(launched.NUMBER, "1")
+    monkeypatch.setattr(launched, "STILL", 0.5)
+    monkeypatch.setattr(launched, "_BEAT", 0.05)
+    with launched.saving():
+        time.sleep(1)
+        assert launched.saving_in(tmp_path) == {1}
+        monkeypatch.setattr(launched, "_beat", lambda mark: None)
+        time.sleep(1)
+        assert launched.saving_in(tmp_path) == set()
 
 
 @pytest.mark.parametrize("folder", [None, "/no/such/folder"])

@@ -234,6 +234,7 @@ def test_alone_nothing_is_ahead():
     alone, data = Alone(), Batches([1, 2, 3], epochs=1)
     ahead = Ahead(data, alone.ahead, 0)
     ahead.fill(1, 9)
+    assert ahead.take() == 1
     assert data.get_state() == ahead.get_state() == {"epoch": 0, "index": 1}
     assert alone.begins(1, ahead.last, False)
     alone.call(Ending("signal", "SIGTERM"))

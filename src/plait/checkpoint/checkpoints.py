@@ -33,8 +33,8 @@ from ..ground.whole_writes import move_aside, remove_whole
 from ..ground.words import first_few
 from ..partitioning.launched import grace
 from .keep import Keep
-from .layout import MANIFEST, Manifest, Saved, check_path, check_whole, damaged_in, is_taken, saved_in
-from .orbax import Saving, read_into
+from .layout import MANIFEST, Manifest, Saved, check_path, check_whole, damaged_in, is_taken, local_path, saved_in
+from .orbax import Saving, read_into, written
 from .together import Meeting, on_first
 from .writer import Writer
 
@@ -68,7 +68,7 @@ class Checkpoints:
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, keep: Keep | None = None, background: bool = True) -> None:
-        self.folder = Path(folder).absolute()
+        self.folder = local_path(folder)
         self.keep = Keep() if keep is None else keep
         self.background = background
         self._writer: Writer | None = None
@@ -180,14 +180,12 @@ class Checkpoints:
 
     def _write(self, saving: Saving, meeting: Meeting | None) -> None:
         try:
-            self._finish(saving)
+            with written(self.folder):
+                self._finish(saving)
         except BaseException as error:
-            failure = self._failure(error)
             if meeting is not None:
-                meeting.arrive(failure)
-            if failure is error:
-                raise
-            raise failure from error
+                meeting.arrive(error)
+            raise
         if meeting is not None:
             meeting.arrive(None)
 
@@ -261,17 +259,6 @@ class Checkpoints:
                 do="ask for a longer one: plait launch --grace, --signal=TERM@600 of Slurm with PLAIT_GRACE=600, or "
                 "terminationGracePeriodSeconds of Kubernetes; or save more often",
             )
-
-    def _failure(self, failed: BaseException) -> BaseException:
-        if isinstance(failed, (CheckpointError, KeyboardInterrupt)):
-            return failed
-        return CheckpointError(
-            "a checkpoint could not be written",
-            at=str(self.folder),
-            found=f"{type(failed).__name__}: {failed}",
-            expected="a working disk with free space",
-            do="earlier checkpoints are intact; free some space, and save again",
-        )
 
     def all(self) -> list[Saved]:
         """The existing checkpoints, the newest last."""

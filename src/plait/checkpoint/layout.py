@@ -100,6 +100,27 @@ def saved_in(folder: Path, where: Callable[[Path], bool] = lambda _: True) -> li
     return sorted(found, key=lambda each: (each.step, each.time))
 
 
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # and no drive, which has one letter
+
+
+def check_local(path: str | os.PathLike[str]) -> None:
+    """Raise for the address of a bucket: as a path it would be that of a folder ``gs:`` on this machine."""
+    if _ADDRESS.match(os.fspath(path)):
+        raise CheckpointError(
+            "checkpoints are files and folders of a file system",
+            at=os.fspath(path),
+            found="an address",
+            expected="a path",
+            do="mount the bucket, with gcsfuse or Mountpoint for Amazon S3 for example, and give the path of the mount",
+        )
+
+
+def local_path(path: str | os.PathLike[str]) -> Path:
+    """The absolute path of a checkpoint, which is no address."""
+    check_local(path)
+    return Path(path).absolute()
+
+
 def latest(folder: str | os.PathLike[str]) -> Path | None:
     """The newest intact checkpoint in a folder of checkpoints; ``None`` if there is none.
 
@@ -107,6 +128,7 @@ def latest(folder: str | os.PathLike[str]) -> Path | None:
     ``epoch-9``). Incomplete and damaged checkpoints, and all other files and folders, are skipped.
     """
     ranked = []
+    check_local(folder)
     recover_in(Path(folder))
     for place in _iter_folders(Path(folder)):
         with contextlib.suppress(CheckpointError):

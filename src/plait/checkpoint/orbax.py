@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,14 @@ import jax
 import numpy as np
 
 from ..core.functional.update import update
-from ..errors import ArgumentTypeError
+from ..errors import ArgumentTypeError, CheckpointError
 from .layout import (
     ARRAYS,
     Manifest,
     check_arrays,
     check_path,
     check_whole,
+    local_path,
     manifest_at,
     new_folder,
     write_manifest,
@@ -85,10 +86,31 @@ def save(
         True
     """
     saving = Saving(path, node, step=step, metrics=metrics, extra=extra, overwrite=overwrite)
-    with contextlib.closing(saving):
+    with contextlib.closing(saving), written(saving.target):
         saving.arrive()
         on_first(saving.finish)
     return saving.target
+
+
+@contextlib.contextmanager
+def written(path: Path) -> Iterator[None]:
+    """Raise what fails meanwhile as an error of the checkpoint that is written.
+
+    Raises:
+        CheckpointError: instead of any other exception.
+    """
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except Exception as error:
+        raise CheckpointError(
+            "a checkpoint could not be written",
+            at=str(path),
+            found=f"{type(error).__name__}: {error}",
+            expected="a working disk with free space",
+            do="earlier checkpoints are intact; free some space, and save again",
+        ) from error
 
 
 class Saving:
@@ -112,7 +134,7 @@ class Saving:
         extra: Mapping[str, Any] | None,
         overwrite: bool,
     ) -> None:
-        self.target = Path(path).absolute()
+        self.target = local_path(path)
         check_path(self.target)
         self._held = contextlib.ExitStack()
         self._checkpointer: Any = None
@@ -123,8 +145,9 @@ class Saving:
             self._draft = Path(
                 on_first(lambda: str(self._held.enter_context(new_folder(self.target, overwrite=overwrite))))
             )
-            on_all(self._begin)
+            on_all(self._begin, may_wait=True)
         except BaseException:
+            self._checkpointer = None  # it may wait for a process that has failed
             self.close()
             raise
 
@@ -136,16 +159,18 @@ class Saving:
         self._arrays = {name: to_array(values[name], name) for name, leaf in leaves.items() if is_in_arrays(leaf)}
         self._positions = encoded(iterators)
 
-    def _make_draft(self, overwrite: bool) -> str:
-        return str(self._held.enter_context(new_folder(self.target, overwrite=overwrite)))
-
     def _begin(self) -> None:
+        with written(self.target):
+            self._begin_to_write()
+
+    def _begin_to_write(self) -> None:
         arrays, self._arrays = self._arrays, {}  # Orbax has its own copies
         if self._positions:
             write_positions(self._draft, self._positions)
         if arrays:
-            self._checkpointer = _checkpointer()
-            self._checkpointer.save(self._draft / ARRAYS, arrays)
+            checkpointer = _checkpointer()
+            checkpointer.save(self._draft / ARRAYS, arrays)
+            self._checkpointer = checkpointer
 
     def arrive(self) -> None:
         """Wait until all processes have written their arrays."""
@@ -210,7 +235,7 @@ def restore(path: str | os.PathLike[str], node: Any, *, partial: bool = False, c
         >>> half.kernel.dtype.name, bool((half.kernel[...] == model.kernel[...].astype(jnp.bfloat16)).all())
         ('bfloat16', True)
     """
-    return read_into(Path(path).absolute(), node, partial=partial, cast=cast)
+    return read_into(local_path(path), node, partial=partial, cast=cast)
 
 
 def check_whole_once(source: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -45,24 +46,37 @@ def on_first(act: Callable[[], T]) -> T:
     raise untold(heard)
 
 
-def on_all(act: Callable[[], object]) -> None:
+def on_all(act: Callable[[], object], *, may_wait: bool = False) -> None:
     """Let every process act; all go on when all have, or raise the error of the first that failed, at once.
 
     All processes must call it. With one process this is a plain call.
+
+    Args:
+        act: what to do.
+        may_wait: whether it waits for the other processes, so that one that failed would be waited for: it runs in a
+            thread then, which is left behind if another process fails.
     """
     if jax.process_count() == 1:
         act()
         return
-    meeting = Meeting()
-    try:
-        act()
-    except Exception as error:
-        meeting.arrive(error)
-        raise
-    meeting.arrive(None)
+    meeting, own = Meeting(), []
+
+    def attempt() -> None:
+        try:
+            act()
+        except Exception as error:
+            own.append(error)
+            meeting.arrive(error)
+        else:
+            meeting.arrive(None)
+
+    if may_wait:
+        threading.Thread(target=attempt, daemon=True, name="plait acts with other processes").start()
+    else:
+        attempt()
     failed = meeting.outcome()
     if failed is not None:
-        raise failed
+        raise own[0] if own else failed
 
 
 class Meeting:

@@ -1,13 +1,15 @@
 """What a process tells ``plait launch``, which started it, in files of a folder: that it failed first, that it saves.
 
 first       the number of the process whose error ended the run
-saving-1    while process 1 writes a checkpoint
+saving-1    while process 1 writes a checkpoint; its time, on the monotonic clock of the machine, is kept current
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,8 @@ FOLDER = "PLAIT_LAUNCH_FOLDER"
 GRACE = "PLAIT_GRACE"
 FIRST = "first"
 _SAVING = "saving-"
+_BEAT = 1.0  # seconds
+STILL = 20.0  # seconds without a beat after which a process is taken to be stopped, not slow
 
 
 def tell_first(number: int) -> None:
@@ -30,16 +34,32 @@ def tell_first(number: int) -> None:
 def saving() -> Iterator[None]:
     """Tell that this process writes a checkpoint, while the body runs."""
     folder, number = os.environ.get(FOLDER), os.environ.get(NUMBER)
-    mark = None if folder is None else Path(folder, f"{_SAVING}{number}")
-    with contextlib.suppress(OSError):
-        if mark is not None:
-            mark.touch()
+    if folder is None:
+        yield
+        return
+    mark, is_over = Path(folder, f"{_SAVING}{number}"), threading.Event()
+    _beat(mark)
+    thread = threading.Thread(target=_beat_until, args=(mark, is_over), daemon=True, name="plait tells that it saves")
+    thread.start()
     try:
         yield
     finally:
+        is_over.set()
+        thread.join()
         with contextlib.suppress(OSError):
-            if mark is not None:
-                mark.unlink()
+            mark.unlink()
+
+
+def _beat_until(mark: Path, is_over: threading.Event) -> None:
+    while not is_over.wait(_BEAT):
+        _beat(mark)
+
+
+def _beat(mark: Path) -> None:
+    now = time.monotonic()
+    with contextlib.suppress(OSError):
+        mark.touch()
+        os.utime(mark, (now, now))
 
 
 def first_in(folder: Path) -> int | None:
@@ -50,8 +70,13 @@ def first_in(folder: Path) -> int | None:
 
 
 def saving_in(folder: Path) -> set[int]:
-    """The numbers of the processes that write a checkpoint now."""
-    return {int(mark.name.removeprefix(_SAVING)) for mark in folder.glob(f"{_SAVING}*")}
+    """The numbers of the processes that write a checkpoint now, and are not stopped."""
+    found: set[int] = set()
+    for mark in folder.glob(f"{_SAVING}*"):
+        with contextlib.suppress(OSError):  # it has just ended
+            if time.monotonic() - mark.stat().st_mtime < STILL:
+                found.add(int(mark.name.removeprefix(_SAVING)))
+    return found
 
 
 def grace() -> float | None:

@@ -3,7 +3,7 @@
 Every process of a run executes the same program; JAX's distributed runtime joins their devices. A process notices that
 another has ended in one of two ways: a collective of both fails, or the other's heartbeats stop. The first is a Python
 error, which gets a readable message here; after the second, JAX itself ends the process, with a message that another
-task has most likely died.
+task has most likely died. If it is process 0 that is silent, ``silence.py`` says so before.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from .._compat import in_cluster
 from ..errors import ProcessError
 from .launched import NUMBER, tell_first
 from .noticeboard import meet
+from .silence import listen
 
 ADDRESS = "JAX_COORDINATOR_ADDRESS"
 COUNT = "JAX_NUM_PROCESSES"
@@ -78,6 +79,7 @@ def connect_processes(
     except RuntimeError as error:
         raise _not_connected(error, found) from error
     _end_at_once_on_errors()
+    listen(heartbeat_timeout_seconds)
     return jax.process_count()
 
 

@@ -1,6 +1,7 @@
 """Batches that are in hand before their step begins, each with the position of the data after it.
 
-With none ahead this is the data itself: a batch is fetched when its step is about to begin.
+With none ahead, a batch is fetched when its step is about to begin. The position before each fetch is kept, so that a
+signal need not wait for slow data: what was being fetched is fetched again.
 """
 
 from __future__ import annotations
@@ -30,36 +31,46 @@ class Ahead:
     Attributes:
         last: the last step whose batch is in hand or used.
         ended: what the data has raised: ``StopIteration`` at its end; ``None`` if it goes on.
-        may_interrupt: whether the data is asked for a batch now that is not needed for the next step; a signal then
-            raises ``Interrupted``.
+        may_interrupt: whether the data is asked for a batch now that the run can do without; the first signal then
+            raises ``Interrupted``. Without a position, what was being fetched would be lost.
     """
 
     def __init__(self, data: Iterator[Any], ahead: int, done: int) -> None:
         self._data: Any = data
         self._ahead = ahead
-        self._knows = ahead > 0 and has_position(data)
+        self._knows = has_position(data)
         self._held: collections.deque[tuple[Any, Any]] = collections.deque()
-        self._position = data.get_state() if self._knows else None  # pyright: ignore[reportAttributeAccessIssue]
+        self._position = _copied(data.get_state()) if self._knows else None  # pyright: ignore[reportAttributeAccessIssue]
+        self._was_interrupted = False
         self.last = done
         self.ended: Exception | None = None
         self.may_interrupt = False
 
     def fill(self, step: int, steps: int) -> None:
-        """Fetch the batch of this step, and those after it."""
-        while self.ended is None and self.last < min(step + self._ahead, steps):
+        """Fetch the batch of this step, and those after it, unless a signal arrives."""
+        try:
+            while self.ended is None and self.last < steps and self.last < step + self._ahead:
+                self._fetch(self._ahead > 0 and self.last < step)  # other processes need it, which go on
+        except Interrupted:
+            pass
+
+    def _fetch(self, is_needed: bool) -> None:
+        if self._was_interrupted:
+            self._data.set_state(self._held[-1][1] if self._held else self._position)
+            self._was_interrupted = False
+        try:
+            self.may_interrupt = self._was_interrupted = self._knows and not is_needed
             try:
-                self.may_interrupt = self._knows and self.last >= step
                 batch = next(self._data)
-                self.may_interrupt = False
-                self._held.append((batch, self._data.get_state() if self._knows else None))
-            except Interrupted:
-                return
-            except Exception as error:
-                self.ended = error
             finally:
                 self.may_interrupt = False
-            if self.ended is None:
-                self.last += 1
+            position = _copied(self._data.get_state()) if self._knows else None
+        except Exception as error:
+            self.ended = error
+        else:
+            self._held.append((batch, position))
+            self.last += 1
+        self._was_interrupted = False
 
     def take(self) -> Any:
         """The next batch."""
@@ -68,7 +79,7 @@ class Ahead:
 
     def go_back(self) -> None:
         """Give the batches that were not used back to the data, if it has a position."""
-        if self._held and self._knows:
+        if self._knows and (self._held or self._was_interrupted):
             self.set_state(self._position)
 
     def get_state(self) -> Any:
@@ -79,6 +90,15 @@ class Ahead:
         """Move the data to a position."""
         self._held.clear()
         self._data.set_state(position)
+
+
+def _copied(position: Any) -> Any:
+    """A position that does not change when the data goes on: it is bytes, or what JSON can say."""
+    if isinstance(position, dict):
+        return {name: part if type(part) is int else _copied(part) for name, part in position.items()}
+    if isinstance(position, list):
+        return [_copied(part) for part in position]
+    return bytes(position) if isinstance(position, bytearray) else position
 
 
 class Pace:

@@ -63,11 +63,15 @@ class Prefetched(Iterator[Any]):
 
     def __next__(self) -> Any:
         self._fill()
+        first = self._held[0]
         try:
-            batch, self._state = self._held.popleft().result()
+            batch, state = first.result()
         except BaseException:
-            self._drop()  # what was asked for after the error
+            if first.done() and first.exception() is not None:  # otherwise a signal has ended the waiting
+                self._drop()  # what was asked for after the error
             raise
+        self._held.popleft()
+        self._state = state
         self._fill()  # before the caller's step begins
         return batch
 
@@ -110,7 +114,9 @@ class Prefetched(Iterator[Any]):
         return self._state
 
     def set_state(self, state: Any, /) -> None:
-        """Go to a position that ``get_state`` returned; what is held is dropped."""
+        """Go to a position that ``get_state`` returned; what is held is dropped, unless that is where it is."""
+        if state == self._state and not self._has_failed:
+            return
         self._drop()
         self._source.set_state(state)  # type: ignore[attr-defined]
         self._batches, self._state = iter(self._source), state

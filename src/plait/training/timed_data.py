@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import queue
 import threading
 import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from ..checkpoint.positions import has_position
 from ..errors import DataError
@@ -33,20 +35,27 @@ class TimedData:
 
     def __init__(self, data: Any, seconds: float) -> None:
         self.seconds = seconds
-        self.asked: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self.answers: queue.SimpleQueue[tuple[str, Any, Any]] = queue.SimpleQueue()
+        self.asked: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self.answers: queue.SimpleQueue[tuple[int, str, Any, Any]] = queue.SimpleQueue()
+        self.number = 0  # of the last item that was asked for
+        self.is_awaited = False  # whether it may still come; a signal or a timeout may have ended the waiting
+        self._get_next = functools.partial(_get_next, data, has_position(data), self.answers)
         # The thread has no reference to this object, whose end tells it to stop.
-        arguments = (data, self.asked, self.answers)
-        threading.Thread(target=_serve, args=arguments, daemon=True, name="plait waits for data").start()
-        weakref.finalize(self, self.asked.put, False)
+        threading.Thread(target=_serve, args=(self.asked,), daemon=True, name="plait waits for data").start()
+        weakref.finalize(self, self.asked.put, None)
 
     def __iter__(self) -> Any:
         return self
 
     def __next__(self) -> Any:
-        self.asked.put(True)
+        if not self.is_awaited:
+            self.number += 1
+            self.is_awaited = True
+            self.asked.put(functools.partial(self._get_next, self.number))
+        number, kind, answer, position = 0, "", None, None
         try:
-            kind, answer, position = self.answers.get(timeout=self.seconds)
+            while number != self.number:
+                number, kind, answer, position = self.answers.get(timeout=self.seconds)
         except queue.Empty:
             raise DataError(
                 "no batch arrived in time",
@@ -55,7 +64,8 @@ class TimedData:
                 expected="a batch",
                 do="check what the iterator is waiting for, or increase data_timeout; the state of the run is saved",
             ) from None
-        if kind == "error":
+        self.is_awaited = False
+        if isinstance(answer, BaseException) and kind == "error":
             raise answer
         self.position = position
         return answer
@@ -74,17 +84,33 @@ class PositionedTimedData(TimedData):
         return self.position
 
     def set_state(self, position: Any) -> None:
-        """Move to a position."""
-        self.data.set_state(position)
+        """Move to a position: at once, or when the data has returned the item that it was asked for."""
+        if self.is_awaited:
+            self.is_awaited = False
+            self.asked.put(functools.partial(_set_state, self.data, position, self.answers, self.number + 1))
+        else:
+            self.data.set_state(position)
         self.position = position
 
 
-def _serve(data: Any, asked: queue.SimpleQueue[bool], answers: queue.SimpleQueue[tuple[str, Any, Any]]) -> None:
-    knows = has_position(data)
-    while asked.get():
-        try:
-            item = next(data)
-            answers.put(("item", item, data.get_state() if knows else None))
-            del item  # a batch is large
-        except BaseException as error:
-            answers.put(("error", error, None))
+def _serve(asked: queue.SimpleQueue[Callable[[], object] | None]) -> None:
+    while (act := asked.get()) is not None:
+        act()
+        del act
+
+
+_Answers: TypeAlias = "queue.SimpleQueue[tuple[int, str, Any, Any]]"
+
+
+def _get_next(data: Any, knows: bool, answers: _Answers, number: int) -> None:
+    try:
+        answers.put((number, "item", next(data), data.get_state() if knows else None))
+    except BaseException as error:
+        answers.put((number, "error", error, None))
+
+
+def _set_state(data: Any, position: Any, answers: _Answers, number: int) -> None:
+    try:
+        data.set_state(position)
+    except BaseException as error:  # is the next answer
+        answers.put((number, "error", error, None))

@@ -45,6 +45,8 @@ CASES = {
     "remainder of Python": (FOR_ONNX, "rem", lambda x: x % jnp.int32(4), WORDS),
     "remainder with a sign": (FOR_LITERT, "", lambda x: lax.rem(x, jnp.int32(-4) + 0 * x), WORDS),
     "remainder of floats": (FOR_LITERT, "", lambda x: lax.rem(x, 0.3 + 0 * x), X),
+    "a call": (FOR_ONNX, "jit", lambda x: jax.jit(lambda x: jnp.tanh(jax.jit(jnp.sin)(x)))(x) + 1, X),
+    "a rule for gradients": (FOR_ONNX, "custom_jvp_call", jax.nn.relu, X),
     "transposed convolution": (FOR_ONNX, "conv with lhs_dilation", transposed("SAME"), X),
     "transposed convolution, cut": (FOR_LITERT, "conv with lhs_dilation", transposed("VALID"), X),
     "first of the largest": (FOR_LITERT, "argmax", lambda x: x.argmax(1), WORDS),
@@ -203,3 +205,11 @@ def test_a_function_that_computes_with_several_devices_is_refused(name, mesh):
     expected = r"(?s)computes on several devices.*found +4 devices.*remove shard_map"
     with jax.set_mesh(mesh), pytest.raises(ExportError, match=expected):
         lowered(SEVERAL_DEVICES[name], jnp.asarray(X), platforms=["cpu"])
+
+
+def test_what_a_call_has_inside_keeps_its_layers():
+    """E32: the names of the layers that made a call come before those of the layers in it."""
+    inner = jax.jit(jax.named_scope("inner")(lambda x: jnp.sin(x)))
+    closed = jax.make_jaxpr(rewritten(jax.named_scope("outer")(lambda x: inner(inner(x)) + 1), FOR_ONNX))(X)
+    found = [(eqn.primitive.name, str(eqn.source_info.name_stack)) for eqn in closed.eqns]
+    assert found == [("sin", "outer/inner"), ("sin", "outer/inner"), ("add", "outer")]

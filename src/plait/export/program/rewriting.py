@@ -101,7 +101,7 @@ def _jaxpr(jaxpr: Any, rules: Mapping[str, Rule], constants: dict[Any, Any]) -> 
         consts += closed.consts
         for each in closed.jaxpr.eqns:
             invars = [var if _is_literal(var) else inner.get(var, var) for var in each.invars]
-            eqns.append(each.replace(invars=invars, source_info=eqn.source_info))
+            eqns.append(each.replace(invars=invars, source_info=_within(eqn.source_info, each.source_info)))
         outvars = [var if _is_literal(var) else inner.get(var, var) for var in closed.jaxpr.outvars]
         names.update(zip(eqn.outvars, outvars, strict=True))
     outvars = [var if _is_literal(var) else names.get(var, var) for var in jaxpr.outvars]
@@ -115,6 +115,11 @@ def _inside(value: Any, rules: Mapping[str, Rule]) -> Any:
     if isinstance(value, (tuple, list)) and any(isinstance(each, jex.ClosedJaxpr) for each in value):
         return type(value)(_inside(each, rules) for each in value)
     return value
+
+
+def _within(outer: Any, inner: Any) -> Any:
+    """Where an operation of a replacement stands: in the layers of the replaced one, and in its own."""
+    return outer.replace(name_stack=outer.name_stack + inner.name_stack)
 
 
 def _is_literal(var: Any) -> bool:
@@ -140,6 +145,11 @@ def _evaluate(eqn: Any, known: list[Any], constants: dict[Any, Any]) -> None:
 
 
 # Rules ------------------------------------------------------------------------------------------------------------
+
+
+def _inlined(eqn: Any, known: list[Any]) -> Any:
+    """The operations of a call, in its place: a converter need not know how a release of JAX writes calls."""
+    return jex.jaxpr_as_fun(eqn.params["jaxpr"] if "jaxpr" in eqn.params else eqn.params["call_jaxpr"])
 
 
 def _stack(eqn: Any, known: list[Any]) -> Any:
@@ -352,6 +362,9 @@ def _jit_anywhere(eqn: Any, known: list[Any]) -> Any:
 
 FOR_ONE_DEVICE: dict[str, Rule] = {"sharding_constraint": _anywhere, "jit": _jit_anywhere}
 FOR_ONNX: dict[str, Rule] = {
+    "jit": _inlined,
+    "custom_jvp_call": _inlined,
+    "custom_vjp_call": _inlined,
     "stack": _stack,
     "select_n": _select_bools,
     "pad": _pad,

@@ -1,0 +1,194 @@
+"""Batches in hand, and signals while the data is slow: nothing is lost, and nobody waits."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import jax.numpy as jnp
+import pytest
+
+import plait
+from plait.checkpoint import Checkpoints
+from plait.training import Batches, fit, prefetch
+from plait.training.ahead import Ahead, Interrupted
+from plait.training.prefetching import Prefetched
+from plait.training.timed_data import PositionedTimedData, timed
+
+SLOW = 60  # seconds that nobody waits for
+
+
+class OwnPosition:
+    """An iterator that moves its position before it has the batch, and returns its live position."""
+
+    def __init__(self, source):
+        self.source, self.position = source, {"index": 0}
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.position["index"] += 1
+        try:
+            return next(iter(self.source(self.position["index"] - 1)))
+        except StopIteration:
+            self.position["index"] -= 1
+            raise
+
+    def get_state(self):
+        return self.position
+
+    def set_state(self, position):
+        self.position = dict(position)
+
+
+def numbers(first=0, *, wait=lambda number: None, end=8):
+    for number in range(first, end):
+        wait(number)
+        yield number
+
+
+KINDS = {
+    "batches": lambda wait: Batches(lambda epoch: numbers(wait=wait), epochs=1),
+    "own position": lambda wait: OwnPosition(lambda first: numbers(first, wait=wait)),
+    "prefetched": lambda wait: prefetch(Batches(lambda epoch: numbers(wait=wait), epochs=1)),
+    "timed": lambda wait: timed(Batches(lambda epoch: numbers(wait=wait), epochs=1), 2 * SLOW),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_signal_does_not_wait_for_slow_data(tmp_path, kind):
+    """The run is saved within a second or so, and goes on as if nothing had happened. (issue O)"""
+    is_slow, freed, saved_at, seen = True, threading.Event(), [], []
+
+    def wait(number):
+        if number == 3 and is_slow:
+            threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGTERM]).start()
+            freed.wait(SLOW)
+
+    def step(model, batch):
+        seen.append(int(batch))
+        model.value = model.value + 1
+
+    model, data = plait.Param(jnp.zeros(())), KINDS[kind](wait)
+    begun = time.monotonic()
+    with Checkpoints(tmp_path) as checkpoints:
+        save = checkpoints.save
+        checkpoints.save = lambda *given, **named: (saved_at.append(time.monotonic() - begun), save(*given, **named))[1]
+        fitted = fit(step, {"model": model}, data, steps=100, checkpoints=checkpoints, show=False)
+        assert (fitted.step, fitted.reason) == (3, "SIGTERM")
+        assert saved_at[0] < SLOW / 2
+        assert [each.step for each in checkpoints.all()] == [3]
+        is_slow = False
+        freed.set()
+        again = KINDS[kind](wait)
+        fitted = fit(step, {"model": plait.Param(jnp.zeros(()))}, again, steps=100, checkpoints=checkpoints, show=False)
+        assert (fitted.step, fitted.reason) == (8, "data")
+    assert seen == [*range(8)]
+
+
+@pytest.mark.parametrize("kind", ["batches", "own position", "timed"])
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_wherever_a_signal_arrives_no_batch_is_lost(kind, ahead):
+    """At each instruction at which it is heard: what was being fetched is fetched again."""
+    for stop in range(1, 10_000):
+        data = KINDS[kind](lambda number: None)
+        found = Ahead(data, ahead, 0)
+        found.fill(1, 8)
+        taken = [found.take()]
+        interrupt = Interrupt(found, stop)
+        with interrupt:
+            found.fill(2, 8)
+        while found.ended is None or found.last > len(taken):
+            found.fill(len(taken) + 1, 8)
+            if found.last > len(taken):
+                taken.append(found.take())
+            if len(taken) == 8:
+                break
+        assert taken == [*range(8)], (stop, taken)
+        if not interrupt.happened:
+            assert stop > 10
+            return
+    raise AssertionError("there are too many instructions")
+
+
+class Interrupt:
+    """Raises ``Interrupted`` at the so manieth instruction at which a signal would raise it."""
+
+    def __init__(self, found, stop):
+        self.found, self.stop, self.happened = found, stop, False
+
+    def trace(self, frame, event, argument):
+        if not frame.f_code.co_filename.endswith(("ahead.py", "batches.py", "timed_data.py")):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode" and self.found.may_interrupt:
+            self.stop -= 1
+            if self.stop == 0:
+                self.happened = True
+                raise Interrupted
+        return self.trace
+
+    def __enter__(self):
+        sys.settrace(self.trace)
+
+    def __exit__(self, *_):
+        sys.settrace(None)
+
+
+def test_positions_are_those_of_their_batches_if_the_data_returns_a_live_one():
+    found = Ahead(KINDS["own position"](lambda number: None), 2, 0)
+    found.fill(1, 8)
+    assert found.get_state() == {"index": 0}
+    assert (found.take(), found.get_state()) == (0, {"index": 1})
+
+
+def test_what_hangs_is_not_waited_for_when_its_position_is_set():
+    """It is done when the data goes on."""
+    freed = threading.Event()
+    data = Batches(lambda epoch: numbers(wait=lambda number: number != 1 or freed.wait(SLOW)), epochs=1)
+    late = timed(data, 0.05)
+    assert isinstance(late, PositionedTimedData)
+    assert next(late) == 0
+    with pytest.raises(plait.errors.DataError):
+        next(late)
+    late.set_state({"epoch": 0, "index": 0})
+    freed.set()
+    late.seconds = SLOW
+    assert [*late] == [*range(8)]
+
+
+def test_an_item_that_was_late_is_the_next_one():
+    freed = threading.Event()
+    late = timed(numbers(wait=lambda number: number != 1 or freed.wait(SLOW)), 0.05)
+    assert next(late) == 0
+    for _ in range(2):
+        with pytest.raises(plait.errors.DataError):
+            next(late)
+    freed.set()
+    late.seconds = SLOW
+    assert [*late] == [*range(1, 8)]
+
+
+def test_a_position_that_cannot_be_set_is_the_next_error():
+    freed = threading.Event()
+    data = Batches(lambda epoch: numbers(wait=lambda number: freed.wait(SLOW)), epochs=1)
+    late = timed(data, 0.05)
+    with pytest.raises(plait.errors.DataError):
+        next(late)
+    late.set_state({})
+    freed.set()
+    late.seconds = SLOW
+    with pytest.raises(KeyError, match="epoch"):
+        next(late)
+
+
+def test_what_is_prefetched_stays_if_the_position_does():
+    data = prefetch(Batches(lambda epoch: numbers(), epochs=1))
+    assert isinstance(data, Prefetched)
+    assert next(data) == 0
+    held = [*data._held]
+    data.set_state(data.get_state())
+    assert [*data._held] == held
+    assert [int(each) for each in data] == [*range(1, 8)]
