@@ -53,5 +53,21 @@ def test_several_rates_are_named():
     optimizer = make(groups)[1]
     with pytest.raises(OptimizerError, match=r"found +2: ") as caught:
         plait.learning_rate(optimizer)
-    (rate,) = eval(str(caught.value).rpartition("select one of them: ")[2]).get().values()
-    assert float(rate[...]) == pytest.approx(0.1)
+    rate = eval(str(caught.value).rpartition("choose one of them: ")[2])
+    assert float(rate) == pytest.approx(0.1)
+    with pytest.raises(OptimizerError, match=r"expected +one at opt_state\.x"):
+        plait.learning_rate(optimizer, "opt_state.x")
+
+
+def test_the_rate_of_one_group_of_parameters():
+    """Written from the docs of groups and of rates, by a user who logs both in a jitted step."""
+    model = plait.Linear(2, 1, rngs=plait.Rngs(0))
+    groups = {"bias": optax.inject_hyperparams(optax.sgd)(0.5), ...: optax.inject_hyperparams(optax.sgd)(SCHEDULE)}
+    optimizer = plait.Optimizer(model, [optax.clip_by_global_norm(1.0), groups], wrt=plait.Param)
+
+    @plait.jit
+    def step(model, optimizer):
+        optimizer.update(model, plait.grad(lambda model: model(jnp.ones(2)).sum())(model))
+        return [plait.learning_rate(optimizer, f"opt_state[1][{i}].hyperparams.learning_rate") for i in range(2)]
+
+    assert [[float(rate) for rate in step(model, optimizer)] for _ in range(2)] == [[0.5, 1.0], [0.5, 0.75]]

@@ -37,6 +37,7 @@ from .matching import BOXED, Matching
 from .name_map import NameMap, Names
 from .report import ConversionReport
 from .sources import read_source, with_collections
+from .stacked_moments import put_layers_together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,6 +127,8 @@ def convert_checkpoint(
     looked_for, ignored = counterparts(layout, listed, found.keys() | {name.removesuffix(BOXED) for name in found})
     if layout != "torch":
         _take_out_of_boxes(found, looked_for)
+    if layout == "nnx":
+        put_layers_together(arrays, found, [name for each in looked_for for name in each.names])
     matching = Matching(arrays, found, None if dtype is None else jnp.dtype(dtype))
     for counterpart in looked_for:
         matching.add(counterpart)
