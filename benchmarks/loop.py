@@ -1,4 +1,4 @@
-"""The training loop: what ``fit`` adds to a step, beside the bare loop of the same step.
+"""The training loop: what ``fit``, and data that take time, add to a step, beside the bare loop of the same step.
 
 The bare loop runs twice in each round, before and after ``fit``, because the time of a step drifts; a round gives one
 ratio to the mean of the two.
@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .table import Table
 
 BARE, FIT, AGAIN = "a loop with float(loss) now and then", "plait.training.fit", "the first loop again"
+HELD, READ, PREFETCHED = "a batch that is on the device", "batches read in the loop", "plait.training.prefetch"
 
 
 def _makers(size: int, log_every: int) -> dict[str, Callable[[int], Any]]:
@@ -51,6 +53,38 @@ def _makers(size: int, log_every: int) -> dict[str, Callable[[int], Any]]:
     return {BARE: loop, FIT: with_fit, AGAIN: loop}
 
 
+def _readers(size: int, reading: float) -> dict[str, Callable[[int], Any]]:
+    """Loops of a step that waits for its result, as a log of every step does, with batches from different places.
+
+    Args:
+        reading: the seconds that reading a batch takes, without work for the processor.
+    """
+    import plait
+    from plait.training import prefetch
+
+    @plait.jit
+    def step(weight: Any, batch: Any) -> Any:
+        return (weight.value @ batch).mean()
+
+    weight, on_host = plait.Param(jnp.ones((size, size)) / size), np.eye(size, dtype=np.float32)
+    on_device = jax.device_put(on_host)
+
+    def read(calls: int) -> Iterator[Any]:
+        for _ in range(calls):
+            time.sleep(reading)
+            yield on_host
+
+    def loop(batches: Iterable[Any]) -> Any:
+        return [float(step(weight, batch)) for batch in batches][-1]
+
+    return {
+        HELD: lambda calls: loop([on_device] * calls),
+        READ: lambda calls: loop(map(jax.device_put, read(calls))),
+        PREFETCHED: lambda calls: loop(prefetch(read(calls))),
+        AGAIN: lambda calls: loop([on_device] * calls),
+    }
+
+
 def _timed(loop: Callable[[int], Any], calls: int) -> tuple[float, float]:
     """Milliseconds of a step, and microseconds of the calling thread."""
     begin, host = time.perf_counter(), time.thread_time()
@@ -71,13 +105,26 @@ def run(*, quick: bool = False) -> Iterator[Table]:
     columns = ["loop", "ms a step", "relative", "host µs a step"]
     large = 64 if quick else _size_of_a_millisecond()
     for size, log_every in ((8, 100), (large, 100), (large, 10)):
-        table = Table(f"loop: a product of {size} x {size}, logged every {log_every} steps", columns)
-        makers = _makers(size, log_every)
-        for loop in makers.values():
-            loop(calls)
-        measured = [{name: _timed(loop, calls) for name, loop in makers.items()} for _ in range(rounds)]
-        for name in makers:
-            ms, host = (statistics.median(row[name][i] for row in measured) for i in range(2))
-            relative = statistics.median(row[name][0] * 2 / (row[BARE][0] + row[AGAIN][0]) for row in measured)
-            table.rows.append([name, ms, f"{relative:.3f}", host])
-        yield table
+        title = f"loop: a product of {size} x {size}, logged every {log_every} steps"
+        yield _table(title, columns, _makers(size, log_every), calls, rounds)
+    slow = 64 if quick else 2 * large  # about eight milliseconds
+    held = _readers(slow, 0.0)[HELD]
+    held(10)
+    took = _timed(held, calls)[0] / 1e3
+    for share in (0.5, 0.9):
+        title = f"loop: a product of {slow} x {slow}, of batches that take {share:.0%} of it to read"
+        yield _table(title, columns, _readers(slow, share * took), calls // 3, rounds)
+
+
+def _table(title: str, columns: list[str], loops: dict[str, Callable[[int], Any]], calls: int, rounds: int) -> Table:
+    """The loops, each relative to the mean of the first and of the last, which is the first again."""
+    table = Table(title, columns)
+    for loop in loops.values():
+        loop(calls)
+    measured = [{name: _timed(loop, calls) for name, loop in loops.items()} for _ in range(rounds)]
+    first, *_, last = loops
+    for name in loops:
+        ms, host = (statistics.median(row[name][i] for row in measured) for i in range(2))
+        relative = statistics.median(row[name][0] * 2 / (row[first][0] + row[last][0]) for row in measured)
+        table.rows.append([name, ms, f"{relative:.3f}", host])
+    return table

@@ -5,10 +5,17 @@ Drawings take the colour of the text around them, so they are as good in the dar
 """
 
 # ruff: noqa: E501 (a row of a drawing is one line)
+import importlib
 import math
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import optax
+
+import plait
 
 DOCS = Path(__file__).resolve().parent
 IMAGES = DOCS / "images"
@@ -165,6 +172,63 @@ def host_time(rows: dict[str, Sequence[float]], sizes: Sequence[int]) -> str:
     return svg(540, 248, "Host time of a jitted step against the number of arrays", parts)
 
 
+def images(title: str, pictures: Sequence[Sequence[Sequence[float]]], columns: int, pixel: int = 6) -> str:
+    """Small pictures of values from 0 to 1, in rows; each grey level is one path."""
+    levels = 9
+    paths: dict[int, list[str]] = {}
+    size = len(pictures[0])
+    for n, picture in enumerate(pictures):
+        left, top = (n % columns) * (size + 1), n // columns * (size + 1)
+        for i, row in enumerate(picture):
+            for j, value in enumerate(row):
+                place = f"M{pixel * (left + j)} {pixel * (top + i)}h{pixel}v{pixel}h-{pixel}z"
+                paths.setdefault(round(levels * float(value)), []).append(place)
+    parts = [
+        f'<path fill="currentColor" fill-opacity="{level / levels:.2f}" d="{"".join(places)}"/>'
+        for level, places in sorted(paths.items())
+        if level
+    ]
+    rows = -(-len(pictures) // columns)
+    return svg(pixel * (columns * (size + 1) - 1), pixel * (rows * (size + 1) - 1), title, parts)
+
+
+def points(title: str, clouds: Sequence[Sequence[Sequence[float]]]) -> str:
+    """Clouds of points in the plane, side by side, each with the circle of radius 1."""
+    parts = []
+    for n, cloud in enumerate(clouds):
+        x0 = 100 + 210 * n
+        parts.append(f'<circle class="line" stroke-dasharray="2 4" cx="{x0}" cy="100" r="40"/>')
+        dots = "".join(f"M{x0 + 40 * x:.1f} {100 - 40 * y:.1f}h0" for x, y in cloud if max(abs(x), abs(y)) < 2.4)
+        parts.append(f'<path stroke="#d1495b" stroke-width="2.5" stroke-linecap="round" d="{dots}"/>')
+    return svg(210 * len(clouds) - 10, 200, title, parts)
+
+
+def example(name: str) -> Any:
+    """The module of an example program."""
+    sys.path.insert(0, str(DOCS.parent / "examples"))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.pop(0)
+
+
+def digits_of_the_vae() -> str:
+    model, _ = example("vae").train(40)
+    return images("Digits that the autoencoder has drawn", model.draw(24).tolist(), columns=12)
+
+
+def points_of_the_diffusion() -> str:
+    diffusion, steps, levels = example("diffusion"), 2000, 40
+    rngs = plait.Rngs(0)
+    model = diffusion.Denoiser(64, levels, rngs=rngs)
+    optimizer = plait.Optimizer(model, optax.adam(optax.cosine_decay_schedule(3e-3, steps)), wrt=plait.Param)
+    for _ in range(steps):
+        diffusion.train_step(model, optimizer, rngs, levels=levels, batch=256)
+    noise = rngs.noise.normal((400, 2))
+    made = diffusion.sample(model, rngs, levels=levels, count=400)
+    return points("400 points of noise, and 400 that the model has made of noise", [noise.tolist(), made.tolist()])
+
+
 def first_block(page: str, print_of: str) -> dict[str, object]:
     """Run the first blocks of a page, and return its names."""
     names: dict[str, object] = {}
@@ -199,6 +263,7 @@ def main() -> None:
     drawn["quickstart-curve"] = curve(
         "The loss of the quickstart's classifier", first_block("quickstart.md", "losses")["losses"]
     )
+    drawn |= {"vae": digits_of_the_vae(), "diffusion": points_of_the_diffusion()}
     for name, drawing in drawn.items():
         (IMAGES / f"{name}.svg").write_text(drawing, encoding="utf-8")
 

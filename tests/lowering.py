@@ -28,7 +28,7 @@ def is_lowering() -> bool:
 
 def share_contexts() -> None:
     make = getattr(mlir, "make_ir_context", None)
-    if mlir is None or make is None:
+    if mlir is None or make is None or make() is make():  # since JAX 0.12, JAX shares them itself
         return
     own = threading.local()
 

@@ -2,7 +2,8 @@
 
     plait launch --processes 2 --devices 2 -- python examples/clusters/run.py --folder runs/counted --steps 200
 
-It resumes from the newest checkpoint in the folder. Replace the model, the data and the step with your own.
+It resumes from the newest checkpoint in the folder. If a signal ended the run, the exit status says so (143: SIGTERM),
+by which the files beside this one know that it is to go on. Replace the model, the data and the step with your own.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def batches(epoch: int):
         yield jax.make_array_from_callback(x.shape, sharding, lambda place, x=x: x[place])
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, required=True, help="of checkpoints; all processes see it")
     parser.add_argument("--steps", type=int, default=100_000)
@@ -62,7 +63,8 @@ def main() -> None:
             save_every=options.save_every, loggers=[JsonLines(options.folder / "metrics.jsonl")],
         )  # fmt: skip
     print(f"step {fitted.step}: {fitted.reason}", flush=True)
+    return fitted.exit_status
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -26,8 +26,7 @@ srun --kill-on-bad-exit=1 python $program --folder "$run" &
 child=$!
 
 # SIGTERM also reaches this script when the job is preempted; srun passes it on, and this waits for the checkpoint.
-ended_by_signal=
-trap 'ended_by_signal=yes; kill -TERM "$child" 2>/dev/null' TERM
+trap 'kill -TERM "$child" 2>/dev/null' TERM
 wait "$child"
 status=$?
 while kill -0 "$child" 2>/dev/null; do
@@ -35,7 +34,8 @@ while kill -0 "$child" 2>/dev/null; do
   status=$?
 done
 
-if [ -n "$ended_by_signal" ] && [ -n "${SLURM_JOB_ID:-}" ]; then
+# 143, 128 and the number of SIGTERM, is the status of a run that was ended before its last step.
+if [ "$status" -eq 143 ] && [ -n "${SLURM_JOB_ID:-}" ]; then
   scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$status"

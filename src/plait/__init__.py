@@ -271,6 +271,7 @@ if TYPE_CHECKING:
     from . import generation as generation
     from .generation.continuation import generate as generate
     from . import inspect as inspect
+    from .inspect.compile_times import explain_compile as explain_compile
     from .inspect.cost import cost as cost
     from .inspect.display import display as display
     from .comparison.comparison import compare as compare
@@ -293,6 +294,7 @@ if TYPE_CHECKING:
     from .training.optimizer import Optimizer as Optimizer
     from .training import optimizer as optimizer
     from .training.train_state import TrainState as TrainState
+    from .warm.switch import cache as cache
 
 
 __version__ = "0.1.0"

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import cli_compare, cli_compile, cli_explore, cli_export
+from . import cli_cache, cli_compare, cli_compile, cli_explore, cli_export
 from .errors import ArgumentError, PlaitError
 
 MAX_SEED = 2**31 - 1
@@ -80,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     cli_export.add_commands(commands)
     cli_explore.add_command(commands)
     cli_compile.add_command(commands)
+    cli_cache.add_command(commands)
     cli_compare.add_command(commands)
     _add_run(commands.add_parser("run", help="run a program written for Flax NNX with plait", allow_abbrev=False))
     _add_launch(commands.add_parser("launch", help="start several processes of one run", allow_abbrev=False))

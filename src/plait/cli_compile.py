@@ -37,7 +37,7 @@ def _compile(options: argparse.Namespace) -> int:
         if counts["not stored"]:
             found, status = "not stored", 1
         name = getattr(function, "__qualname__", type(function).__name__)
-        print(f"{number}. {name}: {found}, {function.jitted_fn.programs.folder.path}")
+        print(f"{number}. {name}: {found}, {function.jitted_fn.stores().folder.path}")
     return status
 
 

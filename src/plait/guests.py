@@ -5,6 +5,7 @@ Stacks are a layer, and take their seams when ``nn`` loads them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +40,11 @@ def _treescope_repr(self: Any, path: str | None, subtree_renderer: Any) -> Any:
 
     return treescope_repr(self, path, subtree_renderer)
 
+
+if os.environ.get("PLAIT_CACHE"):  # before anything is compiled
+    from .warm.switch import cache as _cache
+
+    _cache(os.environ["PLAIT_CACHE"])
 
 seams.around_program, seams.around_body["names"] = _stored_programs, _named
 Pytree.__repr__, Pytree.__treescope_repr__ = _repr, _treescope_repr  # type: ignore[attr-defined]

@@ -9,7 +9,17 @@ folder's own area where it has one. No file may import itself through others: wi
 # nothing else may ask what they ask; all others of the ground are in the folder of that name.
 LOOSE: dict[str, tuple[str, ...]] = {
     "ground": ("errors", "typing", "_compat", "_public"),
-    "program": ("guests", "launch", "as_flax", "cli_export", "cli_compare", "cli_explore", "cli_compile", "cli"),
+    "program": (
+        "guests",
+        "launch",
+        "as_flax",
+        "cli_export",
+        "cli_compare",
+        "cli_explore",
+        "cli_compile",
+        "cli_cache",
+        "cli",
+    ),
 }
 
 HEART = frozenset(
@@ -96,7 +106,7 @@ OWNERS: dict[str, frozenset[str]] = {
         {"export/proof"}
     ),  # export/proof/runners/exchange.py, as its neighbours see it in their own processes
     "treescope": frozenset({"inspect"}),
-    "rich": frozenset({"inspect", "training", "demo", "program"}),
+    "rich": frozenset({"inspect", "observing", "training", "demo", "program"}),
     "sklearn": frozenset({"demo"}),
     "tensorboardX": frozenset({"training"}),
     "matplotlib": frozenset({"demo", "inspect"}),

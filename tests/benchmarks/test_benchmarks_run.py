@@ -29,7 +29,7 @@ SHAPES = {
     "build": (5, 2),
     "stack": (6, 2),
     "tabulate": (5, 1),
-    "loop": (4, 3),
+    "loop": (4, 5),
     "eager": (5, 1),
 }
 LONG = {"build", "compare", "memory", "scaling", "stack", "warm", "whole_models", "export_zoo"}

@@ -387,6 +387,28 @@ def test_a_path_that_orbax_would_read_as_a_pattern_is_refused(tmp_path, name, le
         assert list(tmp_path.iterdir()) == []
 
 
+OF_FOLDERS = {
+    "save": lambda path: checkpoint.save(path, plait.Param(jnp.ones(2))),
+    "restore": lambda path: checkpoint.restore(path, plait.Param(jnp.ones(2))),
+    "Checkpoints": checkpoint.Checkpoints,
+    "latest": checkpoint.latest,
+    "read_manifest": checkpoint.read_manifest,
+    "load_state": checkpoint.load_state,
+    "save_safetensors": lambda path: checkpoint.save_safetensors(path, {"w": jnp.ones(2)}),
+    "load_safetensors": checkpoint.load_safetensors,
+}
+
+
+@pytest.mark.parametrize("address", ["gs://bucket/run", "s3://bucket/run", Path("gs://bucket/run")], ids=str)
+@pytest.mark.parametrize("function", OF_FOLDERS)
+def test_the_address_of_a_bucket_is_no_folder(tmp_path, monkeypatch, function, address):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match="an address") as caught:
+        OF_FOLDERS[function](address)
+    assert caught.value.parts["at"] == str(address)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("name", ["a[b", "a]b", "b]a[", "a?b", "a*b", "{a}"])
 def test_other_letters_of_patterns_are_fine(tmp_path, name):
     path = checkpoint.save(tmp_path / name / name, plait.Param(jnp.ones(2)))

@@ -9,7 +9,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from plait.checkpoint.orbax_trees import is_orbax, load_orbax_tree
+from plait.checkpoint.layout import is_orbax
+from plait.checkpoint.orbax_trees import load_orbax_tree
 from plait.errors import CheckpointError
 
 TREE = {

@@ -26,6 +26,8 @@ D = "m = nnx.Dict(w=nnx.Param(jnp.ones(2)))"
 # The first words of a row → a program, and what it meets: an error, a warning, or an expression that is true.
 MET = {
     "leaves of `split(model)[1]`": (f"{D}; s = nnx.state(m); s['w'][...] = jnp.zeros(2); del s", "LostUpdateWarning"),
+    "a state that was taken before the model changed": (
+        f"{D}; s = nnx.state(m); m.w[...] = jnp.zeros(2)", "s['w'][...].sum() == 2"),
     "a method of a module in an attribute": (
         "m = nnx.Dict(w=nnx.Param(jnp.ones(2))); m.act = m.values; c = nnx.clone(m)", "c.act.__self__ is c"),
     "a decoding step with `is_causal=True`": (
@@ -43,6 +45,19 @@ MET = {
         f"{RNN}; y = m(x, initial_carry=jnp.zeros((1, 3), jnp.bfloat16))", "y.dtype == jnp.float32"),
     "a `jax.Ref` that a function of `jit` returns": (
         "r = jax.new_ref(jnp.ones(()))\nnnx.jit(lambda r: r)(r)", "ValueError"),
+    "an eager `remat`, branch, loop or `Stack` after": (
+        "RATE = 2.0\nf = lambda x: x * RATE\nold = nnx.remat(f)(1.0), jax.checkpoint(f)(1.0)\nRATE = 3.0",
+        "old == (nnx.remat(f)(1.0), jax.checkpoint(f)(1.0)) and nnx.remat(lambda x: f(x))(1.0) == 3.0"),
+    "`get_pspec_from_jax_arrays` of arrays on two": (
+        "from plait import export\nmeshes = [jax.sharding.Mesh(jax.devices()[:1], name) for name in 'ab']\n"
+        "arrays = [jax.device_put(jnp.ones(2), jax.NamedSharding(mesh, jax.P())) for mesh in meshes]\n"
+        "export.get_pspec_from_jax_arrays(arrays)", "ValueError"),
+    "`jit_partial` with `graph=False`": (
+        "v = nnx.Param(jnp.ones(2)); m = nnx.Dict(a=v, b=v)\n"
+        "nnx.jit_partial(lambda m: 0, m, graph=False, graph_updates=False)()", "ValueError"),
+    "`capture` of values sown in a transform": (
+        "class S(nnx.Module):\n  def __call__(self, x): self.sow(nnx.Intermediate, 'y', x)\n"
+        "nnx.capture(nnx.jit(lambda m, x: m(x), graph_updates=False), nnx.Intermediate)(S(), 1.0)", "LostUpdateWarning"),
     "`PReLU` of integers": ("y = nnx.PReLU()(jnp.array([-1]))", "y.dtype == jnp.float32"),
     "`BatchNorm` training with one value": (
         "nnx.BatchNorm(2, use_running_average=False, rngs=nnx.Rngs(0))(jnp.ones((1, 2)))", "SingleValueWarning"),

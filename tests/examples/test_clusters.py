@@ -27,6 +27,7 @@ for number in 0 1; do
     JAX_COORDINATOR_ADDRESS=127.0.0.1:$PORT JAX_NUM_PROCESSES=2 JAX_PROCESS_ID=$number "$@" &
   children+=($!)
 done
+echo "${children[@]}" > "$STARTED"
 status=0
 for child in "${children[@]}"; do
   wait "$child" || status=$?
@@ -73,7 +74,9 @@ def test_the_job_set_describes_the_processes():
 
 
 @pytest.mark.slow
-def test_a_job_that_slurm_ends_saves_and_goes_back_into_the_queue(tmp_path):
+@pytest.mark.parametrize("to", ["the script", "the processes"])
+def test_a_job_that_slurm_ends_saves_and_goes_back_into_the_queue(tmp_path, to):
+    """When it preempts a job, Slurm signals the script too; at the time limit, only what srun has started."""
     programs = tmp_path / "bin"
     programs.mkdir()
     asked = tmp_path / "requeued"
@@ -87,7 +90,7 @@ def test_a_job_that_slurm_ends_saves_and_goes_back_into_the_queue(tmp_path):
         "PATH": f"{Path(sys.executable).parent}:{programs}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT / "src"), "JAX_PLATFORMS": "cpu", "JAX_NUMPY_DTYPE_PROMOTION": "standard",
         "XLA_FLAGS": "--xla_force_host_platform_device_count=1",
-        "RUN": str(runs), "PORT": str(_free_port()), "SLURM_JOB_ID": "7",
+        "RUN": str(runs), "PORT": str(_free_port()), "SLURM_JOB_ID": "7", "STARTED": str(tmp_path / "started"),
         "PROGRAM": "examples/clusters/run.py --steps 1000000 --save-every 1000000",
     }  # fmt: skip
     job = subprocess.Popen(
@@ -97,9 +100,13 @@ def test_a_job_that_slurm_ends_saves_and_goes_back_into_the_queue(tmp_path):
     log, deadline = runs / "metrics.jsonl", time.monotonic() + 180
     while not log.exists() and job.poll() is None and time.monotonic() < deadline:
         time.sleep(0.1)
-    job.send_signal(signal.SIGTERM)
+    if to == "the script":
+        job.send_signal(signal.SIGTERM)
+    else:
+        for number in (tmp_path / "started").read_text().split():
+            os.kill(int(number), signal.SIGTERM)
     output, _ = job.communicate(timeout=180)
-    assert job.returncode == 0, output
+    assert job.returncode == 128 + signal.SIGTERM, output
     assert output.count(": SIGTERM") == 2, output
     assert asked.read_text() == "requeue 7\n"
     with Checkpoints(runs) as checkpoints:

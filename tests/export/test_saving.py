@@ -274,9 +274,11 @@ def test_a_stack_decodes_in_other_formats_with_a_free_batch_and_its_cache_in_and
 
 @pytest.mark.slow
 @pytest.mark.oracle
-def test_a_decoder_with_a_free_batch_in_onnx(tmp_path, all_packages):
-    """All sequences share their position; JAX writes each at its own by a scatter, which ONNX's converter lacks."""
-    step = plait.view(Decoder(), decode=True, batch_size=1, max_length=4)
+@pytest.mark.parametrize("per_sequence", [False, True])
+@pytest.mark.parametrize("model", [lambda: Decoder(), lambda: Stacked()], ids=["layer", "stack"])
+def test_a_decoder_with_a_free_batch_in_onnx(tmp_path, all_packages, model, per_sequence):
+    """JAX writes each sequence at its own position by a scatter, which ONNX's converter lacks."""
+    step = plait.view(model(), decode=True, batch_size=1, max_length=4, per_sequence=per_sequence)
     token = InputSpec(("batch", 1), "int32", "token")
     formats = ["stablehlo", "onnx"]
     save(step, tmp_path / "step", inputs=token, state=plait.Cache, state_batch="batch", formats=formats)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import plait
-from plait.errors import ArgumentError, ShapeError
+from plait.errors import ArgumentError, ArgumentTypeError, ShapeError
 from tests.nn.test_attention import Attending
 from tests.nn.twins import TOLERANCE, compare, flax_nnx, pure, some_input, twins, users_promotion
 from tests.sampling import slow_but
@@ -290,3 +290,15 @@ def test_l28_past_the_end_of_the_cache_is_an_error_in_a_stack_too(per_sequence):
         decoder.blocks(x[:, 3:])
     assert all(a is b for a, b in zip(before, jax.tree.leaves(plait.state(decoder, plait.Cache)), strict=True))
     plait.jit(lambda decoder, x: decoder.blocks(x))(decoder, x[:, 3:])  # unknown while it is traced
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "max_length"), [("batch", 3), (1, "x"), (1.5, 3), (-1, 3), ((2, "a"), 3), (2, (3,))]
+)
+def test_sizes_of_a_cache_that_are_none(batch_size, max_length):
+    """L28: the error names the layer and both values, and nothing has changed."""
+    layer = plait.MultiHeadAttention(1, 2, decode=False, rngs=plait.Rngs(0))
+    with pytest.raises(ArgumentTypeError, match=r"found +batch_size=.* and max_length=.*\n +expected"):
+        layer.set_view(decode=True, batch_size=batch_size, max_length=max_length)
+    assert layer.decode is False
+    assert not hasattr(layer, "cached_key") or layer.cached_key is None

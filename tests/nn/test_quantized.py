@@ -136,6 +136,55 @@ def test_a_quantized_model_is_exported(tmp_path, bits):
     assert stored < 700
 
 
+class Decoder(plait.Module):
+    def __init__(self, blocks):
+        self.embed = plait.Embed(8, 4, rngs=rngs())
+        self.blocks = plait.Stack(lambda rngs: Block(rngs=rngs), blocks, rngs=rngs())
+
+    def __call__(self, tokens):
+        return self.embed.attend(self.blocks(self.embed(tokens)))
+
+
+class Block(plait.Module):
+    def __init__(self, *, rngs):
+        self.attention = plait.MultiHeadAttention(2, 4, decode=False, rngs=rngs)
+        self.mlp = plait.Linear(4, 4, rngs=rngs)
+
+    def __call__(self, x):
+        return x + self.mlp(x + self.attention(x, is_causal=True))
+
+
+@pytest.mark.slow
+@pytest.mark.oracle
+@pytest.mark.parametrize("adapted", [False, True])
+@pytest.mark.parametrize(("bits", "group_size"), [(8, None), (4, 2)])
+def test_tensorflow_and_onnx_runtime_compute_with_the_codes(tmp_path, bits, group_size, adapted):
+    """Without plait, in another process; the codes are in the files, and factors of LoRA on top are weights."""
+    pytest.importorskip("tensorflow")
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("jax2onnx")
+    model = Decoder(2)
+    for kind in (plait.Linear, plait.LinearGeneral, plait.Embed):
+        grouped = group_size if kind is plait.Linear else None
+        plait.quantize(plait.select(model, kind), bits=bits, group_size=grouped)
+    if adapted:
+        plait.add_lora(plait.select(model, ["**.query", "**.mlp"]), 2, rngs=rngs())
+        for _, factor in plait.to_flat_state(plait.variables(model, plait.LoRAParam)):
+            factor.value = factor.value + 0.25
+    tokens = plait.export.InputSpec(("batch", 3), "int32", "tokens")
+    places = plait.export.save(model, tmp_path / "model", inputs=tokens, formats=["stablehlo", "saved_model", "onnx"])
+    reports, _ = plait.export.prove(
+        tmp_path / "model", inputs={"tokens": np.array([[1, 2, 7], [0, 3, 5]], np.int32)}, reference=None
+    )
+    assert [report.passed for report in reports] == [True] * 3, reports
+    example = jnp.array([[1, 2, 7], [0, 3, 5]])
+    np.testing.assert_allclose(plait.export.load(tmp_path / "model")(example), model(example), rtol=1e-5, atol=1e-6)
+    stored = {each.name: each for each in onnx.load(places["onnx"]).graph.initializer}
+    codes = [each for name, each in stored.items() if name.endswith(".codes")]
+    kinds = {onnx.TensorProto.DataType.Name(each.data_type) for each in codes}
+    assert (len(codes), kinds) == (6, {"INT8" if bits == 8 else "UINT8"})
+
+
 def test_what_is_printed_is_a_table():
     model = plait.Dict(layer=plait.Linear(8, 4, rngs=rngs()))
     lines = str(plait.quantize(plait.select(model, "layer"))).splitlines()

@@ -197,7 +197,10 @@ def test_the_parameters_are_constants_of_the_loop():
     graphdef, state = plait.split(rnn_of())
     jaxpr = jax.make_jaxpr(lambda state, x: plait.merge(graphdef, state)(x))(state, jnp.ones((2, 5, 3)))
     loop = next(equation for equation in jaxpr.eqns if equation.primitive.name == "scan")
-    carried = loop.params["num_carry"] if "num_carry" in loop.params else len(loop.params["ft_in"][1])  # since JAX 0.11
+    if "num_carry" in loop.params:
+        carried = loop.params["num_carry"]
+    else:  # since JAX 0.11: the trees of constants, carry and inputs, with None for each array
+        carried = len(jax.tree.leaves(loop.params["ft_in"][1], is_leaf=lambda part: part is None))
     assert carried == 1
 
 

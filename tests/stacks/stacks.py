@@ -21,7 +21,7 @@ class Block(plait.Module):
 
     def __call__(self, x: Any, scale: Any = 1.0) -> Any:
         y = self.dropout(jnp.tanh(self.linear(self.norm(x)))) * scale
-        if "_sown" in vars(self):
+        if "_pytree__sown" in vars(self):
             self.sow(plait.Intermediate, "inner", y)
         return x + 0.5 * y
 

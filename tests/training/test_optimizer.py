@@ -391,6 +391,16 @@ def test_the_model_in_the_place_of_its_gradients_is_refused(name):
     assert optimizer.step[...] == 0
 
 
+def test_the_arguments_of_an_update_have_names():
+    model = plait.Linear(2, 2, rngs=plait.Rngs(0))
+    grads = plait.grad(lambda model: model(jnp.ones((1, 2))).sum())(model)
+    optimizer = plait.Optimizer(model, optax.sgd(1.0), wrt=plait.Param)
+    optimizer.update(model=model, grads=grads)
+    with_model = plait.ModelAndOptimizer(model, optax.sgd(1.0), wrt=plait.Param)
+    with_model.update(grads=grads)
+    np.testing.assert_array_equal(model.bias, -2 * grads["bias"][...])
+
+
 def a_layer_more(model):
     model.layers.append(plait.Linear(2, 2, rngs=plait.Rngs(0)))
 

@@ -1,7 +1,9 @@
 """``jit(cache=folder)``: a program that outlives the process is never a stale one. (rules W1 to W9)"""
 
+import contextlib
 import gc
 import importlib
+import io
 import logging
 import os
 import random
@@ -460,6 +462,24 @@ def test_w4_what_only_reports_or_imports_is_stored(tmp_path, f, monkeypatch, req
     stored(jnp.ones(3))
     assert counts(stored)["stored"] == 1
     assert f is not collects_what_is_watched or watch() is None
+
+
+def stored_by(folder, report=None):
+    """The counts of a call that stores its program, and the programs without their keys."""
+    step = plait.jit(plain_function, cache=folder)
+    with contextlib.nullcontext() if report is None else plait.explain_retraces(report=report):
+        step(jnp.ones(3), jnp.ones(3))
+    return counts(step), [file.name for file in sorted(folder.glob("*.program"))]
+
+
+@pytest.mark.parametrize("report", [lambda message: time.time(), print, None], ids=["a lambda", "print", "by default"])
+def test_w4_a_report_of_traces_is_no_part_of_the_program(tmp_path, report, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    stored_by(tmp_path / "first", print)  # what plait loads when it is first used is of its own files
+    quiet = stored_by(tmp_path / "quiet")
+    assert stored_by(tmp_path / "explained", report or (lambda message: print(message, file=sys.stderr))) == quiet
+    assert quiet[0]["stored"] == 1
+    assert stored_by(tmp_path / "quiet", report or print)[0]["loaded"] == 1
 
 
 def test_w4_a_helper_that_was_traced_before_is_recorded_too(tmp_path):

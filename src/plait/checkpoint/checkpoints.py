@@ -33,7 +33,7 @@ from ..ground.whole_writes import move_aside, remove_whole
 from ..ground.words import first_few
 from ..partitioning.launched import grace
 from .keep import Keep
-from .layout import MANIFEST, Manifest, Saved, check_path, check_whole, damaged_in, is_taken, saved_in
+from .layout import MANIFEST, Manifest, Saved, check_path, check_whole, damaged_in, is_taken, local_path, saved_in
 from .orbax import Saving, read_into, written
 from .together import Meeting, on_first
 from .writer import Writer
@@ -68,7 +68,7 @@ class Checkpoints:
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, keep: Keep | None = None, background: bool = True) -> None:
-        self.folder = Path(folder).absolute()
+        self.folder = local_path(folder)
         self.keep = Keep() if keep is None else keep
         self.background = background
         self._writer: Writer | None = None

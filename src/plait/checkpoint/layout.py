@@ -36,8 +36,9 @@ FORMAT = "plait checkpoint"
 VERSION = 1
 MANIFEST = "plait.json"
 ARRAYS = "arrays"
+METADATA = "_METADATA"  # Orbax writes it into the folder of each tree
 # The files of Orbax from which the arrays are found.
-_INDEX = ("_METADATA", "manifest.ocdbt")
+_INDEX = (METADATA, "manifest.ocdbt")
 _CONTENT = {
     "step": schemas.Either(int, None),
     "metrics": {str: schemas.Either(bool, int, float, str, None)},
@@ -99,6 +100,27 @@ def saved_in(folder: Path, where: Callable[[Path], bool] = lambda _: True) -> li
     return sorted(found, key=lambda each: (each.step, each.time))
 
 
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # and no drive, which has one letter
+
+
+def check_local(path: str | os.PathLike[str]) -> None:
+    """Raise for the address of a bucket: as a path it would be that of a folder ``gs:`` on this machine."""
+    if _ADDRESS.match(os.fspath(path)):
+        raise CheckpointError(
+            "checkpoints are files and folders of a file system",
+            at=os.fspath(path),
+            found="an address",
+            expected="a path",
+            do="mount the bucket, with gcsfuse or Mountpoint for Amazon S3 for example, and give the path of the mount",
+        )
+
+
+def local_path(path: str | os.PathLike[str]) -> Path:
+    """The absolute path of a checkpoint, which is no address."""
+    check_local(path)
+    return Path(path).absolute()
+
+
 def latest(folder: str | os.PathLike[str]) -> Path | None:
     """The newest intact checkpoint in a folder of checkpoints; ``None`` if there is none.
 
@@ -106,6 +128,7 @@ def latest(folder: str | os.PathLike[str]) -> Path | None:
     ``epoch-9``). Incomplete and damaged checkpoints, and all other files and folders, are skipped.
     """
     ranked = []
+    check_local(folder)
     recover_in(Path(folder))
     for place in _iter_folders(Path(folder)):
         with contextlib.suppress(CheckpointError):
@@ -331,7 +354,22 @@ def _check_replaceable(target: Path, *, overwrite: bool) -> None:
         )
 
 
+def is_orbax(path: Path) -> bool:
+    """Whether a folder holds an Orbax pytree, or a step of a ``CheckpointManager``."""
+    return (path / METADATA).is_file() or any(path.glob(f"*/{METADATA}"))
+
+
 def _no_checkpoint(path: Path) -> CheckpointError:
+    orbax = [place for place in (path, *_steps_of_orbax(path)) if is_orbax(place)]
+    if orbax and not (path / ARRAYS).exists():
+        return CheckpointError(
+            "another program wrote this checkpoint with Orbax",
+            at=str(path),
+            found="a tree of arrays" if orbax[0] == path else f"steps of a CheckpointManager: {_listed(orbax)}",
+            expected=f"a folder that checkpoint.save wrote: {MANIFEST} and {ARRAYS}/",
+            do=f"plait.convert.convert_checkpoint({str(orbax[-1])!r}, model, layout='nnx', update=True) reads what "
+            "Flax NNX wrote; layout='linen' what Linen wrote",
+        )
     if not path.exists():
         found = "nothing"
     elif not path.is_dir():
@@ -345,6 +383,16 @@ def _no_checkpoint(path: Path) -> CheckpointError:
         expected=f"a folder that checkpoint.save wrote: {MANIFEST} and {ARRAYS}/",
         do="pass the folder of one checkpoint; checkpoint.latest(folder) finds the newest in a folder of them",
     )
+
+
+def _steps_of_orbax(path: Path) -> list[Path]:
+    """The steps in a folder of a ``CheckpointManager``, the newest last; steps that plait wrote are not among them."""
+    steps = {file.parents[1] for file in path.glob(f"*/*/{METADATA}") if not (file.parents[1] / MANIFEST).exists()}
+    return sorted(steps, key=lambda step: _natural(step.name))
+
+
+def _listed(steps: list[Path]) -> str:
+    return first_few([step.name for step in steps], 4)
 
 
 def _damaged(path: Path, found: str) -> CheckpointError:

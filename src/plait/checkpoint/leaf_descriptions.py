@@ -152,7 +152,7 @@ def describe(value: Any, name: str) -> Description:
         return {"kind": kind, "value": str(value)}
     if not hasattr(value, "dtype") or not hasattr(value, "shape"):
         raise _unstorable(name, value, "an array, a random key or a Python number", "make it a static attribute")
-    if _is_key(value):
+    if is_key(value):
         return {"kind": "key", "impl": _implementation(value), "shape": list(value.shape)}
     dtype = np.dtype(value.dtype)
     if dtype.kind in _NOT_NUMBERS or dtype.names:
@@ -237,7 +237,7 @@ def to_array(value: Any, name: str) -> Any:
     """
     if isinstance(value, jax.ShapeDtypeStruct):
         raise _unstorable(name, value, "an array with values", "give the model values before saving it")
-    value = jax.random.key_data(value) if _is_key(value) else value
+    value = jax.random.key_data(value) if is_key(value) else value
     return np.asarray(value) if isinstance(value, np.generic) or _is_of_one_process(value) else value
 
 
@@ -249,7 +249,7 @@ def to_target(value: Any, name: str) -> Any:
     """
     if isinstance(value, (np.ndarray, np.generic)):
         return np.empty(value.shape, value.dtype)
-    if _is_key(value):
+    if is_key(value):
         data = abstract_key_data(value)
         sharding = jax.random.key_data(value).sharding if isinstance(value, jax.Array) else None
     else:
@@ -294,7 +294,8 @@ def _weakly_typed(array: Any) -> jax.Array:
     return jnp.broadcast_to(zero, array.shape).at[...].set(array)
 
 
-def _is_key(value: Any) -> bool:
+def is_key(value: Any) -> bool:
+    """Whether a value is a random key, or an array or shape of keys."""
     return hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 

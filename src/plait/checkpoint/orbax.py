@@ -26,6 +26,7 @@ from .layout import (
     check_arrays,
     check_path,
     check_whole,
+    local_path,
     manifest_at,
     new_folder,
     write_manifest,
@@ -133,7 +134,7 @@ class Saving:
         extra: Mapping[str, Any] | None,
         overwrite: bool,
     ) -> None:
-        self.target = Path(path).absolute()
+        self.target = local_path(path)
         check_path(self.target)
         self._held = contextlib.ExitStack()
         self._checkpointer: Any = None
@@ -234,7 +235,7 @@ def restore(path: str | os.PathLike[str], node: Any, *, partial: bool = False, c
         >>> half.kernel.dtype.name, bool((half.kernel[...] == model.kernel[...].astype(jnp.bfloat16)).all())
         ('bfloat16', True)
     """
-    return read_into(Path(path).absolute(), node, partial=partial, cast=cast)
+    return read_into(local_path(path), node, partial=partial, cast=cast)
 
 
 def check_whole_once(source: Path) -> None:

@@ -10,15 +10,9 @@ import jax
 import numpy as np
 
 from ..errors import CheckpointError
+from .layout import METADATA
 from .plain import check_size
 from .reading import bytes_of
-
-METADATA = "_METADATA"
-
-
-def is_orbax(path: Path) -> bool:
-    """Whether a folder holds an Orbax pytree, or a step of a ``CheckpointManager``."""
-    return (path / METADATA).is_file() or any(path.glob(f"*/{METADATA}"))
 
 
 def load_orbax_tree(path: Path) -> Mapping[str, Any]:

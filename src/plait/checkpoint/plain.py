@@ -17,7 +17,7 @@ from ..errors import CheckpointError, GraphError
 from ..ground.notices import warn_nothing_selected
 from ..ground.paths import describe_path, parse_path
 from ..typing import FilterLiteral
-from .layout import ARRAYS, Manifest, manifest_at
+from .layout import ARRAYS, Manifest, local_path, manifest_at
 from .leaf_descriptions import abstract_key_data, is_in_arrays
 from .orbax import check_whole_once
 from .reading import bytes_of, groups, read_arrays, read_values
@@ -35,7 +35,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         >>> plait.checkpoint.read_manifest(path).step
         1
     """
-    return manifest_at(Path(path).absolute())
+    return manifest_at(local_path(path))
 
 
 def load_state(path: str | os.PathLike[str], filter: FilterLiteral = ..., *, limit: int | None = None) -> Any:
@@ -63,7 +63,7 @@ def load_state(path: str | os.PathLike[str], filter: FilterLiteral = ..., *, lim
         >>> plait.checkpoint.load_state(path)["model"]["bias"].tolist()
         [0.0, 0.0, 0.0]
     """
-    source = Path(path).absolute()
+    source = local_path(path)
     manifest = manifest_at(source)
     predicate = to_predicate(filter)
     paths = {name: path_of_name(name) for name in manifest.leaves}
@@ -97,7 +97,7 @@ def stored_arrays(path: str | os.PathLike[str]) -> dict[Any, StoredArray]:
     Raises:
         CheckpointError: the folder is not an intact checkpoint, or an array exceeds the machine's memory.
     """
-    source = Path(path).absolute()
+    source = local_path(path)
     manifest = manifest_at(source)
     targets: dict[str, Any] = {}
     for name, description in manifest.leaves.items():

@@ -24,6 +24,7 @@ from ..errors import ArgumentTypeError, CheckpointError
 from ..ground.schemas import SchemaError, check_schema, file_name, parse_json, shape, size
 from ..ground.scratch import recover
 from ..ground.whole_writes import written_whole
+from .layout import check_local, local_path
 from .reading import bytes_of
 from .stored import StoredArray
 
@@ -60,6 +61,7 @@ def load_safetensors(path: str | os.PathLike[str]) -> dict[str, StoredArray]:
         >>> arrays["w"].shape, arrays["w"].read().sum().item()
         ((2, 3), 6.0)
     """
+    check_local(path)
     place = Path(path)
     recover(place)
     if place.is_dir():
@@ -194,7 +196,7 @@ def save_safetensors(
         >>> sorted(file.name for file in path.iterdir())[0]
         'model-00001-of-00002.safetensors'
     """
-    target = Path(path).absolute()
+    target = local_path(path)
     arrays = {name: _storable(name, value) for name, value in arrays.items()}
     if os.path.lexists(target) and not overwrite:
         raise CheckpointError(

@@ -11,10 +11,10 @@ from ..core.objects.pytree import Pytree
 from ..errors import NothingSelectedWarning
 from ..ground.notices import warn
 
-_parts = Pytree._tree_parts
+_parts = Pytree._pytree__parts
 
 
-def _tree_parts(self: Pytree) -> tuple[list[Any], Any]:
+def _pytree__parts(self: Pytree) -> tuple[list[Any], Any]:
     if "flax.nnx" in sys.modules:
         _warn_if_flax_reads(self)
     return _parts(self)
@@ -35,4 +35,4 @@ def _warn_if_flax_reads(node: Pytree) -> None:
             return
 
 
-Pytree._tree_parts = _tree_parts
+Pytree._pytree__parts = _pytree__parts

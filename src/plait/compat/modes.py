@@ -121,7 +121,7 @@ def check_mode(node: Any, graph: bool | None, labels: Callable[[], Sequence[str]
                 expected="each object at one path",
                 do="use graph mode (graph=True), or put a separate object at each path: plait.clone",
             )
-        if isinstance(value, Pytree) and not value._pytree:
+        if isinstance(value, Pytree) and not value._pytree__is_tree:
             raise GraphError(
                 "tree mode takes only classes that are JAX pytrees",
                 at=where(place),

@@ -1,4 +1,4 @@
-"""Converts a Linen checkpoint or a PyTorch state dict to the state of a plait model.
+"""Converts a checkpoint of Flax NNX or Linen, or a PyTorch state dict, to the state of a plait model.
 
 The model determines what to look for. Each of its variables has a counterpart in the other library, with a name and a
 layout (``counterparts.py``, ``torch_layouts.py``, ``linen_layouts.py``). The checkpoint is read as arrays by name
@@ -33,12 +33,10 @@ from . import (
 from .counterparts import Counterpart, check_model, counterparts
 from .layouts import check_library
 from .linen_scans import take_layers_apart
-from .matching import Matching
+from .matching import BOXED, Matching
 from .name_map import NameMap, Names
 from .report import ConversionReport
 from .sources import read_source, with_collections
-
-_BOXED = ".value"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,19 +63,20 @@ def convert_checkpoint(
     update: bool = False,
     rngs: Rngs | None = None,
 ) -> Conversion:
-    """Convert a Linen or PyTorch checkpoint to a state of ``model``.
+    """Convert a checkpoint of Flax NNX, Linen or PyTorch to a state of ``model``.
 
     It looks up variables by the other library's names: a variable of ``model.encoder.layers[0]`` is
-    ``encoder.layers.0.weight`` in a state dict, and ``params.encoder.layers.0.kernel`` in a Linen tree. A Linen tree
-    without collections is treated as ``params``. If names differ, map them with ``names``. Layers that Linen stacked
-    along axis 0 with ``nn.scan``, as ``params.encoder.layers.kernel``, fit a list and a ``Stack``.
+    ``encoder.layers.0.weight`` in a state dict, ``encoder.layers.0.kernel`` in a checkpoint of NNX, and
+    ``params.encoder.layers.0.kernel`` in a Linen tree. A Linen tree without collections is treated as ``params``. If
+    names differ, map them with ``names``. Layers that Flax stacked along axis 0 with ``scan`` or ``vmap``, as
+    ``encoder.layers.kernel``, fit a list and a ``Stack``.
 
     Args:
         source: the path of a safetensors file, of a folder of shards, of an Orbax folder, or of a Linen msgpack file;
-            msgpack bytes; or a mapping of arrays: a torch state dict, Linen variables.
-        model: the model, which does not change unless ``update`` is set. It may be abstract, as from
-            ``plait.eval_shape``.
-        layout: ``"torch"`` or ``"linen"``: the library whose layout the source has.
+            msgpack bytes; or a mapping of arrays: a torch state dict, Linen variables, a pure dict of an NNX state.
+        model: the model, or a dict of several objects, such as a model and its optimizer. It does not change unless
+            ``update`` is set, and may be abstract, as from ``plait.eval_shape``.
+        layout: ``"torch"``, ``"linen"`` or ``"nnx"``: the library whose layout the source has.
         names: a map from names in the source to names of the model, both in the source's notation:
             ``{"transformer.h.*": "blocks.*", "lm_head": None}``. Patterns match at the beginning of a name; ``*``
             matches anything without a dot, ``**`` any number of components; ``None`` drops a name. Or a function
@@ -90,7 +89,8 @@ def convert_checkpoint(
             the stream of the same name.
 
     Returns:
-        The state and the report. They exclude random streams, caches and sown values.
+        The state and the report. Random streams, caches and sown values are in them if they are in a checkpoint of
+        NNX; otherwise the model keeps its own.
 
     Raises:
         ConversionError: a leaf is missing, unexpected or mismatched, or ``update`` would leave random streams of an
@@ -121,10 +121,10 @@ def convert_checkpoint(
     found, dropped = _renamed(arrays, rename)
     # A stack is converted as a list, as in other libraries.
     listed = as_list(model) if has_stacks(model) else model
-    if layout == "linen":
-        take_layers_apart(arrays, found, listed)
-    looked_for, ignored = counterparts(layout, listed, found.keys() | {name.removesuffix(_BOXED) for name in found})
-    if layout == "linen":
+    if layout != "torch":
+        take_layers_apart(arrays, found, listed, has_collections=layout == "linen")
+    looked_for, ignored = counterparts(layout, listed, found.keys() | {name.removesuffix(BOXED) for name in found})
+    if layout != "torch":
         _take_out_of_boxes(found, looked_for)
     matching = Matching(arrays, found, None if dtype is None else jnp.dtype(dtype))
     for counterpart in looked_for:
@@ -206,10 +206,10 @@ def _renamed(arrays: dict[str, StoredArray], rename: NameMap) -> tuple[dict[str,
 
 
 def _take_out_of_boxes(found: dict[str, list[str]], looked_for: list[Counterpart]) -> None:
-    """Linen stores a boxed value (``Partitioned``) one level below its name, as ``kernel.value``."""
+    """NNX stores the value of a variable one level below its name, as ``kernel.value``, and so does Linen for boxes."""
     for name in [name for counterpart in looked_for for name in counterpart.names]:
-        if name not in found and name + _BOXED in found:
-            found[name] = found.pop(name + _BOXED)
+        if name not in found and name + BOXED in found:
+            found[name] = found.pop(name + BOXED)
 
 
 def _error(report: ConversionReport) -> ConversionError:

@@ -20,7 +20,7 @@ from ..sowing.variable_names import variable_name_from_type
 from ..surgery.traversal import variables
 from .layouts import Layout, Piece, alternatives, path_of_name
 
-# Variables that are not weights: no other library stores them.
+# Variables that are not weights: PyTorch and Linen do not store them, and a checkpoint of NNX may leave them out.
 _PASSING = (RngState, Cache, Intermediate, Perturbation)
 
 
@@ -56,7 +56,10 @@ def counterparts(library: str, model: Any, present: Collection[str] = ()) -> tup
         present: the existing names, for layers with several layouts.
     """
     walk = _Walk(library, model, frozenset(present))
-    return list(walk.visit((), model, ())), walk.ignored
+    found = list(walk.visit((), model, ()))
+    stored = [each.variables[0] for each in found if library == "nnx" and walk.present.issuperset(each.names)]
+    left_out = tuple(kind for kind in _PASSING if not any(isinstance(variable, kind) for variable in stored))
+    return [each for each in found if not isinstance(each.variables[0], left_out)], walk.ignored
 
 
 def check_model(model: Any, operation: str) -> None:
@@ -107,7 +110,7 @@ class _Walk:
             child, below = children[key], (*path, key)
             kind = kind_of(child)
             if kind is Kind.VARIABLE and isinstance(child, Variable):
-                if below not in self.covered and not isinstance(child, _PASSING):
+                if below not in self.covered:
                     yield self._counterpart(path, place, [below], [child], Piece(str(key), str(key)))
             elif kind in (Kind.GRAPH, Kind.PYTREE) and child is not None:
                 yield from self.visit(below, child, (*above, id(node)))

@@ -85,14 +85,14 @@ class Layout:
 LayoutOf = Callable[[Any], Sequence[Layout]]
 
 # By library, then by class. ``register_layout`` fills it. It is never emptied, and keeps the classes alive.
-_LAYOUTS: dict[str, dict[type, LayoutOf]] = {"torch": {}, "linen": {}}
+_LAYOUTS: dict[str, dict[type, LayoutOf]] = {"torch": {}, "linen": {}, "nnx": {}}
 
 
 def register_layout(library: str, cls: type, layout: Callable[[Any], Sequence[Piece]]) -> None:
     """Register the layout of a layer class in another library, for ``convert_checkpoint`` and ``to_torch``.
 
     Args:
-        library: ``"torch"`` or ``"linen"``.
+        library: ``"torch"``, ``"linen"`` or ``"nnx"``.
         cls: a module class; subclasses without their own layout inherit it.
         layout: returns the pieces of a module of this class.
 
@@ -134,7 +134,8 @@ def check_library(library: str) -> dict[type, LayoutOf]:
             "there is no layout of this name",
             found=f"layout={library!r}",
             expected=" or ".join(map(repr, _LAYOUTS)),
-            do="layout='torch' for PyTorch's state dicts and safetensors, layout='linen' for Linen's checkpoints",
+            do="layout='torch' for PyTorch's state dicts and safetensors, 'nnx' for checkpoints of Flax NNX, "
+            "'linen' for Linen's",
         )
     return _LAYOUTS[library]
 

@@ -1,9 +1,9 @@
-"""Layers that Linen stacked with ``nn.scan``, taken apart: an array for each layer, under the names of a list.
+"""Layers that Flax stacked, taken apart: an array for each layer, under the names of a list.
 
 ``nn.scan(Block, variable_axes={"params": 0}, ...)(name="blocks")`` stores ``params.blocks.linear.kernel`` with an axis
 of layers in front. Where the model has a list or a ``Stack`` of modules at ``blocks``, the checkpoint then has
 ``params.blocks.3.linear.kernel`` for each layer. A name with a range, ``params.blocks.1:24:6.linear.kernel``, stands
-for those layers of the list.
+for those layers of the list. A checkpoint of NNX has the same names without a collection.
 """
 
 from __future__ import annotations
@@ -23,19 +23,23 @@ from ..ground.paths import layers_of
 Lists = Mapping[tuple[str, ...], Sequence[Any]]
 
 
-def take_layers_apart(arrays: dict[str, StoredArray], found: dict[str, list[str]], model: Any) -> None:
+def take_layers_apart(
+    arrays: dict[str, StoredArray], found: dict[str, list[str]], model: Any, *, has_collections: bool = True
+) -> None:
     """Replace each name of stacked layers by the names of the layers, in place.
 
     Args:
         arrays: the arrays of the checkpoint, by name; those of layers are added as ``blocks.linear.kernel[3]``.
         found: names of the model, each with its names in the checkpoint.
         model: where stacks have been made lists.
+        has_collections: whether the names begin with a collection.
     """
+    before = int(has_collections)
     lists = {tuple(map(str, path)): modules for path, modules in _lists_of(model)}
     names = list(found) if lists else []
     while names:
         name = names.pop()
-        for layer, sources in _layers(name, found[name], arrays, lists):
+        for layer, sources in _layers(name, found[name], arrays, lists, before):
             found.pop(name, None)
             found.setdefault(layer, []).extend(sources)
             names.append(layer)  # there may be a list in each layer
@@ -50,10 +54,10 @@ def _lists_of(model: Any) -> Iterator[tuple[Any, Sequence[Any]]]:
 
 
 def _layers(
-    name: str, sources: Sequence[str], arrays: dict[str, StoredArray], lists: Lists
+    name: str, sources: Sequence[str], arrays: dict[str, StoredArray], lists: Lists, before: int
 ) -> list[tuple[str, list[str]]]:
     """The names of the layers of a name, each with its sources; none if the name is not one of stacked layers."""
-    collection, *parts = name.split(".")
+    collection, parts = name.split(".")[:before], name.split(".")[before:]
     for count in range(len(parts)):
         modules = lists.get((*parts[:count],))
         if modules is None or parts[count].isdecimal():
@@ -68,7 +72,7 @@ def _layers(
         apart = [_taken_apart(source, arrays) for source in sources]
         found = []
         for place in range(max(map(len, apart))):  # more than there are modules, if the checkpoint has more
-            layer = ".".join([collection, *parts[:count], str(layers.start + layers.step * place), *rest])
+            layer = ".".join([*collection, *parts[:count], str(layers.start + layers.step * place), *rest])
             found.append((layer, [names[place] for names in apart if place < len(names)]))
         return found
     return []

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..checkpoint.leaf_descriptions import abstract_key_data, describe, from_array, is_key
 from ..checkpoint.stored import StoredArray
 from ..core.objects.variables import Variable
 from ..ground.paths import Path, describe_path
@@ -18,6 +19,7 @@ from .layouts import DoesNotFit
 from .report import Converted, Mismatched, Missing
 
 _NUMBERS = (np.bool_, np.integer, np.floating, np.complexfloating)
+BOXED = ".value"  # a boxed value is stored one level below its name, as ``kernel.value``
 
 
 class Matching:
@@ -60,7 +62,8 @@ class Matching:
             self.mismatched.append(Mismatched(paths, counterpart.collection, counterpart.module, sources, *misfit))
         elif not counterpart.is_again:
             note = self._note(counterpart)
-            self.converted.append(Converted(paths, counterpart.collection, sources, sources != counterpart.names, note))
+            is_renamed = tuple(source.removesuffix(BOXED) for source in sources) != counterpart.names != sources
+            self.converted.append(Converted(paths, counterpart.collection, sources, is_renamed, note))
 
     def _misfit(self, counterpart: Counterpart) -> tuple[str, str] | None:
         """The found and the expected shape or kind of number, if they differ."""
@@ -69,7 +72,7 @@ class Matching:
                 held = describe_type(variable.get_raw_value())
                 return ", ".join(counterpart.names), f"a variable that holds one array, not {held},"
         ours = _number_type(_dtype_of(counterpart.variables[0]))
-        own_shapes = [np.shape(variable.get_raw_value()) for variable in counterpart.variables]
+        own_shapes = [np.shape(_data_of(variable)) for variable in counterpart.variables]
         shapes = counterpart.piece.their_shapes(own_shapes)
         for name, shape in zip(counterpart.names, shapes, strict=True):
             for source in self.found[name]:
@@ -92,7 +95,7 @@ class Matching:
         for path, variable, value in zip(counterpart.paths, counterpart.variables, values, strict=True):
             value = self._placed(value, variable)
             if path in self.leaves:
-                if not np.array_equal(self.leaves[path].get_raw_value(), value):
+                if not np.array_equal(_numbers(self.leaves[path].get_raw_value()), _numbers(value)):
                     names = ", ".join(counterpart.names)
                     return (
                         f"{names} with values that differ from those of {describe_path(path)}",
@@ -108,6 +111,8 @@ class Matching:
         dtype = self.dtype if self.dtype is not None and is_real else jax.dtypes.canonicalize_dtype(value.dtype)
         array = np.asarray(value, dtype)
         like = variable.get_raw_value()
+        if is_key(like):
+            array = from_array(array, describe(like, "key"), like)
         sharding = getattr(like, "sharding", None)
         if sharding is not None and getattr(like, "committed", True):
             return jax.device_put(array, sharding)
@@ -115,7 +120,7 @@ class Matching:
 
     def _note(self, counterpart: Counterpart) -> str:
         before = {str(self.arrays[source].dtype) for name in counterpart.names for source in self.found[name]}
-        after = {str(self.leaves[path].get_raw_value().dtype) for path in counterpart.paths}
+        after = {str(_dtype_of(self.leaves[path])) for path in counterpart.paths}
         return "" if before == after else f"{', '.join(sorted(before))} to {', '.join(sorted(after))}"
 
 
@@ -123,6 +128,16 @@ def _number_type(dtype: Any) -> type:
     return next((each for each in _NUMBERS if jnp.issubdtype(dtype, each)), np.generic)
 
 
-def _dtype_of(variable: Variable[Any]) -> Any:
+def _numbers(value: Any) -> Any:
+    return jax.random.key_data(value) if is_key(value) else value
+
+
+def _data_of(variable: Variable[Any]) -> Any:
+    """The value of a variable; of a key, the shape of its data."""
     value = variable.get_raw_value()
+    return abstract_key_data(value) if is_key(value) else value
+
+
+def _dtype_of(variable: Variable[Any]) -> Any:
+    value = _data_of(variable)
     return value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype

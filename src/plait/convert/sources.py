@@ -11,10 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..checkpoint.orbax_trees import is_orbax, load_orbax_tree
+from ..checkpoint.layout import is_orbax
+from ..checkpoint.leaf_descriptions import is_key
+from ..checkpoint.orbax_trees import load_orbax_tree
 from ..checkpoint.safetensors import is_safetensors, load_safetensors
 from ..checkpoint.stored import StoredArray
 from ..errors import ArgumentError, ArgumentTypeError, CheckpointError
@@ -109,7 +112,7 @@ def _is_number_list(value: Any) -> bool:
 
 
 def _stored(value: Any, name: str) -> StoredArray:
-    """A value as a lazy array; also accepts torch tensors and boxed values."""
+    """A value as a lazy array; also accepts torch tensors, boxed values and random keys."""
     if isinstance(value, StoredArray):
         return value
     if callable(getattr(value, "unbox", None)):
@@ -118,6 +121,7 @@ def _stored(value: Any, name: str) -> StoredArray:
         dtype = _torch_dtype(value, name)
         return StoredArray(tuple(value.shape), dtype, lambda: _from_torch(value, dtype))
     array = value if hasattr(value, "dtype") and hasattr(value, "shape") else np.asarray(value)
+    array = jax.random.key_data(array) if is_key(array) else array
     dtype = array.dtype
     if not is_number_dtype(dtype):
         raise ArgumentTypeError(

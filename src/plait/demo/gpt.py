@@ -10,7 +10,6 @@ import dataclasses
 import json
 import shlex
 import shutil
-import signal
 import sys
 import time
 import warnings
@@ -102,7 +101,7 @@ def run(options: Options, corpus: Corpus | None = None) -> int:
     seconds = time.perf_counter() - begin
     if fitted.reason != "steps":
         print(f"\nplait: {fitted.reason} after step {fitted.step}; resume with: {_command(options)}", file=sys.stderr)
-        return 128 + signal.Signals[fitted.reason].value
+        return fitted.exit_status
 
     size = SIZES[options.size]
     model = learner.averaged()

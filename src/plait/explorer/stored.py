@@ -18,8 +18,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..checkpoint.layout import MANIFEST, latest, manifest_at
-from ..checkpoint.orbax_trees import is_orbax, load_orbax_tree
+from ..checkpoint.layout import MANIFEST, is_orbax, latest, manifest_at
+from ..checkpoint.orbax_trees import load_orbax_tree
 from ..checkpoint.plain import path_of_name, stored_arrays
 from ..checkpoint.safetensors import is_safetensors, load_safetensors
 from ..checkpoint.stored import StoredArray

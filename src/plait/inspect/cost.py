@@ -189,12 +189,14 @@ def cost(f: Callable[..., Any], /, *args: Any, compile: bool = True, **kwargs: A
     return report_of(compiled, places, compiled)
 
 
-def called(f: Any, args: tuple[Any, ...], method: str = "__call__") -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def called(
+    f: Any, args: tuple[Any, ...], method: str = "__call__", who: str = "cost"
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """A function and its arguments; for a module, its method."""
     from ..core.objects.pytree import Pytree
 
     if not isinstance(f, Pytree):
-        check_function(f, "cost")
+        check_function(f, who)
         return f, args
 
     def call(model: Any, /, *args: Any, **kwargs: Any) -> Any:

@@ -6,6 +6,7 @@ While decoding, a cache stores the keys and values of earlier steps, so each ste
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from ..core.objects.module import Module, around_change
 from ..core.objects.rngs import Rngs, RngStream
 from ..core.objects.statics import HashableMapping
 from ..core.objects.variable_kinds import Cache
-from ..errors import ArgumentError, ShapeError
+from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..typing import Array, ArrayLike, DTypeLike, Initializer, PrecisionLike, Shape
 from .checks import check_last_axis, check_min_rank, resolve_switch, weight_length
 from .dot_product import (
@@ -425,7 +426,7 @@ class MultiHeadAttention(Module):
         self,
         deterministic: bool | None = None,
         decode: bool | None = None,
-        batch_size: int | Shape | None = None,
+        batch_size: Shape | int | None = None,
         max_length: int | None = None,
         *,
         per_sequence: bool = False,
@@ -441,23 +442,44 @@ class MultiHeadAttention(Module):
 
         Raises:
             ArgumentError: only one of ``batch_size`` and ``max_length`` is given.
+            ArgumentTypeError: they are not whole numbers. Nothing is changed then.
         """
+        sizes = _cache_sizes(self, batch_size, max_length)
         if deterministic is not None:
             self.deterministic = deterministic
         if decode is not None:
             self.decode = decode
-        if (batch_size is None) != (max_length is None):
-            raise ArgumentError(
-                "a cache needs both its batch axes and its length",
-                at=describe_place(self),
-                found=f"batch_size={batch_size} and max_length={max_length}",
-                expected="both, or neither",
-                do="for example plait.view(model, decode=True, batch_size=8, max_length=128)",
-            )
-        if batch_size is not None and max_length is not None:
+        if sizes is not None:
             dtype = self.param_dtype if self.dtype is None else self.dtype
-            shape = (*as_tuple(batch_size), max_length, as_tuple(self.in_features)[-1])
-            self.init_cache(shape, dtype, per_sequence=per_sequence)
+            self.init_cache((*sizes, as_tuple(self.in_features)[-1]), dtype, per_sequence=per_sequence)
+
+
+def _cache_sizes(layer: Any, batch_size: Any, max_length: Any) -> tuple[int, ...] | None:
+    """The batch axes and the length of a new cache; ``None`` if neither is given."""
+    advice = "for example plait.view(model, decode=True, batch_size=8, max_length=128)"
+    if (batch_size is None) != (max_length is None):
+        raise ArgumentError(
+            "a cache needs both its batch axes and its length",
+            at=describe_place(layer),
+            found=f"batch_size={batch_size} and max_length={max_length}",
+            expected="both, or neither",
+            do=advice,
+        )
+    if batch_size is None:
+        return None
+    try:
+        sizes = (*as_tuple(batch_size), operator.index(max_length))
+    except TypeError:
+        sizes = (-1,)
+    if min(sizes) < 0:
+        raise ArgumentTypeError(
+            "a cache cannot have these batch axes or this length",
+            at=describe_place(layer),
+            found=f"batch_size={batch_size!r} and max_length={max_length!r}",
+            expected="one or several whole numbers for the batch axes, and one for the length",
+            do=advice,
+        )
+    return sizes
 
 
 def _combined(mask: ArrayLike | None, past: Array | None) -> ArrayLike | None:

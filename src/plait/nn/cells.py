@@ -74,7 +74,7 @@ class RNNCellBase(Module):
         """How many of the last axes of an input are features; the axes before them are batch axes."""
         raise NotImplementedError(f"{type(self).__name__} does not define the property num_feature_axes")
 
-    def _check_inputs(self, inputs: Any) -> None:
+    def _cell__check_inputs(self, inputs: Any) -> None:
         """Raise if the cell does not take inputs of this shape. ``RNN`` calls it before it runs copies of the cell."""
 
 
@@ -122,11 +122,11 @@ class _Cell(RNNCellBase):
         """1: the last axis."""
         return 1
 
-    def _check_inputs(self, inputs: Any) -> None:
+    def _cell__check_inputs(self, inputs: Any) -> None:
         check_last_axis(inputs, weight_length(_kernel(self, "i"), 0, self.in_features), layer=self)
 
     def _check(self, carry: Carry, inputs: Any) -> None:
-        self._check_inputs(inputs)
+        self._cell__check_inputs(inputs)
         hidden = weight_length(_kernel(self, "h"), 0, self.hidden_features)
         several = len(self.CARRIED) > 1
         is_tuple = isinstance(carry, (tuple, list))

@@ -34,7 +34,7 @@ def compiled_if_eager(*static: str, products: bool = False) -> Callable[[Callabl
     def decorate(f: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(f)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            if trace_state.value is not top_level_trace or jax.config.jax_debug_nans:  # it names single operations
+            if trace_state.value is not top_level_trace or jax.debug_nans.value:  # it names single operations
                 return f(*args, **kwargs)
             return _compiled(f, static, products)(*args, **kwargs)
 

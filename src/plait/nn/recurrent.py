@@ -130,7 +130,9 @@ class RNN(Module):
         check_min_rank(inputs, n_features + 1, f"time, then {n_features} of features", layer=self)
         x = jnp.asarray(inputs)
         if isinstance(self.cell, RNNCellBase):
-            self.cell._check_inputs(x)  # here, so an error names the cell's path in the model; the loop runs copies
+            self.cell._cell__check_inputs(
+                x
+            )  # here, so an error names the cell's path in the model; the loop runs copies
         n_batch = x.ndim - n_features - 1
         time = 0 if time_major else n_batch
         step_shape = x.shape[:time] + x.shape[time + 1 :]

@@ -35,6 +35,7 @@ from ..transforms.call.body import Body
 from ..transforms.call.captures import named_captures
 from ..transforms.call.gather import Gathered
 from ..transforms.call.inside import TracedArguments
+from .first_calls import watched
 from .labelled_calls import labelled, wants_labels
 from .method_observers import MethodCall, observed_methods
 from .unrolled_loops import Holder, advise_stacks
@@ -169,6 +170,8 @@ def around_body(body: Body, entered: TracedArguments, call: Callable[[], R]) -> 
     with names_in_program() if is_program else contextlib.nullcontext():
         if body.loop is not None and wants_labels():
             call = functools.partial(_iteration, body.name, body.f(), call)
+        if is_program:
+            call = functools.partial(watched, call)
         if _naming.frame is None:
             return call()
         captured = (lambda: named_captures(body.f())) if is_program else dict

@@ -7,6 +7,7 @@ must be called in sequence, that is, with different inputs, which have the same 
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import threading
@@ -26,6 +27,7 @@ from ..errors import UnrolledLoopWarning
 from ..ground.notices import warn
 from ..ground.paths import Path, format_path
 from ..stacks.stacking import described, smallest_period
+from .first_calls import at_end_of_first_call
 from .labelled_calls import wants_labels
 
 FEWEST = 8  # the number of equal blocks that is worth a warning
@@ -81,7 +83,9 @@ def advise_stacks(holders: Sequence[Holder], inputs: Mapping[int, Any], base: Pa
             period = None if key in _said else _period(blocks, [inputs[id(block)] for block in blocks])
             if period is not None:
                 _said.add(key)
-                _advise((*base, *path), blocks, period, cure)
+                advise = functools.partial(_advise, (*base, *path), _described_blocks(blocks, period), cure)
+                if not at_end_of_first_call(advise):
+                    advise(None)
 
 
 def _lists(holders: Sequence[Holder], *, is_inside: bool) -> Iterator[tuple[Path, list[Any], str]]:
@@ -136,16 +140,39 @@ def _cure(holder: Holder, place: Place, is_inside: bool) -> str:
     return f"plait.as_stack({model}, {pattern!r}), and instead of the loop: {call}"
 
 
-def _advise(at: Path, blocks: Sequence[Any], period: int, cure: str) -> None:
-    count, traced = len(blocks), period + len(blocks) % period
+class _Blocks(NamedTuple):
+    """Blocks of a loop: their number, how many a stack traces, how they are called, and what they are."""
+
+    number: int
+    traced: int
+    repeat: str
+    kinds: str
+
+
+def _described_blocks(blocks: Sequence[Any], period: int) -> _Blocks:
+    """What a warning says of blocks; it holds none of them."""
     kinds = " and ".join(dict.fromkeys(type(block).__name__ for block in blocks[:period]))
     repeat = "equal blocks" if period == 1 else f"blocks that repeat with period {period}"
+    return _Blocks(len(blocks), period + len(blocks) % period, repeat, kinds)
+
+
+def _advise(at: Path, blocks: _Blocks, cure: str, seconds: float | None) -> None:
+    """Warn about a loop.
+
+    Args:
+        seconds: how long its program took to trace and compile, if that is known.
+    """
+    count, traced, repeat, kinds = blocks
+    saved = ""
+    if seconds is not None and seconds >= 1:
+        saved = f" (here up to {seconds * (count - traced) / count:.0f} of {seconds:.0f} s)"
     warn(
         UnrolledLoopWarning,
         f"a loop over {count} {repeat} was traced block by block",
         at=f"{format_path(at) or 'the list'} ({count} of {kinds})",
         found=f"the program contains {count} blocks: its size, and the time to trace and compile it, grow with them",
-        expected=f"a plait.Stack, of which it contains {traced}: about {traced}/{count} of that, and the same values",
+        expected=f"a plait.Stack, of which it contains {traced}: about {traced}/{count} of that{saved}, and the same "
+        "values",
         do=f"{cure}; to keep the loop: warnings.filterwarnings('ignore', "
         f"category=plait.errors.UnrolledLoopWarning), or {SETTING}=0 in the environment",
     )

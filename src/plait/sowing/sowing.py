@@ -1,7 +1,7 @@
 """Sowing: recording intermediate values while a module runs. (rules D1, D2)
 
-While ``capture`` runs, each module has a record in ``_sown``: the captured kinds and the variables sown so far. It is
-an ordinary attribute, so transforms handle it like any other. Without a record, values become attributes.
+While ``capture`` runs, each module has a record in ``_pytree__sown``: the captured kinds and the variables sown so
+far. It is an ordinary attribute, so transforms handle it like any other. Without a record, values become attributes.
 
 Around the body of a transform it is known what cannot get out of it. ``Module`` gets its methods here.
 """
@@ -31,7 +31,7 @@ from .variable_names import variable_type_from_name
 
 R = TypeVar("R")
 
-RECORD = "_sown"
+RECORD = "_pytree__sown"
 _SHARED = "shared by all of"  # in a record: the transform that shares the module
 
 
@@ -117,12 +117,12 @@ def _warn_of_sown(transform: str, entered: Any) -> None:
 
 def set_record(module: Any, record: Any) -> None:
     """Give a module a record; ``None`` removes it."""
-    check_trace(module._info.trace, module, f"set the attribute {RECORD!r} of a")
+    check_trace(module._pytree__info.trace, module, f"set the attribute {RECORD!r} of a")
     if record is None:
         module.__dict__.pop(RECORD, None)
     else:
         module.__dict__[RECORD] = record
-    module._info.mark_rebuilt()
+    module._pytree__info.mark_rebuilt()
 
 
 def what_shuts_in(module: Any) -> str | None:
@@ -132,7 +132,7 @@ def what_shuts_in(module: Any) -> str | None:
     shared = module.__dict__.get(RECORD, {}).get(_SHARED)
     if shared is not None:
         return shared
-    return None if module._info.trace is trace_state.value else transform_of(current_trace()) or "a transform"
+    return None if module._pytree__info.trace is trace_state.value else transform_of(current_trace()) or "a transform"
 
 
 def new_record(kinds: tuple[type, ...], values: dict[str, Any], method_outputs: type | None) -> dict[str, Any]:
@@ -270,7 +270,7 @@ def _keep(module: Any, record: dict[str, Any] | None, name: str, variable: Varia
     if record is None:
         setattr(module, name, variable)
     else:
-        check_trace(module._info.trace, module, action)
+        check_trace(module._pytree__info.trace, module, action)
         record["values"][name] = variable
 
 

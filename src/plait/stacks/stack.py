@@ -101,7 +101,7 @@ class Stack(Module):
         [0.0, 1.0, 0.0]
     """
 
-    _has_layers: ClassVar[bool] = True  # ``update`` takes entries of one layer, and writes them into its view
+    _pytree__has_layers: ClassVar[bool] = True  # ``update`` takes entries of one layer, and writes them into its view
 
     depth: int
     period: int
@@ -180,9 +180,9 @@ class Stack(Module):
             drawn = sum(draws[i % self.period][name] for i in range(number))
             stream.count.set_value(stream.count.get_value() + np.uint32(drawn))
 
-    def _graph_flatten(self) -> tuple[list[tuple[str, Any]], Any]:
+    def _pytree__graph_flatten(self) -> tuple[list[tuple[str, Any]], Any]:
         note_stack(self)
-        return super()._graph_flatten()
+        return super()._pytree__graph_flatten()
 
     # The groups -------------------------------------------------------------------------------------------------------
 

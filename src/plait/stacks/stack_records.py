@@ -41,18 +41,18 @@ class LayerRecord(Pytree, MutableMapping[str, Any]):
 
     def __init__(self, entries: Mapping[str, Any], trace: Any) -> None:
         self.__dict__.update(entries)
-        self._info.trace = trace
+        self._pytree__info.trace = trace
 
     def __getitem__(self, name: str) -> Any:
         return self.__dict__[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
         self.__dict__[name] = value
-        mark_changed(self._info)
+        mark_changed(self._pytree__info)
 
     def __delitem__(self, name: str) -> None:
         del self.__dict__[name]
-        mark_changed(self._info)
+        mark_changed(self._pytree__info)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.__dict__)
@@ -73,7 +73,7 @@ def with_records(stack: Any, layer: int, key: str, view: Any) -> Any:
     Args:
         key: of the block that holds the layer.
     """
-    view._info.source = weakref.ref(stack), layer, key
+    view._pytree__info.source = weakref.ref(stack), layer, key
     _views[id(view)] = view
     if RECORD in stack.__dict__:
         _give_records(stack, layer, key, view)
@@ -85,20 +85,20 @@ def records_to_views(modules: Iterable[Any]) -> None:
     away."""
     stacks = {id(module) for module in modules}
     for view in [ref() for ref in _views.valuerefs()]:
-        if view is not None and type(view._info) is ViewInfo:
-            of, layer, key = view._info.source
+        if view is not None and type(view._pytree__info) is ViewInfo:
+            of, layer, key = view._pytree__info.source
             stack = of()
             if stack is not None and id(stack) in stacks:
                 nodes = _give_records(stack, layer, key, view)
                 for node in nodes:
-                    node._info.mark_rebuilt()
+                    node._pytree__info.mark_rebuilt()
                 records_to_views(nodes)
 
 
 def _give_records(stack: Any, layer: int, key: str, view: Any) -> list[Any]:
     """Let the modules of a view have the records of the layer, or none, as the stack; returns those that changed."""
     record: Record | None = stack.__dict__.get(RECORD)
-    if record is not None and stack._info.trace is not trace_state.value:
+    if record is not None and stack._pytree__info.trace is not trace_state.value:
         record = {}  # sowing here is an error: nothing may be added to a record of another trace
     stacked = dict(iter_graph_nodes(stack.__dict__[key]))
     changed = []
@@ -110,7 +110,7 @@ def _give_records(stack: Any, layer: int, key: str, view: Any) -> list[Any]:
         elif has_layers(path):  # in a stack of the block: its loop needs the form of a record alone
             wanted = _without_values(like)
         else:
-            wanted = _record_in(record, layer, path, like, stack._info.trace)
+            wanted = _record_in(record, layer, path, like, stack._pytree__info.trace)
         if wanted is not own:
             if wanted is None:
                 del module.__dict__[RECORD]

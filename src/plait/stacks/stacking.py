@@ -97,9 +97,9 @@ def layer_view(stacked: Any, index: int, count: int, axis: str | None) -> Any:
     view = Builder(made, make_variables=slices).build(graphdef, leaves)
     for whole, number in walk.refs.items():
         if isinstance(whole, Pytree):
-            info = ViewInfo(whole._info.trace, own_info(made[number]).marks)
+            info = ViewInfo(whole._pytree__info.trace, own_info(made[number]).marks)
             info.version = 1
-            object.__setattr__(made[number], "_info", info)
+            object.__setattr__(made[number], "_pytree__info", info)
     return view
 
 

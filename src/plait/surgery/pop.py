@@ -67,7 +67,7 @@ def popped(node: Any, filters: tuple[FilterLiteral, ...], leaf_of: Callable[[Any
         if number is not None:
             pop_key = change_of("pop", owner, place.key, leaf, describe_path(path))
             if isinstance(owner, Pytree):
-                check_trace(owner._info.trace, owner, "pop from")
+                check_trace(owner._pytree__info.trace, owner, "pop from")
                 check_not_fixed(owner)
             done.add(place.first or place)
             removals.append((pop_key, owner, place.key, path))

@@ -140,4 +140,4 @@ def check_pytree(pytree: Any) -> None:
         >>> plait.check_pytree(plait.Linear(2, 3, rngs=plait.Rngs(0)))
     """
     if isinstance(pytree, Pytree):
-        pytree._graph_flatten()
+        pytree._pytree__graph_flatten()

@@ -84,7 +84,7 @@ def long_form() -> Restoring:
 
 
 def module_repr(self: Any) -> str:
-    """``__repr__`` of classes with ``_repr_fields()``: pairs of labels and values, with no label for elements."""
+    """``__repr__`` of classes with ``_pytree__fields()``: pairs of labels and values, with no label for elements."""
     is_outermost = _printing.met is None
     with Restoring(_printing, met={} if is_outermost else _printing.met):
         if _printing.is_long:
@@ -107,7 +107,7 @@ def _long_repr(node: Any) -> str:
     if id(node) in _printing.met:
         return f"{name}(...)"
     _printing.met[id(node)] = node
-    return repr_fields(name, node._repr_fields(), comment=variables_comment(node))
+    return repr_fields(name, node._pytree__fields(), comment=variables_comment(node))
 
 
 def variables_comment(node: Any) -> str:
@@ -210,7 +210,7 @@ def _holds_objects(value: Any) -> bool:
 
 
 def _shown_variable(variable: Variable[Any]) -> Shown:
-    (_, value), *metadata = variable._repr_fields()
+    (_, value), *metadata = variable._pytree__fields()
     name = type(variable).__name__
     rest = "".join(f", {key}={repr_leaf(each)}" for key, each in metadata)
     if not (hasattr(value, "shape") and hasattr(value, "dtype")):
@@ -230,7 +230,7 @@ def _differing(node: Any) -> list[tuple[str, Any]]:
     places = {name: place for place, name in enumerate(defaults)}
     found = [
         (name, value)
-        for name, value in node._repr_fields()
+        for name, value in node._pytree__fields()
         if not name or not _is_usual(value, defaults.get(name, _of_class(cls, name)))
     ]
     # What was given to the constructor comes first, as it was given; merging puts attributes in order of their names.
@@ -373,7 +373,7 @@ def _is_cut(value: Shown, depth: int) -> bool:
 
 def treescope_repr(self: Any, path: str | None, subtree_renderer: Any) -> Any:
     comment = variables_comment(self)
-    return render_object(type(self), self._repr_fields(), path, subtree_renderer, comment=comment)
+    return render_object(type(self), self._pytree__fields(), path, subtree_renderer, comment=comment)
 
 
 Pytree.__repr__ = module_repr

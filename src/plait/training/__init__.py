@@ -14,15 +14,19 @@ if TYPE_CHECKING:
     from .loggers import JsonLines as JsonLines, Logger as Logger, TensorBoard as TensorBoard
     from .loop import Fitted as Fitted, fit as fit
     from .prefetching import prefetch as prefetch
+    from .trackers import ClearML as ClearML, MLflow as MLflow, WeightsAndBiases as WeightsAndBiases
 
 _PLACES = {
     "Batches": "batches",
+    "ClearML": "trackers",
     "EarlyStop": "callbacks",
     "Fitted": "loop",
     "JsonLines": "loggers",
     "Logger": "loggers",
+    "MLflow": "trackers",
     "Moment": "callbacks",
     "TensorBoard": "loggers",
+    "WeightsAndBiases": "trackers",
     "accumulated_value_and_grad": "accumulation",
     "fit": "loop",
     "prefetch": "prefetching",
@@ -31,12 +35,15 @@ _PLACES = {
 
 __all__ = [
     "Batches",
+    "ClearML",
     "EarlyStop",
     "Fitted",
     "JsonLines",
     "Logger",
+    "MLflow",
     "Moment",
     "TensorBoard",
+    "WeightsAndBiases",
     "accumulated_value_and_grad",
     "fit",
     "prefetch",

@@ -64,6 +64,15 @@ class Fitted:
     values: Mapping[str, float]
     reason: str
 
+    @property
+    def exit_status(self) -> int:
+        """0, or if a signal ended the run, 128 and its number, as in shells.
+
+        A program that ends with it is started again by whatever runs it: a scheduler takes 0 for finished.
+        """
+        number = getattr(signal, self.reason, None)
+        return 128 + number if isinstance(number, signal.Signals) else 0
+
 
 def fit(
     step: Callable[..., Any],

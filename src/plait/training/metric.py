@@ -45,25 +45,25 @@ class Metric(Pytree):
     """
 
     def __init__(self) -> None:
-        raise self._missing("__init__")
+        raise self._metric__missing("__init__")
 
     def update(self, **kwargs: Any) -> None:
         """Add a batch."""
-        raise self._missing("update")
+        raise self._metric__missing("update")
 
     def compute(self) -> Any:
         """The value over all batches since the last reset."""
-        raise self._missing("compute")
+        raise self._metric__missing("compute")
 
     def reset(self) -> None:
         """Discard all batches."""
-        raise self._missing("reset")
+        raise self._metric__missing("reset")
 
     def split(self, *filters: FilterLiteral) -> Any:
         """The metric's structure and values; the same as ``plait.split(metric, *filters)``."""
         return split(self, *filters)
 
-    def _missing(self, method: str) -> NotImplementedError:
+    def _metric__missing(self, method: str) -> NotImplementedError:
         return NotImplementedError(f"{type(self).__name__} is a Metric and must define its own {method}()")
 
 

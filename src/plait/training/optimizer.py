@@ -168,7 +168,7 @@ class Optimizer(Pytree, Generic[M]):
             raise
         self.opt_state = to_opt_state(_unshared(opt_state, values), selected)
 
-    def update(self, model: Any, grads: Any = _MISSING, /, **kwargs: Any) -> Any:
+    def update(self, model: Any, grads: Any = _MISSING, **kwargs: Any) -> Any:
         """Take one step: change the selected variables of ``model`` and this optimizer's own state in place.
 
         Args:
@@ -340,7 +340,7 @@ class ModelAndOptimizer(Optimizer[M]):
         super().__init__(model, tx, wrt=wrt, per_layer=per_layer)
         self.model = model
 
-    def update(self, grads: Any, /, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def update(self, grads: Any, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Take one step; see ``Optimizer.update``.
 
         Args:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Sharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from ..errors import ArgumentError
+from ..partitioning.mesh import check_spec
+from ..partitioning.recipes import rules_for
 
 
-def prefetch(batches: Iterable[Any], size: int = 2, *, sharding: Sharding | None = None) -> Prefetched:
+def prefetch(
+    batches: Iterable[Any], size: int = 2, *, sharding: Sharding | Mesh | None = None, whole: bool = False
+) -> Prefetched:
     """The same batches, of which the next ones are put on the devices ahead of time.
 
     A thread reads and transfers them, so that a step waits only for data that is slower than it.
@@ -22,15 +26,19 @@ def prefetch(batches: Iterable[Any], size: int = 2, *, sharding: Sharding | None
     Args:
         batches: pytrees of arrays, such as ``Batches`` or a data loader.
         size: how many batches are held, each in device memory.
-        sharding: how every array is laid out, such as ``NamedSharding(mesh, PartitionSpec("data"))``. With several
-            processes each passes its own rows. ``None`` is the default device.
+        sharding: how every array is laid out, such as ``NamedSharding(mesh, PartitionSpec("data"))``. A mesh means that
+            the first axis is divided along the mesh axes that ``plait.partitioning.rules_for`` has for ``batch``, and
+            that arrays without axes are on all devices. ``None`` is the default device.
+        whole: in a run of several processes, whether each passes the same whole batches, of which its devices get
+            their rows; otherwise each passes its own rows.
 
     Returns:
         An iterator. If ``batches`` has ``get_state`` and ``set_state``, so has it: the position is that of the batches
         that were taken, whatever is held.
 
     Raises:
-        ArgumentError: ``size`` is not positive.
+        ArgumentError: ``size`` is not positive, or there is an axis in the mesh that the recipe does not know. While
+            iterating: the devices cannot divide a whole batch evenly; names the array.
 
     Example:
         >>> data = plait.training.Batches([np.zeros(2), np.ones(2)], epochs=1)
@@ -39,15 +47,16 @@ def prefetch(batches: Iterable[Any], size: int = 2, *, sharding: Sharding | None
     """
     if size < 1:
         raise ArgumentError("nothing is prefetched", found=f"size={size}", expected="1 or more", do="omit size")
-    return Prefetched(batches, size, sharding)
+    return Prefetched(batches, size, sharding, whole=whole or jax.process_count() == 1)
 
 
 class Prefetched(Iterator[Any]):
     """What ``prefetch`` returns."""
 
-    def __init__(self, batches: Iterable[Any], size: int, sharding: Sharding | None) -> None:
+    def __init__(self, batches: Iterable[Any], size: int, sharding: Sharding | Mesh | None, *, whole: bool) -> None:
         self._source, self._batches = batches, iter(batches)
-        self._size, self._sharding = size, sharding
+        self._size, self._whole = size, whole
+        self._sharding_of = _sharding_of(sharding)
         self._pool = concurrent.futures.ThreadPoolExecutor(1, "plait-prefetch")
         self._held: collections.deque[concurrent.futures.Future[tuple[Any, Any]]] = collections.deque()
         self._state, self._has_failed = self._position(), False
@@ -75,15 +84,21 @@ class Prefetched(Iterator[Any]):
         if self._has_failed:  # what comes after an error is asked for again, and must not be lost
             raise concurrent.futures.CancelledError
         try:
-            return jax.tree.map(self._put, next(self._batches)), self._position()
+            return jax.tree_util.tree_map_with_path(self._put, next(self._batches)), self._position()
         except BaseException:
             self._has_failed = True
             raise
 
-    def _put(self, array: Any) -> Any:
-        if self._sharding is None:
+    def _put(self, path: Any, array: Any) -> Any:
+        sharding = self._sharding_of(array)
+        if sharding is None:
             return jax.device_put(array)
-        return jax.make_array_from_process_local_data(self._sharding, np.asarray(array))
+        array = np.asarray(array)
+        if not self._whole:
+            return jax.make_array_from_process_local_data(sharding, array)
+        if isinstance(sharding, NamedSharding):
+            check_spec(sharding.spec, sharding.mesh, array.shape, f"batch{jax.tree_util.keystr(path)}")
+        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
     def _position(self) -> Any:
         return self._source.get_state() if hasattr(self._source, "get_state") else None  # type: ignore[attr-defined]
@@ -105,3 +120,12 @@ class Prefetched(Iterator[Any]):
         self._drop()
         self._source.set_state(state)  # type: ignore[attr-defined]
         self._batches, self._state = iter(self._source), state
+
+
+def _sharding_of(sharding: Sharding | Mesh | None) -> Callable[[Any], Sharding | None]:
+    """The sharding of each array of a batch."""
+    if not isinstance(sharding, Mesh):
+        return lambda _: sharding
+    rows = NamedSharding(sharding, PartitionSpec(dict(rules_for(sharding))["batch"]))
+    everywhere = NamedSharding(sharding, PartitionSpec())
+    return lambda array: rows if np.ndim(array) else everywhere

@@ -19,12 +19,12 @@ import jax.numpy as jnp
 from ..core.functional.merge import clone
 from ..core.objects.filters import Predicate, to_predicate
 from ..core.objects.nodes import Kind, check_node, kind_of
-from ..core.objects.rngs import RngStream, key_shape, raise_many_keys
+from ..core.objects.rngs import RngStream, drawn_keys, key_shape
 from ..core.objects.trace_guard import check_trace
 from ..core.objects.variables import Variable
 from ..core.objects.visit import iter_graph_nodes
 from ..errors import ArgumentError
-from ..ground.paths import Path, describe_path
+from ..ground.paths import Path
 from ..typing import FilterLiteral
 from .call.policy import STRUCTURE, Crossing
 
@@ -72,7 +72,8 @@ def split_rngs(
 ) -> Any:
     """Give the streams of a graph a batch of keys, for a function that is mapped over an axis.
 
-    Each stream draws one key and stores a split of it, with counters at 0.
+    Each stream draws one key and stores a split of it, with counters at 0. In a ``Stack``, each layer's stream draws;
+    the axes of layers come after those of the split.
 
     Args:
         node: a module, ``Rngs``, ``RngStream``, or a container of them. If it is omitted or a function, the result is a
@@ -246,10 +247,8 @@ def _draws(node: Any, choose: Choose) -> list[tuple[RngStream, jax.Array, jax.Ar
         rewrite = choose(path, stream)
         if rewrite is not None:
             check_stream_trace(stream)
-            key, count = stream.key.get_value(), stream.count.get_value()
-            if key.shape:
-                raise_many_keys(stream, describe_path(path))
-            found.append((stream, rewrite(jax.random.fold_in(key, count)), count + jnp.uint32(1)))
+            key = drawn_keys(stream, rewrite, path)
+            found.append((stream, key, stream.count.get_value() + jnp.uint32(1)))
     return found
 
 

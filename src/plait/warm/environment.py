@@ -25,7 +25,7 @@ _NO_MATTER = (
     "jax_no_tracing", "jax_no_execution", "jax_check_tracer_leaks", "jax_send_traceback",
 )  # fmt: skip
 _VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE", "PYTHONHASHSEED")
-_FORMAT = "4"  # of stored programs; a different number invalidates all of them
+_FORMAT = "5"  # of stored programs; a different number invalidates all of them
 
 
 def environment(backend: str | None, describer: Describer) -> dict[str, str]:

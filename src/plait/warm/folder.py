@@ -28,16 +28,23 @@ from ..ground.whole_writes import written_whole
 
 DEFAULT_LIMIT = 10 * 2**30
 SUFFIX = ".program"
+REFUSED = ".refused"  # in place of a program that cannot be stored: why, and what its trace depended on
+OF_JAX = "jax"  # the subfolder that JAX's own cache uses while ``plait.cache`` is in force
 _MAGIC = b"plait program 1 "
-_HEADER = {
+_RECORDED = {
     "key": str,
     "variant": str,
     "function": str,
-    "stablehlo": schemas.sha256,
+    "parts": {str: str},
     "reads": [(str, str, Any)],
     "packages": {str: Any},
     "settings": [[Any]],
     "sources": [(Any, [Any], Any)],
+}
+_REFUSED = {**_RECORDED, "reasons": [str]}
+_HEADER = {
+    **_RECORDED,
+    "stablehlo": schemas.sha256,
     "donated": schemas.Either(None, [schemas.size]),
     "outcome": Any,
     "ports": Any,
@@ -56,14 +63,26 @@ class Folder:
 
     Args:
         path: the folder; it is created when the first program is stored.
-        limit: the maximum total size of all programs in bytes; the least recently used are removed first.
+        limit: the maximum total size of all programs in bytes, JAX's included; the least recently used are removed
+            first.
     """
 
     def __init__(self, path: str | os.PathLike[str], limit: int = DEFAULT_LIMIT) -> None:
         self.path = Path(path).absolute()
         self.limit = limit
 
-    def read(self, key: str) -> Iterator[tuple[Path, dict[str, Any], bytes]]:
+    def made(self) -> Folder:
+        """The folder itself, which now exists.
+
+        Raises:
+            ProgramCacheError: others can write to it.
+            OSError: it cannot be created.
+        """
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.check()
+        return self
+
+    def read(self, key: str, suffix: str = SUFFIX) -> Iterator[tuple[Path, dict[str, Any], bytes]]:
         """Every program under a key: its file, header and bytes. A damaged file is skipped, with a warning.
 
         Raises:
@@ -72,10 +91,10 @@ class Folder:
         if not self.path.is_dir():
             return
         self.check()
-        for file in sorted(self.path.glob(f"{key}-*{SUFFIX}")):
+        for file in sorted(self.path.glob(f"{key}-*{suffix}")):
             try:
                 header, program = _opened(file)
-                if f"{header['key']}-{header['variant']}{SUFFIX}" != file.name:
+                if f"{header['key']}-{header['variant']}{suffix}" != file.name:
                     raise Damaged("it belongs to a different program")
             except FileNotFoundError:  # removed by another process since
                 continue
@@ -91,35 +110,56 @@ class Folder:
                 continue
             yield file, header, program
 
+    def headers(self, suffix: str = SUFFIX) -> Iterator[tuple[Path, dict[str, Any]]]:
+        """All programs: file and header. Files that cannot be read, or are damaged, are left out."""
+        for file in sorted(self.path.glob(f"*{suffix}")):
+            with contextlib.suppress(Damaged, OSError):
+                yield file, _opened(file)[0]
+
     def used(self, file: Path) -> None:
         """Record that a program was used."""
         with contextlib.suppress(OSError):
             os.utime(file)
 
-    def write(self, header: dict[str, Any], program: bytes) -> Path:
+    def write(self, header: dict[str, Any], program: bytes, suffix: str = SUFFIX) -> Path:
         """Store a program; ``header`` has its ``key`` and ``variant``.
 
         Raises:
             ProgramCacheError: others can write to the folder.
             OSError: the disk is full, or the folder cannot be written to.
         """
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.check()
+        self.made()
         rest = json.dumps(header, separators=(",", ":")).encode() + b"\n" + program
-        file = self.path / f"{header['key']}-{header['variant']}{SUFFIX}"
+        file = self.path / f"{header['key']}-{header['variant']}{suffix}"
         with written_whole(file) as draft:
             draft.touch(mode=0o600)
             draft.write_bytes(_MAGIC + hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest)
-        self._trim(file)
+        self.trim(file)
         return file
 
-    def _trim(self, newest: Path) -> None:
-        """Remove the least recently used programs until the rest is within the limit."""
-        found: list[tuple[float, int, Path]] = []
-        for file in self.path.glob(f"*{SUFFIX}"):
+    def files(self) -> Iterator[tuple[Path, float, int]]:
+        """All files of programs, JAX's included: each with the time of its last use, and its size in bytes.
+
+        JAX does not say when it used a file. The file system does, most of them to the day.
+        """
+        for suffix in (SUFFIX, REFUSED):
+            for file in self.path.glob(f"*{suffix}"):
+                with contextlib.suppress(OSError):
+                    status = file.stat()
+                    yield file, status.st_mtime, status.st_size
+        for file in (self.path / OF_JAX).rglob("*"):
             with contextlib.suppress(OSError):
                 status = file.stat()
-                found.append((status.st_mtime, status.st_size, file))
+                if stat.S_ISREG(status.st_mode):
+                    yield file, max(status.st_mtime, status.st_atime), status.st_size
+
+    def trim(self, newest: Path | None = None) -> None:
+        """Remove the least recently used programs until the rest is within the limit.
+
+        Args:
+            newest: a program that stays.
+        """
+        found = [(used, size, file) for file, used, size in self.files()]
         total = sum(size for _, size, _ in found)
         for _, size, file in sorted(found):
             if total <= self.limit:
@@ -171,6 +211,6 @@ def _opened(file: Path) -> tuple[dict[str, Any], bytes]:
         raise Damaged("its checksum does not match: it was truncated or changed")
     head, _, program = rest.partition(b"\n")
     try:
-        return schemas.parse_json(head, _HEADER), program
+        return schemas.parse_json(head, _REFUSED if file.suffix == REFUSED else _HEADER), program
     except schemas.SchemaError as error:
         raise Damaged(f"its header has {error}") from error

@@ -19,7 +19,9 @@ def _paths(*names: str) -> tuple[str, ...]:
     return tuple({path for name in names if (path := sysconfig.get_path(name))})
 
 
-INSTALLED = _paths("purelib", "platlib")
+# An environment may see the packages of another one: of the system, of the user, or by a ``.pth`` file.
+_SITES = tuple(path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages"))
+INSTALLED = (*_paths("purelib", "platlib"), *_SITES)
 _STANDARD = (*_paths("stdlib", "platstdlib"), os.path.dirname(os.__file__))
 
 

@@ -103,7 +103,7 @@ _IMPORTS = id(importlib.import_module.__code__)
 _LOGGERS = id(logging.getLogger.__code__)
 _LEVELS = frozenset({"level", "disabled", "isEnabledFor", "getEffectiveLevel"})
 _CODE = {**ASKING_CODE, **_RUNNING_CODE, **_REACHING_CODE, _IMPORTS: "an import", _LOGGERS: "a logger"}
-_IN_C = ASKING | _RUNNING | _REACHING
+IN_C = ASKING | _RUNNING | _REACHING
 
 # Attributes through which code reaches globals, frames, classes and texts that no description covers.
 REACHING_ATTRIBUTES = frozenset({
@@ -155,11 +155,16 @@ def refusal_in_c(frame: Any, function: Any) -> str | None:
     Args:
         frame: the frame of the caller.
     """
-    if function in _IN_C:
+    if function in IN_C:
         name = f"{function.__module__ or function.__self__.__module__}.{function.__qualname__}"
         return _refusal(name, function in ASKING, function in _REACHING, frame)
     is_file = type(getattr(function, "__self__", None)) is io.FileIO and function.__name__.startswith("read")
     return _refusal("io.FileIO", True, False, frame) if is_file else None
+
+
+def is_refused_code(code: Any) -> bool:
+    """Whether a call of a function with this code may be a reason not to store the program."""
+    return id(code) in _CODE
 
 
 def refusal_in_python(frame: Any) -> str | None:
@@ -212,14 +217,18 @@ def asks_for_the_program(frame: Any) -> bool:
     return found
 
 
+_LISTENING = ("jax._src.monitoring", "logging", f"{__name__.partition('.')[0]}.inspect.retrace")
+
+
 def only_listens(frame: Any) -> bool:
-    """Whether code is independent of the trace: a listener of JAX's events, a handler of log records, a finalizer."""
+    """Whether code is independent of the trace: a listener of JAX's events or of traces, a handler of log records, a
+    finalizer."""
     collecting = [getattr(callback, "__code__", None) for callback in gc.callbacks]
     while frame is not None:
         code = frame.f_code
         if code.co_name == "__del__" or any(code is each for each in collecting):
             return True
-        if frame.f_globals.get("__name__") in ("jax._src.monitoring", "logging"):
+        if frame.f_globals.get("__name__") in _LISTENING:
             return True
         frame = frame.f_back
     return False

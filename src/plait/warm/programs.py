@@ -15,11 +15,13 @@ dies.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import json
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,14 +56,15 @@ from ..transforms.jit.compiled import Compiled, OutputsWithOutcome
 from .codes import digest
 from .descriptions import Describer, Unrecordable
 from .environment import environment
-from .folder import DEFAULT_LIMIT, Folder
+from .folder import DEFAULT_LIMIT, REFUSED, Folder
 from .forms import Forms, NoForm
-from .packages import package_token, setting_of
-from .reads import Recording, stands
+from .logbook import Logbook
+from .misses import MALFORMED, changed, why_missed
+from .packages import package_token
+from .reads import Recording
 from .sources import sources_of, sources_token
 from .stablehlo import compiled_export, exported
 
-_MALFORMED = (LookupError, TypeError, ValueError, AttributeError)  # raised when reading a file that plait did not write
 _ARRAYS = frozenset({ArrayImpl, KeyArray, np.ndarray, bool, int, float, complex, jax.ShapeDtypeStruct})
 
 
@@ -70,13 +73,16 @@ class Programs:
 
     Attributes:
         folder: the folder.
+        log: the report of this process, if the folder is that of ``plait.cache``. Then the report says what could not
+            be stored, instead of a warning, and later processes do not try again.
         counts: how many programs were loaded, stored, and not stored.
         reasons: the reasons that were reported for programs not stored.
         is_fallback_said: whether the warning that executables cannot be stored here was given.
     """
 
-    def __init__(self, path: str | os.PathLike[str], limit: int | None) -> None:
+    def __init__(self, path: str | os.PathLike[str], limit: int | None, log: Logbook | None = None) -> None:
         self.folder = Folder(path, DEFAULT_LIMIT if limit is None else limit)
+        self.log = log
         self.counts = {"loaded": 0, "stored": 0, "not stored": 0}
         self.reasons: list[str] = []
         self.is_fallback_said = False
@@ -90,8 +96,12 @@ class Programs:
         Warns:
             ProgramCacheWarning: states the reason, and how to avoid it.
         """
-        if not self.is_fallback_said:
-            self.is_fallback_said = True
+        if self.is_fallback_said:
+            return
+        self.is_fallback_said = True
+        if self.log is not None:
+            self.log.add("stored as StableHLO", why=[str(error).partition("\n")[0]])
+        else:
             warn(
                 ProgramCacheWarning,
                 "executables of this device cannot be stored, so programs are stored as StableHLO",
@@ -113,6 +123,9 @@ class Programs:
             ProgramCacheWarning: names what cannot be recorded.
         """
         self.counts["not stored"] += 1
+        if self.log is not None:
+            self.log.add("not stored", function=_name_of(f), why=[*dict.fromkeys(reasons)])
+            return
         new = [reason for reason in dict.fromkeys(reasons) if reason not in self.reasons]
         if new:
             self.reasons += new
@@ -124,6 +137,10 @@ class Programs:
                 expected="functions and values that another process can compare with its own",
                 do="pass what changes as an argument; numbers, strings, arrays, functions and plain objects are fine",
             )
+
+
+def _name_of(f: Any) -> str:
+    return f"{getattr(f, '__module__', '')}:{getattr(f, '__qualname__', f)}"
 
 
 class Program(NamedTuple):
@@ -149,6 +166,8 @@ class Request:
         memory_key: identifies the call in this process.
         key: identifies the program in the folder; ``None`` if a part of it could not be described.
         reason: the part that could not be described.
+        parts: what the key consists of.
+        changed: what differs from the programs stored under the key.
     """
 
     def __init__(self, stored: Stored, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
@@ -158,15 +177,17 @@ class Request:
         self.recording = Recording(self.describer)
         self.key: str | None = None
         self.reason = ""
+        self.parts: dict[str, str] = {}
+        self.changed: list[str] = []
         self.inputs = [_signature(leaf, self.describer) for leaf in self.leaves]
         try:
-            parts = {
+            self.parts = {
                 **environment(stored.options.get("backend"), self.describer),
                 "arguments": digest("arguments", self.inputs),
                 "tree": self.describer.treedef(self.tree, "the arguments"),
                 **stored.description(self.describer),
             }
-            text = digest("program", (f"{name}={value}" for name, value in sorted(parts.items())))
+            text = digest("program", (f"{name}={value}" for name, value in sorted(self.parts.items())))
             self.key = text.partition(":")[2]
         except Unrecordable as error:
             self.reason = str(error)
@@ -179,9 +200,24 @@ class Request:
         """The stored program, if nothing that it depends on has changed."""
         donated = self.stored.donated
         for file, header, binary in self.stored.programs.folder.read(self.key) if self.key is not None else ():
-            if donated in (None, header.get("donated")) and _stands(header):
-                return Found(file, header, binary)
+            if donated in (None, header.get("donated")):
+                change = changed(header)
+                if change is None:
+                    return Found(file, header, binary)
+                self.changed.append(change)
         return None
+
+    @functools.cached_property
+    def refusals(self) -> list[str]:
+        """Why the program cannot be stored, as far as it is known before a trace; only for the folder of all."""
+        if self.stored.programs.log is None:
+            return []
+        if self.key is None:
+            return [self.reason]
+        for _, header, _ in self.stored.programs.folder.read(self.key, REFUSED):
+            if changed(header) is None:
+                return header["reasons"]
+        return []
 
     def is_for(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         """Whether it is a request for a call with the very same arguments."""
@@ -232,10 +268,10 @@ class Stored(Compiled):
         self._pending = request = Request(self, positional, named)
         if request.found is not None:
             return request.found.header["donated"]
+        if request.refusals:
+            return super().find_donated(call, args, kwargs)
         with request.recording, traced_afresh():
-            donated = super().find_donated(call, args, kwargs)
-        self.probe = None  # what a program depends on is recorded while its own trace runs
-        return donated
+            return super().find_donated(call, args, kwargs)
 
     def clear(self) -> None:
         super().clear()
@@ -293,6 +329,7 @@ class Stored(Compiled):
         """The program for a call: known, loaded, or compiled and stored."""
         request, self._pending = self._pending, None
         if request is None or not request.is_for(args, kwargs):
+            self.probe = None  # what the program depends on was recorded by a different request
             request = Request(self, args, kwargs)
         program = self.known.get(request.memory_key)
         if program is None:
@@ -304,7 +341,7 @@ class Stored(Compiled):
 
     def load(self, found: Found, request: Request) -> Program | None:
         """The program of a file; ``None`` if it does not match an earlier trace of this process."""
-        header = found.header
+        header, start = found.header, time.perf_counter()
         backend = self.options.get("backend")
         forms = Forms([self.body.structure], backend)
         try:
@@ -315,7 +352,7 @@ class Stored(Compiled):
                 loaded = compiled_export(executable, request.leaves, header["donated leaves"])
             else:
                 loaded = deserialized(executable, [aval_of(leaf) for leaf in request.leaves], backend)
-        except (NoForm, RuntimeError, *_MALFORMED) as error:
+        except (NoForm, RuntimeError, *MALFORMED) as error:
             warn(
                 ProgramCacheWarning,
                 "a stored program could not be loaded, and is compiled again",
@@ -329,6 +366,9 @@ class Stored(Compiled):
             self.check(found, request)
         self.programs.folder.used(found.file)
         self.programs.counts["loaded"] += 1
+        if self.programs.log is not None:
+            seconds = round(time.perf_counter() - start, 3)
+            self.programs.log.add("loaded", function=header["function"], seconds=seconds)
         return Program(loaded, self._tree(outcome, ports))
 
     def _tree(self, outcome: Outcome, ports: Any) -> Any:
@@ -360,31 +400,58 @@ class Stored(Compiled):
 
     def compile(self, request: Request) -> Program:
         """Trace with a recording, compile, and store."""
+        start = time.perf_counter()
+        if request.refusals:
+            reasons, stage = request.refusals, self.traceable.trace(*request.args, **request.kwargs).lower().compile()
+        else:
+            reasons, stage = self._compile_and_store(request)
+        seconds = round(time.perf_counter() - start, 3)
+        if reasons:
+            self.programs.refuse(self.f, reasons)
+        elif self.programs.log is not None:
+            self.programs.log.add("stored", function=_name_of(self.f), seconds=seconds)
+        return Program(executable_of(stage), stage.out_tree)
+
+    def _compile_and_store(self, request: Request) -> tuple[list[str], Any]:
+        """Why the program was not stored, and its compiled stage."""
+        programs, name = self.programs, _name_of(self.f)
+        if programs.log is not None:
+            programs.log.add("missed", function=name, why=why_missed(programs.folder, name, request))
         with request.recording, traced_afresh():
             traced = self.traceable.trace(*request.args, **request.kwargs)
             request.recording.lowers = True
             lowered = traced.lower()
+        reasons = self._reasons(request)
+        if reasons:
+            self._keep_refusal(request, reasons)
+            return reasons, lowered.compile()  # which JAX's own cache may know
         with compiled_by_xla():
             stage = lowered.compile()
-        reasons = self._reasons(request, stage)
-        if not reasons:
-            try:
-                self._store(request, stage, lowered)
-            except (NoForm, Unrecordable, RuntimeError, NotImplementedError, OSError) as error:
-                if isinstance(error, ProgramCacheError):
-                    raise
-                reasons = [str(error)]
-        if reasons:
-            self.programs.refuse(self.f, reasons)
-        return Program(executable_of(stage), stage.out_tree)
+        reason = why_not_serializable(stage)
+        if reason is not None:
+            self._keep_refusal(request, [reason])
+            return [reason], stage
+        try:
+            self._store(request, stage, lowered)
+        except (NoForm, Unrecordable, RuntimeError, NotImplementedError, OSError) as error:
+            if isinstance(error, ProgramCacheError):
+                raise
+            return [str(error)], stage
+        return [], stage
 
-    def _reasons(self, request: Request, stage: Any) -> list[str]:
-        """Why a program cannot be stored."""
+    def _reasons(self, request: Request) -> list[str]:
+        """Why a program cannot be stored, as its trace shows."""
         if request.key is None:
             return [request.reason]
         request.recording.finish()
-        reason = why_not_serializable(stage)
-        return request.recording.reasons + ([] if reason is None else [reason])
+        return request.recording.reasons
+
+    def _keep_refusal(self, request: Request, reasons: list[str]) -> None:
+        """Let later processes know that the program cannot be stored, so that they do not record its trace."""
+        if self.programs.log is not None and request.key is not None:
+            with contextlib.suppress(Unrecordable, OSError):
+                header = {**_recorded(request, _name_of(self.f)), "reasons": reasons}
+                self.programs.folder.write(header, b"", REFUSED)
 
     def _store(self, request: Request, stage: Any, lowered: Any) -> None:
         donated_leaves: list[int] | None = None
@@ -396,20 +463,9 @@ class Stored(Compiled):
         out = stage.out_tree
         outcome, ports, _ = self.outcome_of(jax.tree_util.tree_unflatten(out, range(out.num_leaves)))
         forms = Forms([self.body.structure])
-        recording = request.recording
-        files = sources_of({*recording.packages, *recording.describer.packages})
-        recorded = {
-            "reads": sorted([*read, token] for read, token in recording.reads.items()),
-            "packages": {module: package_token(module) for module in sorted(recording.packages)},
-            "settings": sorted([*names, token] for names, token in recording.settings.items()),
-            "sources": [[top, names, sources_token(top, names)] for top, names in files.items()],
-        }
         header = {
-            "key": request.key,
-            "variant": hashlib.sha256(json.dumps(recorded).encode()).hexdigest()[:16],
-            "function": f"{getattr(self.f, '__module__', '')}:{getattr(self.f, '__qualname__', self.f)}",
+            **_recorded(request, _name_of(self.f)),
             "stablehlo": _sum(lowered),
-            **recorded,
             "donated": self.donated,
             "outcome": forms.write(outcome),
             "ports": forms.write(jax.tree_util.tree_structure(ports)),
@@ -420,18 +476,22 @@ class Stored(Compiled):
         self.programs.counts["stored"] += 1
 
 
-def _stands(header: dict[str, Any]) -> bool:
-    """Whether nothing that a stored program depends on has changed."""
-    describer = Describer()
-    try:
-        return (
-            all(stands((module, name), token, describer) for module, name, token in header["reads"])
-            and all(package_token(module) == token for module, token in header["packages"].items())
-            and all(setting_of((*names,), describer)[1] == token for *names, token in header["settings"])
-            and all(sources_token(top, files) == token for top, files, token in header["sources"])
-        )
-    except (Unrecordable, ImportError, *_MALFORMED):
-        return False
+def _recorded(request: Request, function: str) -> dict[str, Any]:
+    """What a program depends on, for the header of its file.
+
+    Raises:
+        Unrecordable: a file of a package is newer than this process.
+    """
+    recording = request.recording
+    files = sources_of({*recording.packages, *recording.describer.packages})
+    recorded = {
+        "reads": sorted([*read, token] for read, token in recording.reads.items()),
+        "packages": {module: package_token(module) for module in sorted(recording.packages)},
+        "settings": sorted([*names, token] for names, token in recording.settings.items()),
+        "sources": [[top, names, sources_token(top, names)] for top, names in files.items()],
+    }
+    variant = hashlib.sha256(json.dumps(recorded).encode()).hexdigest()[:16]
+    return {"key": request.key, "variant": variant, "function": function, "parts": request.parts, **recorded}
 
 
 def _sum(lowered: Any) -> str:

@@ -21,6 +21,7 @@ import pickle
 import sys
 import threading
 from collections.abc import Iterator
+from io import FileIO
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -31,7 +32,15 @@ from .codes import cells_of, code_token, content_of, inner_codes
 from .descriptions import IMPURE, Describer, Unrecordable
 from .names_in_code import names_in
 from .origins import Origin, origin_of
-from .outside import REACHING_NAMES, only_listens, refusal_in_c, refusal_in_python, refusal_of_cached
+from .outside import (
+    IN_C,
+    REACHING_NAMES,
+    is_refused_code,
+    only_listens,
+    refusal_in_c,
+    refusal_in_python,
+    refusal_of_cached,
+)
 from .packages import Setting, setting_of
 
 _ABSENT: Any = Sentinel(__name__, "_ABSENT", "<absent>")
@@ -63,12 +72,14 @@ class Recording:
         self.reasons: list[str] = []
         self.lowers = False
         self._seen: dict[int, CodeType] = {}  # by identity, because comparing code is slower
+        self._quiet: set[int] = set()  # the code of which no later call matters
         self._entered: list[tuple[CodeType, dict[str, Any]]] = []
         self._importing: list[tuple[CodeType, dict[str, Any]]] = []
         self._made: set[int] = set()  # the code of functions that entered code defines
         self._closures: set[int] = set()  # the code of functions that were defined before, with variables
         self._closed: dict[tuple[int, ...], tuple[CodeType, tuple[Any, ...]]] = {}
         self._before: list[Any] = []
+        self._installed: list[Any] = []
         self._drawn: list[bytes] = []
         # Whether this thread is collecting garbage: what runs then is no part of the program. Functions in gc.callbacks
         # run around that; ``only_listens`` finds them.
@@ -79,7 +90,8 @@ class Recording:
         self._before.append(sys.getprofile())
         self._drawn.append(_numpy_state())
         gc.callbacks.append(self._collection)
-        sys.setprofile(self._event)
+        self._installed.append(self._event if callable(self._before[0]) else self._quick())
+        sys.setprofile(self._installed[-1])
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -87,7 +99,7 @@ class Recording:
         gc.callbacks.remove(self._collection)
         if self._drawn.pop() != _numpy_state():
             self._refuse("the global state of numpy.random changed while the function was traced")
-        if sys.getprofile() != self._event:
+        if sys.getprofile() != self._installed.pop():
             self._refuse("a profiler was started or stopped while the function was traced")
         sys.setprofile(None)
         if hasattr(before, "enable"):  # a profiler in C, which Python cannot set
@@ -98,6 +110,19 @@ class Recording:
     def _collection(self, phase: str, _: Any) -> None:
         if threading.get_ident() == self._thread:
             self._collects = phase == "start"
+
+    def _quick(self) -> Any:
+        """``_event``, for the millions of events of which nearly all are calls of code that is known."""
+        quiet, full = self._quiet, self._event
+
+        def event_or_nothing(frame: Any, event: str, argument: Any) -> None:
+            if event == "call":
+                if id(frame.f_code) not in quiet:
+                    full(frame, event, argument)
+            elif event == "c_call" and (argument in IN_C or type(getattr(argument, "__self__", None)) is FileIO):
+                full(frame, event, argument)
+
+        return event_or_nothing
 
     def _event(self, frame: Any, event: str, argument: Any) -> None:
         before = self._before[0] if self._before else None
@@ -113,6 +138,8 @@ class Recording:
                 self._first(frame)
             if id(frame.f_code) in self._closures:
                 self._close(frame)
+            elif id(frame.f_code) in self._seen and not is_refused_code(frame.f_code):
+                self._quiet.add(id(frame.f_code))
 
     def _first(self, frame: Any) -> None:
         """Code that is entered for the first time."""

@@ -1,6 +1,7 @@
 """``bridge.Module``: Linen's style without Linen."""
 
 import dataclasses
+import functools
 import threading
 
 import flax.linen as nn
@@ -927,3 +928,67 @@ def test_a_submodule_that_is_made_again_is_made_with_its_arguments():
     first, second, third = Caller().apply(variables, X)
     np.testing.assert_allclose(second, 5 * first, rtol=1e-6)
     np.testing.assert_array_equal(third, first)
+
+
+class Bound(bridge.Module):
+    def setup(self):
+        self.kernel = self.param("kernel", plait.initializers.normal(), (2, 3))
+
+    def __call__(self, x):
+        return x @ self.kernel
+
+
+def plain(f):
+    return f
+
+
+MADE = {
+    "a compact submodule": lambda net: setattr(net, "part", Dense(3)),
+    "a submodule with setup": lambda net: setattr(net, "part", Bound()),
+    "a submodule in a list": lambda net: setattr(net, "part", plait.Sequential(Bound())),
+    "a parameter": lambda net: setattr(net, "part", Held(net.param("kernel", plait.initializers.normal(), (2, 3)))),
+}
+
+
+class Held(plait.Pytree):
+    def __init__(self, kernel):
+        self.kernel = kernel
+
+    def __call__(self, x):
+        return x @ self.kernel
+
+
+class Net(bridge.Module):
+    make: str
+    transform: object = plain
+
+    def setup(self):
+        self.transform(MADE[self.make])(self)
+
+    def __call__(self, x):
+        return self.part(x)
+
+
+@pytest.mark.parametrize("make", MADE)
+@pytest.mark.parametrize(
+    "transform", [plait.jit, plait.remat, lambda f: plait.jit(plait.remat(f))], ids=["jit", "remat", "both"]
+)
+def test_b35_a_transformed_function_in_setup_makes_what_it_makes_alone(make, transform):
+    """B35."""
+    alone, transformed = Net(make), Net(make, transform)
+    variables = alone.init(0, X)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), transformed.init(0, X), variables)
+    other = jax.tree.map(lambda value: 3 * value, variables)
+    np.testing.assert_allclose(transformed.apply(other, X), alone.apply(other, X), rtol=1e-6)
+
+
+def test_b35_another_module_is_not_the_running_one():
+    """B35: only a copy of the running module takes part in its setup."""
+
+    class Outer(bridge.Module):
+        def setup(self):
+            self.inner = Bound()
+            plait.jit(lambda inner: inner.param("other", plait.initializers.ones, ()))(self.inner)
+
+    with pytest.raises(ArgumentError, match=r"param\(\) works only while the module's own setup"):
+        Outer().init(0, X, method=lambda self: None)

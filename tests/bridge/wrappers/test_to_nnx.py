@@ -358,8 +358,11 @@ NAMES = {
         lambda: Taken("to_nnx__rngs"),
         r"at +Taken, to_nnx__rngs\n +found +a Param (.|\n)*other than \['_",
     ),
-    "of an attribute of modules": (lambda: Taken("_info"), r"at +Taken, _info\n +found +a Param (.|\n)*'_info'"),
-    "above another name": (lambda: Taken("_info", deep=True), r"at +Taken, _info\n +found +a Param "),
+    "of an attribute of modules": (
+        lambda: Taken("_pytree__info"),
+        r"at +Taken, _pytree__info\n +found +a Param (.|\n)*'_pytree__info'",
+    ),
+    "above another name": (lambda: Taken("_pytree__info", deep=True), r"at +Taken, _pytree__info\n +found +a Param "),
     "a number": (Numbered, r"at +Numbered, \[0\]\n +found +a Param (.|\n)*expected +a string\n"),
 }
 

@@ -62,9 +62,9 @@ ROWS = {
         "class Small(plait.Module):\n    w: int",
     ),
     "a reserved name": Row(
-        "model._info = 3",
+        "model._pytree__info = 3",
         ArgumentError,
-        r"at +Two\._info",
+        r"at +Two\._pytree__info",
         "model.info = 3",
     ),
     "a captured module gets an attribute": Row(
@@ -75,13 +75,16 @@ ROWS = {
         fix="plait.jit(f)(model, x)",
     ),
     "a key that is no attribute": Row(
-        "model._graph_set_key(0, x)", ArgumentError, "Cannot set key 0 of a Two", "model._graph_set_key('a', x)"
+        "model._pytree__graph_set_key(0, x)",
+        ArgumentError,
+        "Cannot set key 0 of a Two",
+        "model._pytree__graph_set_key('a', x)",
     ),
     "a key that is not there": Row(
-        "model._graph_pop_key('scale')",
+        "model._pytree__graph_pop_key('scale')",
         ArgumentError,
         "Cannot pop key 'scale' of a Two",
-        "model._graph_pop_key('calls')",
+        "model._pytree__graph_pop_key('calls')",
     ),
     "an attribute that no module has": Row(
         "model.set_attributes(training=True)",
@@ -98,7 +101,7 @@ ROWS = {
         fix="layers.append(layer)",
     ),
     "an index behind the end of a List, set": Row(
-        "plait.List([x])._graph_set_key(3, x)",
+        "plait.List([x])._pytree__graph_set_key(3, x)",
         GraphError,
         ("Cannot set key 3 of a List", "index below 2"),
         setup="layers = plait.List([x]); layer = x",

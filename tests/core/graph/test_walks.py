@@ -194,9 +194,9 @@ def test_a_dead_root_takes_its_walk_with_it():
     """U34: an id that is used again finds nothing."""
     first, second = model(), model()
     find_walk((first, second))
-    assert len(first._walks) == 1
+    assert len(first._pytree__walks) == 1
     del second
-    assert len(first._walks) == 0
+    assert len(first._pytree__walks) == 0
 
 
 def test_walks_of_many_short_lived_partners_do_not_pile_up():
@@ -207,7 +207,7 @@ def test_walks_of_many_short_lived_partners_do_not_pile_up():
         partner = model()
         find_walk((partner, graph))
     del partner
-    assert len(graph._walks) == 0
+    assert len(graph._pytree__walks) == 0
 
 
 def test_a_graph_with_states_is_walked_once():

@@ -74,7 +74,7 @@ def seen(model: Any) -> Any:
 
 
 def marks(node: Any) -> Any:
-    return node._info.marks or {}
+    return node._pytree__info.marks or {}
 
 
 STATE = {

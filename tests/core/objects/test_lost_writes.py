@@ -1,6 +1,8 @@
 """What is written into a state that was split from a model, and lost."""
 
 import gc
+import subprocess
+import sys
 import warnings
 
 import jax
@@ -98,3 +100,19 @@ def test_each_place_is_told_once():
         for _ in range(3):
             write(plait.state(m))
     assert len(caught) == 1
+
+
+SCRIPT = """
+import jax.numpy as jnp, plait
+state = plait.state(plait.Linear(2, 3, rngs=plait.Rngs(0)))
+state["bias"][...] = jnp.ones(3)
+"""
+
+
+def test_a_state_that_lives_as_long_as_the_program(tmp_path):
+    """It is asked for before the interpreter takes its modules apart."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert f"{script}:4: LostUpdateWarning: a value written into a Param of a state is lost" in done.stderr
+    assert "Exception" not in done.stderr

@@ -261,7 +261,7 @@ def test_init_subclass_with_options():
     class Base(nnx.Module):
         def __init_subclass__(cls, *, tag="none", **options):
             super().__init_subclass__(**options)
-            seen.append((cls.__name__, tag, cls._pytree))
+            seen.append((cls.__name__, tag, cls._pytree__is_tree))
 
     class First(Base, tag="a"): ...
 
@@ -500,7 +500,7 @@ def test_nodes_that_were_merged_together_have_stamps_of_their_own():
     merged.c.n = 2  # not seen yet
     assert clock.now == before
     graphdefs = [nnx.graphdef(node) for node in (merged.a, merged.b)]
-    stamps = [node._info for node in (merged.a, merged.b)]
+    stamps = [node._pytree__info for node in (merged.a, merged.b)]
     assert stamps[0] is not stamps[1]
     merged.c.n = 3
     assert clock.now == before
@@ -528,7 +528,7 @@ def test_threads_that_see_a_merged_node_first_agree_on_its_stamp():
 
         with ThreadPoolExecutor(4) as pool:
             infos = [job.result() for job in [pool.submit(see) for _ in range(4)]]
-        assert {id(info) for info in infos} == {id(merged._info)}
+        assert {id(info) for info in infos} == {id(merged._pytree__info)}
 
 
 class Remembered:

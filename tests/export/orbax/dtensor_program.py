@@ -220,6 +220,39 @@ def e27_a_mesh_of_reordered_devices_keeps_its_order():
         np.testing.assert_array_equal(shard.numpy(), PARAMS["kernel"][2 * index : 2 * index + 2])
 
 
+@check
+def e27_a_mesh_is_found_for_an_array():
+    """E27: its own, or one like the DTensor mesh; laid out anew where the spec says so."""
+    on = mesh(4, 2)
+    dmesh = dtensor_utils.jax_mesh_to_dtensor_mesh(on)
+    kernel = PARAMS["kernel"]
+    reordered = Mesh(on.devices[::-1], on.axis_names)
+    arrays = {
+        "own": jax.device_put(kernel, NamedSharding(on, P("a", "b"))),
+        "reordered": jax.device_put(kernel, NamedSharding(reordered, P("a"))),
+        "another mesh": jax.device_put(kernel, NamedSharding(mesh(8), P("a"))),
+        "no mesh": jnp.asarray(kernel),
+        "numpy": kernel,
+    }
+    for name, array in arrays.items():
+        for spec, wanted in ((P("a", "b"), ["a", "b"]), (P("a"), ["a", "unsharded"]), (None, ["unsharded"] * 2)):
+            tensor = dtensor_utils.jax_array_to_dtensor(array, spec, dmesh)
+            assert tf.experimental.dtensor.fetch_layout(tensor).sharding_specs == wanted, name
+            np.testing.assert_array_equal(
+                tf.experimental.dtensor.relayout(
+                    tensor, tf.experimental.dtensor.Layout.replicated(dmesh, rank=2)
+                ).numpy(),
+                kernel,
+                err_msg=name,
+            )
+    with raised(ValueError, "dimension 0", "several axes"):
+        dtensor_utils.jax_array_to_dtensor(kernel, P(("a", "b")), dmesh)
+    tensor = dtensor_utils.jax_array_to_dtensor(
+        kernel, P(("a", "b")), dmesh, allow_multi_axis_sharding_consolidation=True
+    )
+    assert tf.experimental.dtensor.fetch_layout(tensor).sharding_specs == ["a", "unsharded"]
+
+
 def outcome(function):
     try:
         function()

@@ -27,6 +27,7 @@ CHECKS = (
     "e27_several_axes_need_leave_and_then_the_largest_stays_also_on_update",
     "e27_what_cannot_be_laid_out_is_named",
     "e27_a_mesh_of_reordered_devices_keeps_its_order",
+    "e27_a_mesh_is_found_for_an_array",
     "e25_shutdown",
     "e25_after_shutdown",
     "e25_other_clients",

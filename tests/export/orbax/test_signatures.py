@@ -83,7 +83,19 @@ def test_e22_auto_batching_refuses_what_it_cannot_batch():
     both = utils.make_auto_batching_function([X, TensorSpecWithDefault(SCALE, [1.0], is_primary=True)])
     with pytest.raises(tf.errors.InvalidArgumentError, match="primary inputs differ"):
         both(np.ones((3, 2), np.float32), np.ones(2, np.float32))
-    assert utils.make_auto_batching_function([X])(np.ones((3, 2), np.float32)).shape == (3, 2)
+
+
+@pytest.mark.parametrize(
+    "given", [np.ones((3, 2), np.float32), [[1, 1]] * 3, tf.ones((3, 2))], ids=["array", "list", "tensor"]
+)
+def test_e22_auto_batching_takes_what_becomes_a_tensor(given):
+    """E22: the result is a tuple, also of one input; an input that is left out has its default."""
+    (alone,) = utils.make_auto_batching_function([X])(given)
+    x, scale = utils.make_auto_batching_function([X, TensorSpecWithDefault(SCALE, [4.0])])(given)
+    for each in (alone, x):
+        assert each.dtype == tf.float32
+        np.testing.assert_array_equal(each, np.ones((3, 2)))
+    np.testing.assert_array_equal(scale, [4, 4, 4])
 
 
 @pytest.mark.slow
@@ -104,6 +116,8 @@ def test_e22_a_saved_model_keeps_its_defaults(tmp_path):
     assert set(served) == {"s"}
     np.testing.assert_array_equal(served["s"](x=np.ones((2, 2)))["output_0"], np.full((2, 2), 6))
     np.testing.assert_array_equal(served["s"](x=np.ones((2, 2)), scale=[1, 2])["output_0"], [[2, 2], [4, 4]])
+    tensors = {"x": tf.ones((2, 2)), "scale": tf.constant([1.0, 2.0])}
+    np.testing.assert_array_equal(served["s"](**tensors)["output_0"], [[2, 2], [4, 4]])
     with pytest.raises(ValueError, match=r"found +'y'\n +expected +some of 'scale', 'x'"):
         served["s"](y=1)
     with pytest.raises(ValueError, match=r"missing\n +found +'x'"):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from plait.errors import ArgumentError
 from plait.export.orbax.validation import positional_inputs
 from plait.export.orbax.validation_report import ValidationSingleJobResult
 from plait.export.validate import (
@@ -240,3 +241,38 @@ def test_floating_point_outputs_are_not_compared_with_others():
     with pytest.raises(ValueError, match="floating-point output has a counterpart that is none"):
         report([1.0, 2.0], [1.0, 2])
     assert report([np.ones(1, np.float32)], [jnp.ones(1, jnp.bfloat16)]).status is Status.Pass
+
+
+X = np.ones(2, np.float32)
+UNLIKE = {
+    "of other names": ([{"a": X}], [{"b": X}]),
+    "of another number": ([{"a": X}], [{"a": X, "b": X}]),
+    "of another shape": ([{"a": X}], [{"a": X[:1]}]),
+    "of another kind": ([1.0, 2.0], [1.0, 2]),
+    "of other batches": ([{"a": X}], [{"a": X}, {"a": X}]),
+}
+
+
+@pytest.mark.parametrize("outputs", UNLIKE.values(), ids=UNLIKE)
+def test_e30_outputs_that_cannot_be_compared(outputs):
+    """E30: the report and ``check_output`` refuse the same."""
+    sides = [ValidationSingleJobResult([1.0] * len(each), each) for each in outputs]
+    for function in (ValidationReport, ValidationManager.check_output):
+        with pytest.raises(ArgumentError, match=r"found +(.|\n)+expected +(.|\n)+do +"):
+            function(*sides)
+
+
+def test_e30_outputs_that_can_be_compared():
+    """E30: sequences have the names of a SavedModel, and numbers may differ."""
+    sides = [ValidationSingleJobResult([1.0], [each]) for each in ((X, 2.0), {"output_0": X + 1, "output_1": 3.0})]
+    ValidationManager.check_output(*sides)
+    ValidationManager.check_output(*sides[::-1])
+
+
+def test_e30_batches_are_a_list():
+    """E30."""
+    ValidationManager.check_input([X])
+    ValidationManager.check_input(X, batch_mode=False)
+    for wrong in (X, {"a": X}, [], 3):
+        with pytest.raises(ArgumentError, match=r"at +inputs\n"):
+            ValidationManager.check_input(wrong)

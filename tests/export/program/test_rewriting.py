@@ -26,6 +26,16 @@ def transposed(padding):
     return lambda x: lax.conv_transpose(x, KERNEL, (2,), padding)
 
 
+def updated(n, axis=0, shift=0):
+    """Slices of zeros written into each example, at a place that depends on it, as into a cache; some end too far."""
+
+    def update(x, place):
+        zeros = jnp.zeros([n if each == axis else size for each, size in enumerate(x.shape)])
+        return lax.dynamic_update_slice_in_dim(x, zeros, place + shift, axis)
+
+    return lambda x: jax.vmap(update)(x, (x[:, 0, :2] > 0).sum(-1, dtype=jnp.int32))
+
+
 # name: (rules, what is not there afterwards, function, input)
 CASES = {
     "stack": (FOR_ONNX, "stack", lambda x: jnp.stack([x, x + 1], 1), X),
@@ -35,6 +45,8 @@ CASES = {
     "remainder of Python": (FOR_ONNX, "rem", lambda x: x % jnp.int32(4), WORDS),
     "remainder with a sign": (FOR_LITERT, "", lambda x: lax.rem(x, jnp.int32(-4) + 0 * x), WORDS),
     "remainder of floats": (FOR_LITERT, "", lambda x: lax.rem(x, 0.3 + 0 * x), X),
+    "a call": (FOR_ONNX, "jit", lambda x: jax.jit(lambda x: jnp.tanh(jax.jit(jnp.sin)(x)))(x) + 1, X),
+    "a rule for gradients": (FOR_ONNX, "custom_jvp_call", jax.nn.relu, X),
     "transposed convolution": (FOR_ONNX, "conv with lhs_dilation", transposed("SAME"), X),
     "transposed convolution, cut": (FOR_LITERT, "conv with lhs_dilation", transposed("VALID"), X),
     "first of the largest": (FOR_LITERT, "argmax", lambda x: x.argmax(1), WORDS),
@@ -44,6 +56,9 @@ CASES = {
     "the largest of many equals": (FOR_LITERT, "top_k", lambda x: lax.top_k(x // 4, 5)[1], WORDS),
     "the largest with infinities": (FOR_LITERT, "top_k", lambda x: lax.top_k(jnp.where(x > 0, x, -jnp.inf), 5)[1], X),
     "the largest, and not a number": (FOR_LITERT, "top_k", lambda x: lax.top_k(x, 3)[0], WITH_NAN),
+    "a slice at its own place": (FOR_ONNX, "scatter", updated(1), X),
+    "two slices in a middle axis": (FOR_ONNX, "scatter", updated(2, axis=1), X),
+    "a slice past the end": (FOR_ONNX, "scatter", updated(3, shift=9), X),
     "one row": (FOR_LITERT, "gather", lambda x: x[:, 2], X),
     "every other row": (FOR_LITERT, "gather", lambda x: x[..., 0::2], X),
     "rows by number": (FOR_LITERT, "gather", lambda x: x[:, np.array([3, 0, 0])], X),
@@ -101,6 +116,19 @@ def test_what_has_no_equal_is_refused_by_name():
     scatter = rewritten(lambda x: x.at[jnp.array([0, 0])].add(1.0), FOR_LITERT)
     with pytest.raises(ExportError, match="the operation scatter-add"):
         jax.make_jaxpr(scatter)(X)
+
+
+@pytest.mark.parametrize(
+    "scatter",
+    [
+        lambda x: x.at[:, jnp.array([0, 2])].set(1.0),
+        lambda x: jax.vmap(lambda x, i: lax.dynamic_update_slice(x, jnp.ones((2, 2)), (i, i)))(x, jnp.arange(3)),
+        lambda x: x.at[jnp.array([0, 0])].add(1.0),
+    ],
+)
+def test_other_scatters_stay(scatter):
+    found = operations(jax.make_jaxpr(rewritten(scatter, FOR_ONNX))(X).jaxpr)
+    assert found & {"scatter", "scatter-add"}
 
 
 def test_in_loops_branches_and_calls():
@@ -177,3 +205,11 @@ def test_a_function_that_computes_with_several_devices_is_refused(name, mesh):
     expected = r"(?s)computes on several devices.*found +4 devices.*remove shard_map"
     with jax.set_mesh(mesh), pytest.raises(ExportError, match=expected):
         lowered(SEVERAL_DEVICES[name], jnp.asarray(X), platforms=["cpu"])
+
+
+def test_what_a_call_has_inside_keeps_its_layers():
+    """E32: the names of the layers that made a call come before those of the layers in it."""
+    inner = jax.jit(jax.named_scope("inner")(lambda x: jnp.sin(x)))
+    closed = jax.make_jaxpr(rewritten(jax.named_scope("outer")(lambda x: inner(inner(x)) + 1), FOR_ONNX))(X)
+    found = [(eqn.primitive.name, str(eqn.source_info.name_stack)) for eqn in closed.eqns]
+    assert found == [("sin", "outer/inner"), ("sin", "outer/inner"), ("add", "outer")]

@@ -3,6 +3,7 @@
 import collections
 import functools
 import gc
+import subprocess
 import sys
 import threading
 import warnings
@@ -124,7 +125,7 @@ def test_only_so_many_ways_to_pass_arguments_are_known():
         for count in range(dispatch.MOST_LAYOUTS + 3):
             assert jitted(m, *(1.0 for _ in range(count))) == 2 + count
     assert len(jitted.jitted_fn.way_in.tokens) == dispatch.MOST_LAYOUTS
-    assert len([key for key in m._walks if isinstance(key, int)]) == dispatch.MOST_LAYOUTS
+    assert len([key for key in m._pytree__walks if isinstance(key, int)]) == dispatch.MOST_LAYOUTS
 
 
 def test_a_wrapped_function_is_called_with_what_its_wrapper_takes():
@@ -340,7 +341,7 @@ def test_a_dropped_function_is_freed_at_once():
         alive = weakref.ref(jitted)
         del jitted
         assert alive() is None
-        (walk,) = m._walks.values()
+        (walk,) = m._pytree__walks.values()
         assert walk.runs == {}
     finally:
         gc.enable()
@@ -353,7 +354,7 @@ def test_clear_cache_forgets_runs():
     for _ in range(3):
         jitted(m)
     jitted.clear_cache()
-    assert len(m._walks) == 1
+    assert len(m._pytree__walks) == 1
     for _ in range(3):
         jitted(m)
     assert len(traces) == 2
@@ -638,3 +639,17 @@ def test_whether_an_argument_holds_an_object():
     some cycles."""
     assert [is_plain(value) for value in PLAIN] == [True] * len(PLAIN)
     assert [is_plain(value) for value in HOLDS] == [False] * len(HOLDS)
+
+
+AT_EXIT = """
+import jax.numpy as jnp, plait
+step = plait.jit(lambda model, x: model(x))
+model = plait.Linear(2, 2, rngs=plait.Rngs(0))
+step(model, jnp.ones(2)), step(model, jnp.ones(2))
+"""
+
+
+def test_nothing_is_written_when_the_process_ends():
+    """U34: what dies then finds the globals of its module gone. A forked process would not take them away."""
+    done = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True, check=True)
+    assert "Exception ignored" not in done.stderr

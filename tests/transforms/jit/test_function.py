@@ -570,7 +570,7 @@ def test_a_dropped_function_lets_go_of_what_it_compiled():
         plait.jit(lambda m, i=i: m.w.value + i)(m)
         plait.jit(lambda m, x, i=i: m.w.value + i)(m, 1.0)
     gc.collect()
-    (walk,) = m._walks.values()
+    (walk,) = m._pytree__walks.values()
     assert walk.runs == {}
 
 

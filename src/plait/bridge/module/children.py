@@ -34,7 +34,7 @@ _CONTAINERS = (list, tuple, dict, List, Dict)
 class Hybrid(Module):
     """The interface of ``bridge.Module`` that this file uses: a module that can be bound to a scope."""
 
-    _takes_parts: ClassVar[bool] = True  # its variables are pending until the module with that name is made
+    _pytree__takes_parts: ClassVar[bool] = True  # its variables are pending until the module with that name is made
     scope: ClassVar[Any] = None
     attr_priorities: ClassVar[Any] = {}
 

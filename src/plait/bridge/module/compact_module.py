@@ -7,6 +7,7 @@ dictionaries, under the submodules' names, until each submodule is made.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, dataclass_transform
@@ -27,7 +28,7 @@ from ..variables.collection_types import BARE_COLLECTIONS, variable_type, variab
 from ..variables.collections import MISSING, Collections, find_leaf, iter_leaves, linen_vars_to_nnx_attrs
 from ..wrappers.scope import Scope, entered
 from .children import OWN, Hybrid, attach, bind, bind_children, collect, set_plainly, set_priority
-from .running import AttrPriority, current_context, running
+from .running import AttrPriority, ModuleStackEntry, current_context, running
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -87,8 +88,8 @@ class Module(Hybrid, metaclass=_ModuleType):
         plait_dataclass(cls, init="__init__" not in cls.__dict__)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        entry = current_context()
-        if entry is not None and entry.module is self:
+        entry = _entry_of(self)
+        if entry is not None:
             value = bind_children(entry, value, self.__dict__.get(name, MISSING))
         super().__setattr__(name, value)
 
@@ -109,11 +110,11 @@ class Module(Hybrid, metaclass=_ModuleType):
                 and ``params`` is immutable.
             ScopeParamShapeError: the stored value and the one from ``init_fn`` differ in shape.
         """
-        scope = self._running_scope("param")
-        variable = self._existing("params", name)
+        scope = self._bridge__running_scope("param")
+        variable = self._bridge__existing("params", name)
         if variable is MISSING:
-            self._check_mutable("params", name)
-            return self._add("params", name, init_fn(scope.rngs["params"](), *args, **kwargs), unbox)
+            self._bridge__check_mutable("params", name)
+            return self._bridge__add("params", name, init_fn(scope.rngs["params"](), *args, **kwargs), unbox)
         expected = jax.eval_shape(lambda: _bare(init_fn(jax.random.key(0), *args, **kwargs)))
         stored = unbox_tree(variable.get_raw_value())
         shapes, found = (jax.tree.map(lambda x: getattr(x, "shape", ()), tree) for tree in (expected, stored))
@@ -125,7 +126,7 @@ class Module(Hybrid, metaclass=_ModuleType):
                 expected=f"shape {shapes}",
                 do="pass variables of a module with the same sizes, and inputs with the same sizes",
             )
-        return self._boxed_as(variable, name, unbox)
+        return self._bridge__boxed_as(variable, name, unbox)
 
     def variable(
         self,
@@ -142,13 +143,13 @@ class Module(Hybrid, metaclass=_ModuleType):
             ArgumentError: outside of ``setup`` and compact methods; the name is in use; or there is no such variable,
                 and the collection is immutable, or there is no ``init_fn``.
         """
-        self._running_scope("variable")
-        variable = self._existing(col, name)
+        self._bridge__running_scope("variable")
+        variable = self._bridge__existing(col, name)
         if variable is not MISSING:
-            return self._boxed_as(variable, name, unbox)
-        self._check_mutable(col, name, has_init=init_fn is not None)
+            return self._bridge__boxed_as(variable, name, unbox)
+        self._bridge__check_mutable(col, name, has_init=init_fn is not None)
         assert init_fn is not None
-        return self._add(col, name, init_fn(*args, **kwargs), unbox)
+        return self._bridge__add(col, name, init_fn(*args, **kwargs), unbox)
 
     def make_rng(self, name: str = "default") -> jax.Array:
         """A new key from a stream.
@@ -157,7 +158,7 @@ class Module(Hybrid, metaclass=_ModuleType):
             ArgumentError: outside of ``setup`` and compact methods.
             StreamKeyError: there is no such stream, and no ``default``.
         """
-        return self._running_scope("make_rng").rngs[name]()
+        return self._bridge__running_scope("make_rng").rngs[name]()
 
     def is_initializing(self) -> bool:
         """Whether ``init`` is running."""
@@ -168,9 +169,8 @@ class Module(Hybrid, metaclass=_ModuleType):
         """The variables of this module and its submodules, by collection."""
         return collect(self)
 
-    def _running_scope(self, what: str) -> Scope:
-        entry = current_context()
-        if entry is None or entry.module is not self or self.scope is None:
+    def _bridge__running_scope(self, what: str) -> Scope:
+        if _entry_of(self) is None or self.scope is None:
             raise ArgumentError(
                 f"{what}() works only while the module's own setup() or @compact method runs",
                 at=f"{type(self).__name__}.{what}",
@@ -180,7 +180,7 @@ class Module(Hybrid, metaclass=_ModuleType):
             )
         return self.scope
 
-    def _existing(self, collection: str, name: str) -> Any:
+    def _bridge__existing(self, collection: str, name: str) -> Any:
         """The variable with this name, or ``MISSING``."""
         present = self.__dict__.get(name, MISSING)
         cls = variable_type(collection)
@@ -198,7 +198,7 @@ class Module(Hybrid, metaclass=_ModuleType):
             )
         return present
 
-    def _check_mutable(self, collection: str, name: str, *, has_init: bool = True) -> None:
+    def _bridge__check_mutable(self, collection: str, name: str, *, has_init: bool = True) -> None:
         scope = self.scope
         assert scope is not None
         if has_init and (scope.initializing or scope.is_mutable(collection)):
@@ -212,16 +212,16 @@ class Module(Hybrid, metaclass=_ModuleType):
             do=f"pass the variables of init(), or apply(..., mutable=[{collection!r}])",
         )
 
-    def _add(self, collection: str, name: str, value: Any, unbox: bool) -> Any:
+    def _bridge__add(self, collection: str, name: str, value: Any, unbox: bool) -> Any:
         if isinstance(value, AxisMetadata):
             variable = to_nnx_var(collection, value)
         else:
             variable = variable_type(collection)(value)
         set_plainly(self, name, variable)
         set_priority(self, name, AttrPriority.HIGH)
-        return self._boxed_as(variable, name, unbox)
+        return self._bridge__boxed_as(variable, name, unbox)
 
-    def _boxed_as(self, variable: Variable[Any], name: str, unbox: bool) -> Any:
+    def _bridge__boxed_as(self, variable: Variable[Any], name: str, unbox: bool) -> Any:
         """The variable itself; with ``unbox=False``, a replacement whose value is the box."""
         if unbox or isinstance(variable.get_raw_value(), AxisMetadata):
             return variable
@@ -256,7 +256,7 @@ class Module(Hybrid, metaclass=_ModuleType):
     ) -> tuple[Any, Collections]:
         """Call the module once, and return the output and the variables that it makes."""
         scope = Scope(_streams(rngs), mutable, initializing=True)
-        return self._run(scope, {}, method, args, kwargs)
+        return self._bridge__run(scope, {}, method, args, kwargs)
 
     def apply(
         self,
@@ -279,10 +279,10 @@ class Module(Hybrid, metaclass=_ModuleType):
         Raises:
             ArgumentError: a collection that is not in ``mutable`` was changed, and ``mutable`` is not ``False``.
         """
-        out, collections = self._run(Scope(_streams(rngs), mutable), variables, method, args, kwargs)
+        out, collections = self._bridge__run(Scope(_streams(rngs), mutable), variables, method, args, kwargs)
         return out if mutable is False else (out, collections)
 
-    def _run(self, scope: Scope, variables: Mapping[str, Any], method: Any, args: Any, kwargs: Any) -> Any:
+    def _bridge__run(self, scope: Scope, variables: Mapping[str, Any], method: Any, args: Any, kwargs: Any) -> Any:
         module = clone(self)
         function = _method_of(module, method)
         attrs = linen_vars_to_nnx_attrs(variables)
@@ -295,6 +295,17 @@ class Module(Hybrid, metaclass=_ModuleType):
         if scope.mutable is not False:
             _check_immutable(scope, before, collections, type(self).__name__)
         return out, {name: tree for name, tree in collections.items() if scope.is_mutable(name)}
+
+
+def _entry_of(module: Module) -> ModuleStackEntry | None:
+    """The context of a module that is running, or of a transform's own copy of it."""
+    entry = current_context()
+    if entry is None or entry.module is module:
+        return entry
+    is_copy = type(module) is type(entry.module) and module.scope is not None
+    if is_copy and module._pytree__info.trace is not entry.module._pytree__info.trace:
+        return dataclasses.replace(entry, module=module)
+    return None
 
 
 def _method_of(module: Module, method: Any) -> Callable[..., Any]:

@@ -29,7 +29,7 @@ class Initialization:
 
     def covers(self, node: Pytree) -> bool:
         """Whether a node is marked. Inside a transform all are: it works on copies of the marked ones."""
-        return id(node) in self.marked or node._info.trace is not self.trace
+        return id(node) in self.marked or node._pytree__info.trace is not self.trace
 
 
 class _Runs(threading.local):

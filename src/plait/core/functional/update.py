@@ -104,7 +104,7 @@ def _write(node: Any, mapping: Mapping[Any, Any], journal: Journal) -> None:
         for key in sorted_keys(mapping) if List in type(owner).__mro__ else mapping:
             value = mapping[key]
             current = children.get(key, _ABSENT)
-            if current is _ABSENT and type(key) is int and getattr(owner, "_has_layers", False):
+            if current is _ABSENT and type(key) is int and getattr(owner, "_pytree__has_layers", False):
                 current = owner[key]
             kind = known.get(type(current)) or kind_of(current)
             if kind is _VARIABLE:
@@ -139,7 +139,7 @@ def _write(node: Any, mapping: Mapping[Any, Any], journal: Journal) -> None:
                 stack.append((current, value, (link, key)))
             elif kind is Kind.REF:
                 _write_leaf(current, value, journal)
-            elif current is _ABSENT and _is_part(value) and not getattr(owner, "_takes_parts", False):
+            elif current is _ABSENT and _is_part(value) and not getattr(owner, "_pytree__takes_parts", False):
                 raise _no_such_part(owner, children, (link, key), value)
             elif value is not current:  # in a tuple, the same array again is allowed
                 _set_child(owner, key, value, current is _ABSENT, describe_path(path_of((link, key))), journal)
@@ -151,7 +151,7 @@ def _set_child(owner: Any, key: Any, value: Any, is_new: bool, path: str, journa
     """Replace a child that is not a node, or add one."""
     set_key = change_of("set", owner, key, value, path)
     if isinstance(owner, Pytree):
-        check_trace(owner._info.trace, owner, "update")
+        check_trace(owner._pytree__info.trace, owner, "update")
     if isinstance(owner, list) or (isinstance(owner, List) and type(key) is int):
         check_index(owner, key, len(owner), path)
     journal.note_node(owner)

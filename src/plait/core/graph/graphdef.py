@@ -118,13 +118,13 @@ class _Part:
         return object.__hash__(self) if self._key is not None else hash(tuple(_contents(self)))
 
     def __repr__(self) -> str:
-        return repr_fields(type(self).__name__, [(name, Text(_show(value))) for name, value in self._repr_fields()])
+        return repr_fields(type(self).__name__, [(name, Text(_show(value))) for name, value in self._pytree__fields()])
 
-    def _repr_fields(self) -> list[tuple[str, Any]]:
+    def _pytree__fields(self) -> list[tuple[str, Any]]:
         return [(name, getattr(self, name)) for name in self._fields if getattr(self, name) is not None]
 
     def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
-        fields = [(k, dict(v) if isinstance(v, HashableMapping) else v) for k, v in self._repr_fields()]
+        fields = [(k, dict(v) if isinstance(v, HashableMapping) else v) for k, v in self._pytree__fields()]
         return render_object(type(self), fields, path, subtree_renderer)
 
     def __reduce__(self) -> Any:

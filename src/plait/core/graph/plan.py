@@ -181,7 +181,7 @@ class _Collected:
         """Whether a node is filled by storing its children in its ``__dict__``."""
         found = self.fillable.get((kind, keys))
         if found is None:
-            is_usual = GRAPH_REGISTRY[kind].init is Pytree._graph_init
+            is_usual = GRAPH_REGISTRY[kind].init is Pytree._pytree__graph_init
             found = self.fillable[kind, keys] = is_usual and all(_is_ordinary(kind, key) for key in keys)
         return found
 
@@ -194,7 +194,10 @@ class _Collected:
 
 def _is_plain(kind: type) -> bool:
     """Whether ``empty_object`` creates the empty nodes of a class."""
-    return issubclass(kind, Pytree) and kind._graph_create_empty.__func__ is Pytree._graph_create_empty.__func__
+    return (
+        issubclass(kind, Pytree)
+        and kind._pytree__graph_create_empty.__func__ is Pytree._pytree__graph_create_empty.__func__
+    )
 
 
 def _is_ordinary(kind: type, name: Any) -> bool:

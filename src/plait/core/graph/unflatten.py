@@ -75,7 +75,7 @@ class Builder:
         for step in plan.steps:
             step(slots)
         for node in refilled:
-            node._info.mark_rebuilt()
+            node._pytree__info.mark_rebuilt()
         if refilled:
             self.journal.check()
         if known is not None:

@@ -175,8 +175,8 @@ def find_walk(roots: tuple[Any, ...], names: Callable[[], Sequence[str]] | None 
     """
     first = roots[0]
     if trace_state.value is not top_level_trace:
-        note_reads([root._info for root in roots if isinstance(root, Pytree)])
-    kept = getattr(first, "_walks", None)
+        note_reads([root._pytree__info for root in roots if isinstance(root, Pytree)])
+    kept = getattr(first, "_pytree__walks", None)
     key = tuple(map(id, roots[1:]))
     if kept is not None:
         walk = kept.get(key)
@@ -189,7 +189,7 @@ def find_walk(roots: tuple[Any, ...], names: Callable[[], Sequence[str]] | None 
             walk.others = tuple(weakref.ref(root, _forget(weakref.ref(first), key)) for root in roots[1:])
             walk.hold_weakly(roots)
             if kept is None:
-                object.__setattr__(first, "_walks", kept := {})
+                object.__setattr__(first, "_pytree__walks", kept := {})
             kept[key] = walk
             _walked.add(first) if kind_of(first) is Kind.GRAPH else None
         except (AttributeError, TypeError):
@@ -208,7 +208,7 @@ def drop_walk(kept: dict[Any, Any], key: Any) -> None:
 
 def drop_runs(root: Any, number: int) -> None:
     """Remove what one jitted function has cached on a root."""
-    kept = root._walks
+    kept = root._pytree__walks
     kept.pop(number, None)
     for walk in list(kept.values()):
         if type(walk) is CachedWalk:
@@ -219,9 +219,9 @@ def _hand_over(contents: ContainerCopies, root: Any, walk: CachedWalk) -> None:
     """Let the root store its contents as long as both the root and the walk exist."""
     key = ContainerCopies, id(contents)
     contents.guard = weakref.ref(walk, _forget(weakref.ref(root), key))
-    if getattr(root, "_walks", None) is None:
-        object.__setattr__(root, "_walks", {})
-    root._walks[key] = contents
+    if getattr(root, "_pytree__walks", None) is None:
+        object.__setattr__(root, "_pytree__walks", {})
+    root._pytree__walks[key] = contents
 
 
 def _same_roots(others: tuple[Any, ...], roots: tuple[Any, ...]) -> bool:
@@ -234,7 +234,7 @@ def _forget(root: weakref.ref[Any], key: tuple[Any, ...]) -> Callable[[Any], Non
     def callback(_: Any, drop: Any = drop_walk) -> None:  # at interpreter shutdown, globals are gone
         owner = root()
         if owner is not None:
-            drop(owner._walks, key)
+            drop(owner._pytree__walks, key)
 
     return callback
 

@@ -161,7 +161,7 @@ def declared_statuses(cls: type) -> dict[str, str]:
     """Statuses that a class body declares: ``x = plait.data()``, ``x: plait.Data[T]``; also those of its bases."""
     declared: dict[str, str] = {}
     for base in reversed(cls.__mro__[1:]):
-        declared.update(base.__dict__.get("_declared", {}))
+        declared.update(base.__dict__.get("_pytree__declared", {}))
     for name, annotation in inspect.get_annotations(cls).items():
         if isinstance(annotation, str):
             notes = [status.lower() for status in _ANNOTATED.findall(annotation)[:1]]

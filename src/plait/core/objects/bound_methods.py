@@ -78,7 +78,7 @@ def _ids_of(values: list[Any], *, inside: bool) -> set[int]:
         kind = kind_of(value)
         if kind in _IDENTIFIED:
             if inside and id(value) not in found and kind is Kind.GRAPH:
-                values += [*getattr(value, "__dict__", {}).values(), *getattr(value, "_elements", ())]
+                values += [*getattr(value, "__dict__", {}).values(), *getattr(value, "_pytree__elements", ())]
             found.add(id(value))
         elif kind is Kind.PYTREE and value is not None:
             values += [unwrapped(child) for _, child in pytree_impl(type(value)).flatten(value)[0]]

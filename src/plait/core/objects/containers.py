@@ -36,8 +36,8 @@ class List(Module, MutableSequence[A], _slots=True):
         (2, (2, 3))
     """
 
-    __slots__ = ("_elements",)
-    _elements: list[Any]
+    __slots__ = ("_pytree__elements",)
+    _pytree__elements: list[Any]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         node = super().__new__(cls)
@@ -48,27 +48,27 @@ class List(Module, MutableSequence[A], _slots=True):
         self.extend(items)
 
     def __len__(self) -> int:
-        return len(self._elements)
+        return len(self._pytree__elements)
 
     def __getitem__(self, index: Any) -> Any:
-        return self._elements[index]
+        return self._pytree__elements[index]
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if isinstance(index, slice):
-            self._change(lambda items, new: items.__setitem__(index, new), *_unmarked(value))
+            self._pytree__change(lambda items, new: items.__setitem__(index, new), *_unmarked(value))
         else:  # without a mark an element keeps its status, like attributes
             values, statuses = _unmarked([value])
             new_statuses = statuses if any(statuses) else None
-            self._change(lambda items, new: items.__setitem__(index, new[0]), values, new_statuses)
+            self._pytree__change(lambda items, new: items.__setitem__(index, new[0]), values, new_statuses)
 
     def __delitem__(self, index: Any) -> None:
-        self._change(lambda items, _: items.__delitem__(index), [], [])
+        self._pytree__change(lambda items, _: items.__delitem__(index), [], [])
 
     def insert(self, index: int, value: A) -> None:
         """Insert a value before an index."""
-        self._change(lambda items, new: items.insert(index, new[0]), *_unmarked([value]))
+        self._pytree__change(lambda items, new: items.insert(index, new[0]), *_unmarked([value]))
 
-    def _change(
+    def _pytree__change(
         self, edit: Callable[[list[Any], list[Any]], None], values: list[Any], statuses: list[str | None] | None
     ) -> None:
         """Edit the elements with new values, and their marks with new statuses, if they change.
@@ -76,45 +76,47 @@ class List(Module, MutableSequence[A], _slots=True):
         Args:
             edit: ``(items, new)`` changes a list.
         """
-        check_trace(self._info.trace, self, "change a")
+        check_trace(self._pytree__info.trace, self, "change a")
         check_not_fixed(self)
-        marks = self._info.marks or {}
+        marks = self._pytree__info.marks or {}
         if statuses is not None and (marks or any(statuses)):
-            known = [marks.get(place) for place in range(len(self._elements))]
+            known = [marks.get(place) for place in range(len(self._pytree__elements))]
             edit(known, statuses)
             named = {key: status for key, status in marks.items() if type(key) is not int}
             placed = {place: status for place, status in enumerate(known) if status is not None}
             own_info(self).marks = {**named, **placed}
-        edit(self._elements, values)
-        mark_changed(self._info)
+        edit(self._pytree__elements, values)
+        mark_changed(self._pytree__info)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._elements)
+        return iter(self._pytree__elements)
 
     def __add__(self, other: Iterable[A]) -> List[A]:
-        return List([*self._marked(), *(other._marked() if isinstance(other, List) else other)])
+        return List([*self._pytree__marked(), *(other._pytree__marked() if isinstance(other, List) else other)])
 
-    def _is_marked(self, place: int) -> bool:
-        return place in (self._info.marks or ())
+    def _pytree__is_marked(self, place: int) -> bool:
+        return place in (self._pytree__info.marks or ())
 
-    def _marked(self) -> list[Any]:
+    def _pytree__marked(self) -> list[Any]:
         """The elements with their marks."""
-        return [data(item) if self._is_marked(place) else item for place, item in enumerate(self._elements)]
+        return [
+            data(item) if self._pytree__is_marked(place) else item for place, item in enumerate(self._pytree__elements)
+        ]
 
     __eq__, __hash__ = object.__eq__, object.__hash__  # not those of sequences and mappings
 
     # As a graph node
 
-    def _graph_flatten(self) -> tuple[list[tuple[Any, Any]], Any]:
-        attributes, metadata = super()._graph_flatten()
-        elements = enumerate(self._elements)
-        if self._info.marks:
-            elements = [(i, DataElem(item) if self._is_marked(i) else item) for i, item in elements]
+    def _pytree__graph_flatten(self) -> tuple[list[tuple[Any, Any]], Any]:
+        attributes, metadata = super()._pytree__graph_flatten()
+        elements = enumerate(self._pytree__elements)
+        if self._pytree__info.marks:
+            elements = [(i, DataElem(item) if self._pytree__is_marked(i) else item) for i, item in elements]
         return [*elements, *attributes], metadata
 
-    def _graph_set_key(self, key: Any, value: Any) -> None:
+    def _pytree__graph_set_key(self, key: Any, value: Any) -> None:
         if isinstance(key, str):
-            super()._graph_set_key(key, value)
+            super()._pytree__graph_set_key(key, value)
             return
         check_index(self, key, len(self))
         if key == len(self):
@@ -122,61 +124,61 @@ class List(Module, MutableSequence[A], _slots=True):
         elif not updated_in_place(self[key], value):
             self[key] = value
 
-    def _graph_pop_key(self, key: Any) -> Any:
-        return self.pop(key) if isinstance(key, int) else super()._graph_pop_key(key)
+    def _pytree__graph_pop_key(self, key: Any) -> Any:
+        return self.pop(key) if isinstance(key, int) else super()._pytree__graph_pop_key(key)
 
     @classmethod
-    def _graph_create_empty(cls, metadata: Any) -> Any:
-        node = super()._graph_create_empty(metadata)
+    def _pytree__graph_create_empty(cls, metadata: Any) -> Any:
+        node = super()._pytree__graph_create_empty(metadata)
         _set_elements(node, [])
         return node
 
-    def _graph_clear(self) -> None:
-        self._elements.clear()
-        super()._graph_clear()
+    def _pytree__graph_clear(self) -> None:
+        self._pytree__elements.clear()
+        super()._pytree__graph_clear()
 
-    def _graph_init(self, children: Iterable[tuple[Any, Any]]) -> None:
+    def _pytree__graph_init(self, children: Iterable[tuple[Any, Any]]) -> None:
         for key, value in children:
             if isinstance(key, int):
-                self._elements.append(value)
+                self._pytree__elements.append(value)
             else:
                 self.__dict__[key] = value
-        self._info.mark_rebuilt()
+        self._pytree__info.mark_rebuilt()
 
     # As a JAX pytree
 
-    def _tree_parts(self) -> tuple[list[Any], Any]:
-        children, aux = super()._tree_parts()
-        elements = enumerate(self._elements)
-        shown = [item if self._is_marked(place) else hide_static(item, place) for place, item in elements]
+    def _pytree__parts(self) -> tuple[list[Any], Any]:
+        children, aux = super()._pytree__parts()
+        elements = enumerate(self._pytree__elements)
+        shown = [item if self._pytree__is_marked(place) else hide_static(item, place) for place, item in elements]
         return [*shown, *children], (len(shown), aux)
 
     @staticmethod
-    def _tree_keys(aux: Any) -> list[Any]:
-        return [*map(SequenceKey, range(aux[0])), *Pytree._tree_keys(aux[1])]
+    def _pytree__keys(aux: Any) -> list[Any]:
+        return [*map(SequenceKey, range(aux[0])), *Pytree._pytree__keys(aux[1])]
 
     @classmethod
-    def _tree_unflatten(cls, aux: Any, children: Iterable[Any]) -> Any:
+    def _pytree__unflatten(cls, aux: Any, children: Iterable[Any]) -> Any:
         count, rest = aux
         children = list(children)
-        node = super()._tree_unflatten(rest, children[count:])
+        node = super()._pytree__unflatten(rest, children[count:])
         _set_elements(node, [show_static(child) for child in children[:count]])
         return node
 
     def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"elements": list(self._elements)}
+        return super().__getstate__() | {"elements": list(self._pytree__elements)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         _set_elements(self, list(from_named(state["elements"])))
         super().__setstate__(state)
 
-    def _repr_fields(self) -> Iterator[tuple[str, Any]]:
-        for item in self._elements:
+    def _pytree__fields(self) -> Iterator[tuple[str, Any]]:
+        for item in self._pytree__elements:
             yield "", item
-        yield from super()._repr_fields()
+        yield from super()._pytree__fields()
 
 
-_set_elements = List.__dict__["_elements"].__set__
+_set_elements = List.__dict__["_pytree__elements"].__set__
 
 
 def _unmarked(items: Iterable[Any]) -> tuple[list[Any], list[str | None]]:

@@ -36,7 +36,7 @@ def trace_of(item: Any, otherwise: Any) -> Any:
     """The trace that a variable or module belongs to; other objects belong to every trace."""
     if isinstance(item, Variable):
         return item._cell.trace
-    return item._info.trace if isinstance(item, Pytree) else otherwise
+    return item._pytree__info.trace if isinstance(item, Pytree) else otherwise
 
 
 class Journal:
@@ -93,10 +93,10 @@ class Journal:
             return
         self._met.add(id(node))
         if isinstance(node, Pytree):
-            info = node._info
+            info = node._pytree__info
             if info.trace is not trace_state.value or info.fixed is not None:
                 self._guarded.append((node, _identities(node)))
-            elements = [*node._elements] if hasattr(type(node), "_elements") else None  # pyright: ignore[reportAttributeAccessIssue]
+            elements = [*node._pytree__elements] if hasattr(type(node), "_pytree__elements") else None  # pyright: ignore[reportAttributeAccessIssue]
             self.note(_put_back_attributes, node, {**node.__dict__}, {**(info.marks or {})}, elements)
             return
         put_back = _refill if type(node) in GRAPH_REGISTRY else _put_back_entries
@@ -118,8 +118,8 @@ class Journal:
             GraphError: it belongs to a view of a stack; everything is put back.
         """
         for node, before in self._guarded:
-            after, is_foreign = _identities(node), node._info.trace is not trace_state.value
-            free = () if is_foreign else node._info.free
+            after, is_foreign = _identities(node), node._pytree__info.trace is not trace_state.value
+            free = () if is_foreign else node._pytree__info.free
             keys = (key for key in {**before, **after} if key not in free)
             key = next((key for key in keys if before.get(key, _ABSENT) != after.get(key, _ABSENT)), _ABSENT)
             if key is _ABSENT:
@@ -130,7 +130,7 @@ class Journal:
             else:
                 self.put_back()  # so that the path is found
                 what = f"{action[:-2]} {with_article(type(node).__name__)}"
-                raise node._info.fixed(f"a change that would {what}", path_of(node))
+                raise node._pytree__info.fixed(f"a change that would {what}", path_of(node))
 
     def refuse(self, owner: Any, action: str) -> None:
         """Put everything back and raise the error of ``raise_foreign_trace``, unless the owner is exempt."""
@@ -160,10 +160,10 @@ def _put_back_attributes(node: Any, attributes: dict[str, Any], marks: dict[Any,
     node.__dict__.clear()
     node.__dict__.update(attributes)
     if elements is not None:
-        node._elements[:] = elements
-    if node._info.marks or marks:
-        node._info.marks = marks
-    node._info.mark_rebuilt()
+        node._pytree__elements[:] = elements
+    if node._pytree__info.marks or marks:
+        node._pytree__info.marks = marks
+    node._pytree__info.mark_rebuilt()
 
 
 def _refill(node: Any, children: list[tuple[Any, Any]]) -> None:
@@ -194,4 +194,4 @@ def _identity(child: Any) -> Any:
 
 
 def _identities(node: Pytree) -> dict[Any, Any]:
-    return {key: _identity(child) for key, child in node._graph_flatten()[0]}
+    return {key: _identity(child) for key, child in node._pytree__graph_flatten()[0]}

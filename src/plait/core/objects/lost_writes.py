@@ -8,6 +8,8 @@ once for each line of the program that writes.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import sys
 import threading
 import warnings
@@ -81,19 +83,32 @@ class UnreadCell(Cell):
     def raw(self, value: Any) -> None:
         _set_raw(self, value)
 
-    def __del__(self) -> None:
-        kind, place = _WRITTEN.pop(id(self), (None, None))
-        if place is not None and self.version == DETACHED:  # otherwise it belongs to a graph now
-            warnings.warn_explicit(
-                f"a value written into {with_article(kind)} of a state is lost. A state that was split from a model "
-                "has copies of its variables. To change the model, call plait.update(model, state), or write into "
-                "plait.variables(model), which returns the model's own variables.",
-                LostUpdateWarning,
-                *place,
-            )
+    def __del__(self, written: dict[int, Any] = _WRITTEN) -> None:  # at interpreter shutdown, globals are gone
+        if id(self) in written:
+            _warn(self)
 
 
 _set_raw = Cell.__dict__["raw"].__set__
+
+
+def _warn(cell: UnreadCell) -> None:
+    kind, place = _WRITTEN.pop(id(cell))
+    if cell.version == DETACHED:  # otherwise it belongs to a graph now
+        warnings.warn_explicit(
+            f"a value written into {with_article(kind)} of a state is lost. A state that was split from a model "
+            "has copies of its variables. To change the model, call plait.update(model, state), or write into "
+            "plait.variables(model), which returns the model's own variables.",
+            LostUpdateWarning,
+            *place,
+        )
+
+
+@atexit.register
+def _warn_at_exit() -> None:
+    """What lives as long as the program, as the state of a script does, is found before its module is taken apart."""
+    for cell in gc.get_objects() if _WRITTEN else ():
+        if type(cell) is UnreadCell and id(cell) in _WRITTEN:
+            _warn(cell)
 
 
 def package_of(frame: FrameType) -> str:

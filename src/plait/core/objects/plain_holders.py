@@ -36,7 +36,7 @@ def plain_containers(here: Any) -> list[tuple[Any, Any]]:
     found: list[tuple[Any, Any]] = []
     for reference in [*_holders.by_id.values()]:
         node = reference()
-        if node is None or node._info.trace is here:
+        if node is None or node._pytree__info.trace is here:
             continue
         stack, met = [*vars(node).values()], set()
         while stack:

@@ -64,7 +64,7 @@ _MISSING: Any = object()
 
 
 # Where plait stores its data about an object and its class.
-RESERVED = frozenset({"_info", "_walks", "_elements", "_declared", "_pytree"})
+RESERVED = frozenset({"_pytree__info", "_pytree__walks", "_pytree__elements", "_pytree__declared", "_pytree__is_tree"})
 
 
 _NUMBERS = frozenset({bool, int, float, complex})  # in place of data they are data
@@ -85,12 +85,12 @@ class Pytree:
 
     # Python stores the parameters of a generic class, ``Net[int]()``, in ``__orig_class__`` of the object. As a slot it
     # is not an attribute of the graph, so the graphdef stays equal to that of ``Net()``.
-    __slots__ = ("__orig_class__", "__weakref__", "_info", "_walks")
+    __slots__ = ("__orig_class__", "__weakref__", "_pytree__info", "_pytree__walks")
 
-    _info: NodeInfo
-    _declared: ClassVar[dict[str, str]] = {}
-    _pytree: ClassVar[bool] = True
-    _takes_parts: ClassVar[bool] = False  # whether ``update`` adds a dict of variables under a new name
+    _pytree__info: NodeInfo
+    _pytree__declared: ClassVar[dict[str, str]] = {}
+    _pytree__is_tree: ClassVar[bool] = True
+    _pytree__takes_parts: ClassVar[bool] = False  # whether ``update`` adds a dict of variables under a new name
 
     def __init_subclass__(cls, *, pytree: bool | None = None, _slots: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -104,28 +104,28 @@ class Pytree:
         if "__new__" in cls.__dict__:
             cls.__new__ = _with_info(cls.__new__)
         if pytree is not None:
-            cls._pytree = pytree
-        cls._declared = declared_statuses(cls) if cls._pytree else {}
+            cls._pytree__is_tree = pytree
+        cls._pytree__declared = declared_statuses(cls) if cls._pytree__is_tree else {}
         register_graph_node_type(
             cls,
-            cls._graph_flatten,
-            cls._graph_set_key,
-            cls._graph_pop_key,
-            cls._graph_create_empty,
-            cls._graph_clear,
-            cls._graph_init,
+            cls._pytree__graph_flatten,
+            cls._pytree__graph_set_key,
+            cls._pytree__graph_pop_key,
+            cls._pytree__graph_create_empty,
+            cls._pytree__graph_clear,
+            cls._pytree__graph_init,
             stamp=own_info,
         )
-        if cls._pytree:
+        if cls._pytree__is_tree:
             jax.tree_util.register_pytree_with_keys(
-                cls, cls._tree_flatten_with_keys, cls._tree_unflatten, cls._tree_flatten
+                cls, cls._pytree__flatten_with_keys, cls._pytree__unflatten, cls._pytree__flatten
             )
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         return empty_object(cls)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        info = self._info
+        info = self._pytree__info
         if info.trace is not trace_state.value:
             raise_foreign_trace(info.trace, self, f"set the attribute {name!r} of a")
         status = None
@@ -139,11 +139,11 @@ class Pytree:
                     expected=f"plait.{status}(value)",
                     do=f"pass the value: self.{name} = plait.{status}(value)",
                 )
-            if not self._pytree:
+            if not self._pytree__is_tree:
                 status = None
-        known = status or (info.marks and info.marks.get(name)) or self._declared.get(name)
+        known = status or (info.marks and info.marks.get(name)) or self._pytree__declared.get(name)
         kind, before = type(value), self.__dict__.get(name, _MISSING)
-        if kind in _NUMBERS and before is not _MISSING and known is None and self._pytree and is_data(before):
+        if kind in _NUMBERS and before is not _MISSING and known is None and self._pytree__is_tree and is_data(before):
             known = status = DATA
         if kind is list or kind is tuple or kind is dict:
             check_no_marks_inside(value, name, type(self))
@@ -173,27 +173,27 @@ class Pytree:
             info = own_info(self)
             info.marks = {**(info.marks or {}), name: status}
         object.__setattr__(self, name, value)
-        info = self._info  # read again: a walk in another thread may have replaced it by the node's own info
+        info = self._pytree__info  # read again: a walk in another thread may have replaced it by the node's own info
         if info.version and (status is not None or not _same_plain(before, value)):
             mark_changed(info)
 
     def __delattr__(self, name: str) -> None:
-        info = self._info
+        info = self._pytree__info
         check_trace(info.trace, self, f"delete the attribute {name!r} of a")
         check_not_fixed(self)
         object.__delattr__(self, name)
         if info.marks:
             info.marks.pop(name, None)
-        mark_changed(self._info)
+        mark_changed(self._pytree__info)
 
     # As a graph node --------------------------------------------------------------------------------------------------
 
-    def _graph_flatten(self) -> tuple[list[tuple[str, Any]], Any]:
+    def _pytree__graph_flatten(self) -> tuple[list[tuple[str, Any]], Any]:
         items = after_their_owners(sorted(self.__dict__.items()))
-        marks = self._info.marks
-        if not marks and not self._declared:
+        marks = self._pytree__info.marks
+        if not marks and not self._pytree__declared:
             return items, None
-        statuses = {**self._declared, **(marks or {})}
+        statuses = {**self._pytree__declared, **(marks or {})}
         for position, (name, value) in enumerate(items):
             status = statuses.get(name)
             if status == STATIC:
@@ -203,22 +203,22 @@ class Pytree:
                 items[position] = (name, DataElem(value))
         return items, _in_order(marks) if marks else None
 
-    def _graph_set_key(self, key: Any, value: Any) -> None:
+    def _pytree__graph_set_key(self, key: Any, value: Any) -> None:
         if updated_in_place(self.__dict__.get(key), value):
             return
         if not isinstance(key, str):
-            raise self._no_such_key("set", key)
+            raise self._pytree__no_such_key("set", key)
         check_kept_status(self, key, value)
         setattr(self, key, Mark(DATA, value, {}) if key not in self.__dict__ and is_only_abstract(value) else value)
 
-    def _graph_pop_key(self, key: Any) -> Any:
+    def _pytree__graph_pop_key(self, key: Any) -> Any:
         if key not in self.__dict__:
-            raise self._no_such_key("pop", key)
+            raise self._pytree__no_such_key("pop", key)
         value = self.__dict__[key]
         delattr(self, key)
         return value
 
-    def _no_such_key(self, verb: str, key: Any) -> ArgumentError:
+    def _pytree__no_such_key(self, verb: str, key: Any) -> ArgumentError:
         return ArgumentError(
             f"Cannot {verb} key {key!r} of {describe_type(self)}",
             found=f"a key of type {type(key).__name__}, and the attributes {sorted(self.__dict__)}",
@@ -227,27 +227,27 @@ class Pytree:
         )
 
     @classmethod
-    def _graph_create_empty(cls, metadata: Any) -> Any:
+    def _pytree__graph_create_empty(cls, metadata: Any) -> Any:
         return empty_object(cls, metadata)
 
-    def _graph_clear(self) -> None:
+    def _pytree__graph_clear(self) -> None:
         self.__dict__.clear()
-        self._info.marks = None
-        self._info.mark_rebuilt()
+        self._pytree__info.marks = None
+        self._pytree__info.mark_rebuilt()
 
-    def _graph_init(self, children: Iterable[tuple[str, Any]]) -> None:
+    def _pytree__graph_init(self, children: Iterable[tuple[str, Any]]) -> None:
         self.__dict__.update(children)
         if not PLAIN.isdisjoint(map(type, self.__dict__.values())):
             note_holder(self)
-        self._info.mark_rebuilt()
+        self._pytree__info.mark_rebuilt()
 
     # As a JAX pytree (rule G63) ---------------------------------------------------------------------------------------
 
-    def _tree_parts(self) -> tuple[list[Any], Any]:
+    def _pytree__parts(self) -> tuple[list[Any], Any]:
         """Children in name order, and the static part."""
         names, children, rest, methods = [], [], {}, []
-        marks = self._info.marks
-        statuses = {**self._declared, **marks} if marks else self._declared
+        marks = self._pytree__info.marks
+        statuses = {**self._pytree__declared, **marks} if marks else self._pytree__declared
         for name, value in sorted(self.__dict__.items()):
             status, kind = statuses.get(name), kind_of(value)
             if type(value) is MethodType and value.__self__ is self:
@@ -266,21 +266,21 @@ class Pytree:
         return children, _TreeAux((*names,), HashableMapping(rest), _in_order(marks) if marks else (), (*methods,))
 
     @staticmethod
-    def _tree_keys(aux: Any) -> list[Any]:
+    def _pytree__keys(aux: Any) -> list[Any]:
         return [*map(GetAttrKey, aux.names)]
 
-    def _tree_flatten_with_keys(self) -> Any:
-        children, aux = self._tree_parts()
+    def _pytree__flatten_with_keys(self) -> Any:
+        children, aux = self._pytree__parts()
         check_no_cycle(self)
         check_walk(self)
-        return [*zip(self._tree_keys(aux), children, strict=True)], aux
+        return [*zip(self._pytree__keys(aux), children, strict=True)], aux
 
-    def _tree_flatten(self) -> Any:
-        children, aux = self._tree_parts()
+    def _pytree__flatten(self) -> Any:
+        children, aux = self._pytree__parts()
         return watched(self, children), aux
 
     @classmethod
-    def _tree_unflatten(cls, aux: Any, children: Iterable[Any]) -> Any:
+    def _pytree__unflatten(cls, aux: Any, children: Iterable[Any]) -> Any:
         node = empty_object(cls, aux.marks)
         attributes = node.__dict__
         for name, child in zip(aux.names, children, strict=True):
@@ -295,7 +295,7 @@ class Pytree:
 
     def __getstate__(self) -> dict[str, Any]:
         check_walk(self)
-        return {"attributes": dict(self.__dict__), "marks": self._info.marks}
+        return {"attributes": dict(self.__dict__), "marks": self._pytree__info.marks}
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         if type(self).__reduce__ is not object.__reduce__:  # from a subclass, or from another base of it
@@ -311,20 +311,20 @@ class Pytree:
         mark_changed(info)
 
     def __copy__(self) -> Any:
-        node = empty_object(type(self), self._info.marks)
-        node.__setstate__(self.__getstate__() | {"marks": node._info.marks})
+        node = empty_object(type(self), self._pytree__info.marks)
+        node.__setstate__(self.__getstate__() | {"marks": node._pytree__info.marks})
         return node
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        node = empty_object(type(self), self._info.marks)
+        node = empty_object(type(self), self._pytree__info.marks)
         memo[id(self)] = node
         node.__setstate__(copy.deepcopy(to_named(self.__getstate__()), memo))
         return node
 
     def __repr__(self) -> str:
-        return repr_fields(type(self).__name__, self._repr_fields())
+        return repr_fields(type(self).__name__, self._pytree__fields())
 
-    def _repr_fields(self) -> Iterator[tuple[str, Any]]:
+    def _pytree__fields(self) -> Iterator[tuple[str, Any]]:
         for name, value in self.__dict__.items():
             if not name.startswith("_"):
                 yield name, value
@@ -353,23 +353,23 @@ _LOCK = threading.RLock()  # re-entrant: garbage collection inside may run a fin
 
 def own_info(node: Pytree) -> NodeInfo:
     """The info of one node; a shared one is replaced by the node's own."""
-    info = node._info
+    info = node._pytree__info
     if type(info) is NodeInfo:
         return info
     with _LOCK:
-        if type(node._info) is UnseenInfo:  # otherwise another thread was faster
+        if type(node._pytree__info) is UnseenInfo:  # otherwise another thread was faster
             _set_info(node, NodeInfo(info.trace))
-        return node._info
+        return node._pytree__info
 
 
 _new: Callable[[Any], Any] = object.__new__
 
 
-_get_info: Callable[[Any], NodeInfo] = Pytree.__dict__["_info"].__get__
-_set_info: Callable[[Any, NodeInfo], None] = Pytree.__dict__["_info"].__set__
+_get_info: Callable[[Any], NodeInfo] = Pytree.__dict__["_pytree__info"].__get__
+_set_info: Callable[[Any, NodeInfo], None] = Pytree.__dict__["_pytree__info"].__set__
 
 
-_set_walks: Callable[[Any, Any], None] = Pytree.__dict__["_walks"].__set__
+_set_walks: Callable[[Any, Any], None] = Pytree.__dict__["_pytree__walks"].__set__
 
 
 def empty_object(cls: type, marks: Mapping[Any, str] | Iterable[tuple[Any, str]] | None = None) -> Any:
@@ -412,7 +412,7 @@ def check_not_fixed(node: Any) -> None:
     Raises:
         GraphError: the node belongs to a view of a stack, whose layers all have one structure.
     """
-    fixed = node._info.fixed
+    fixed = node._pytree__info.fixed
     if fixed is not None:
         raise fixed("a changed attribute, or a value that sow stores as one,", None)
 
@@ -427,7 +427,7 @@ def check_kept_status(node: Pytree, name: str, value: Any) -> None:
     current = node.__dict__.get(name, _MISSING)
     if current is _MISSING or not holds_data(value):
         return
-    statuses = {**node._declared, **(node._info.marks or {})}
+    statuses = {**node._pytree__declared, **(node._pytree__info.marks or {})}
     if statuses.get(name) != DATA and kind_of(current) is Kind.STATIC:
         check_static(value, name, type(node))
 

@@ -23,6 +23,7 @@ import numpy as np
 from ..._compat import Tracer, top_level_trace, trace_state
 from ...errors import ArgumentError, ArgumentTypeError, StreamAttributeError, StreamError, StreamKeyError
 from ...ground.notices import deprecated
+from ...ground.paths import Path, describe_path, layers_of
 from ...typing import FilterLiteral
 from .filters import to_predicate
 from .pytree import Pytree
@@ -142,15 +143,27 @@ def key_shape(k: Any) -> tuple[int, ...]:
     return shape
 
 
-def raise_many_keys(stream: RngStream, at: str | None = None) -> NoReturn:
+def raise_many_keys(stream: RngStream, at: str | None = None, layers: tuple[int, ...] = ()) -> NoReturn:
     """Raise for a draw from a stream with an array of keys."""
     raise StreamError(
         f"the stream {stream.tag!r} has an array of keys, but a draw needs a single key",
         at=at or path_of(stream),
         found=f"keys of shape {stream.key.shape}",
-        expected="a single key, of shape ()",
+        expected=f"a single key{' for each layer' if layers else ''}, of shape {layers}",
         do="draw in a function that is mapped over the keys, or first restore the stream: plait.restore_rngs(backups)",
     )
+
+
+def drawn_keys(stream: RngStream, rewrite: Callable[[jax.Array], jax.Array], path: Path) -> jax.Array:
+    """One draw of a stream, changed; of each layer's stream in a stack, with the axes of layers last."""
+    key, count = stream.key.get_value(), stream.count.get_value()
+    layers = tuple([len(part) for part in map(layers_of, path) if part is not None])
+    if key.shape != layers:
+        raise_many_keys(stream, describe_path(path), layers)
+    if not layers:
+        return rewrite(jax.random.fold_in(key, count))
+    own = [rewrite(jax.random.fold_in(*each)) for each in zip(key.ravel(), count.ravel(), strict=True)]
+    return jnp.stack(own, -1).reshape(*own[0].shape, *layers)
 
 
 @functools.partial(jax.jit, inline=True)  # one dispatch instead of three; inlined under a trace

@@ -171,7 +171,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         (1.0, 6.0, 'demo')
     """
 
-    __slots__ = ("__weakref__", "_cell", "_walks")
+    __slots__ = ("__weakref__", "_cell", "_pytree__walks")
 
     required_metadata = REQUIRED_METADATA
 
@@ -348,7 +348,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
     # Attributes -------------------------------------------------------------------------------------------------------
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("_cell", "_walks"):
+        if name.startswith("__") or name in ("_cell", "_pytree__walks"):
             raise AttributeError(name)
         cell = self._cell
         if name in cell.metadata:
@@ -371,7 +371,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
 
     def __setattr__(self, name: str, value: Any) -> None:
         descriptor = getattr(type(self), name, _MISSING)
-        if (isinstance(descriptor, property) and descriptor.fset) or name == "_walks":
+        if (isinstance(descriptor, property) and descriptor.fset) or name == "_pytree__walks":
             object.__setattr__(self, name, value)
             return
         if descriptor is not _MISSING or not type(self).__dictoffset__:
@@ -491,12 +491,12 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         return _unpickle, (type(self), jax.tree.map(storable, raw), metadata)
 
     def __repr__(self) -> str:
-        return repr_fields(type(self).__name__, self._repr_fields(), comment=self._size_comment())
+        return repr_fields(type(self).__name__, self._pytree__fields(), comment=self._size_comment())
 
     def _size_comment(self) -> str:
         return size_comment(jax.tree.leaves(self._cell.raw))
 
-    def _repr_fields(self) -> list[tuple[str, Any]]:
+    def _pytree__fields(self) -> list[tuple[str, Any]]:
         cell = self._cell
         shown = [
             (name, value)
@@ -507,7 +507,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
 
     def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
         comment = self._size_comment()
-        return render_object(type(self), self._repr_fields(), path, subtree_renderer, comment=comment)
+        return render_object(type(self), self._pytree__fields(), path, subtree_renderer, comment=comment)
 
 
 _new: Callable[[Any], Any] = object.__new__

@@ -126,7 +126,10 @@ def _convert(jax2onnx: Any, onnx: Any, program: Program, outputs: list[str]) -> 
     def of_arrays(*arrays: jax.Array) -> list[jax.Array]:
         weights = dict(zip(program.weights, arrays, strict=False))
         found = program.call(weights, dict(zip(names, arrays[len(weights) :], strict=True)))
-        results = [found[name] for name in outputs]
+        return [found[name] for name in outputs]
+
+    def of_names(*arrays: jax.Array) -> list[jax.Array]:
+        results = rewritten(of_arrays, FOR_ONNX)(*arrays)
         for index, result in enumerate(results):  # ONNX allows one name per value
             if any(result is other for other in (*arrays, *results[:index])):
                 results[index] = jnp.copy(result)
@@ -136,7 +139,7 @@ def _convert(jax2onnx: Any, onnx: Any, program: Program, outputs: list[str]) -> 
     arguments += symbolic(program.inputs).values()
     # While tracing, jax2onnx replaces functions of JAX, Flax and others by its own, which accept fewer arguments. So it
     # gets a program that is already traced.
-    closed = jax.make_jaxpr(rewritten(of_arrays, FOR_ONNX))(*arguments)
+    closed = jax.make_jaxpr(of_names)(*arguments)
     _check_runs(closed.jaxpr)
     traced = jax.extend.core.jaxpr_as_fun(closed)
     shown = [f"{name}{NEXT}" if name in program.state else name for name in outputs]

@@ -185,10 +185,18 @@ def jax_array_to_dtensor(
     arr: jax.Array,
     pspec: PartitionSpec | None,
     dmesh: Any,
-    jax_mesh: jax.sharding.Mesh,
+    jax_mesh: jax.sharding.Mesh | None = None,
     allow_multi_axis_sharding_consolidation: bool = False,
 ) -> Any:
     """``arr`` as a DTensor on ``dmesh``, sharded by ``pspec``.
+
+    Args:
+        arr: the array.
+        pspec: its partition spec; ``None`` does not shard it.
+        dmesh: the mesh of ``jax_mesh_to_dtensor_mesh``.
+        jax_mesh: the JAX mesh of the same shape and axis names; without it, that of the array if it fits, or else of
+            JAX's first devices.
+        allow_multi_axis_sharding_consolidation: whether to keep only the largest of several axes of one dimension.
 
     Raises:
         ArgumentError: a dimension is sharded over several axes, which is not allowed, or is not divisible by the axis
@@ -197,12 +205,23 @@ def jax_array_to_dtensor(
     """
     tf = require("tensorflow", extra="tensorflow", purpose="to use DTensors")
     dtensor = _dtensor()
+    jax_mesh = jax_mesh or _mesh_like(dmesh, arr)
     axes = spec_axes(arr.shape, pspec, jax_mesh, consolidate=allow_multi_axis_sharding_consolidation)
     layout = dtensor.Layout([dtensor.UNSHARDED if axis is None else axis for axis in axes], dmesh)
     laid_out = jax.device_put(arr, NamedSharding(jax_mesh, PartitionSpec(*axes)))
     shards = {shard.device: np.asarray(shard.data) for shard in laid_out.addressable_shards}
     local = [device for device in jax_mesh.devices.flat if device in shards]
     return dtensor.pack([tf.constant(shards[device]) for device in local], layout)
+
+
+def _mesh_like(dmesh: Any, arr: jax.Array) -> jax.sharding.Mesh:
+    """A JAX mesh with the shape and axis names of a DTensor mesh."""
+    shape = {name: dmesh.dim_size(name) for name in dmesh.dim_names}
+    own = getattr(getattr(arr, "sharding", None), "mesh", None)
+    if isinstance(own, jax.sharding.Mesh) and dict(own.shape) == shape and [*own.axis_names] == [*shape]:
+        return own
+    devices = np.array(jax.devices()[: dmesh.size]).reshape([*shape.values()])
+    return jax.sharding.Mesh(devices, tuple(shape))
 
 
 def spec_axes(

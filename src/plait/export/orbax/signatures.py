@@ -120,10 +120,10 @@ def make_auto_batching_function(input_signature: Sequence[Any]) -> Callable[...,
     """A function that broadcasts every input to the batch size of the primary ones, for ``tf_preprocessor``.
 
     Inputs whose spec is a plain ``tf.TensorSpec``, or has ``is_primary``, are primary. Other inputs with batch size 1
-    are repeated.
+    are repeated. A positional input that is left out has its default.
 
     Returns:
-        A function of the positional inputs that returns them as a tuple, or the input itself if there is only one.
+        A function of the positional inputs (tensors, arrays or lists of numbers), that returns them as a tuple.
 
     Raises:
         ArgumentError: the signature has no primary input.
@@ -147,9 +147,14 @@ def make_auto_batching_function(input_signature: Sequence[Any]) -> Callable[...,
             do="tf.TensorSpec((None,), tf.float32)",
         )
 
+    structure = jax.tree_util.tree_structure(tuple(input_signature))
+    bind = inspect.Signature(_parameters(input_signature)).bind
+
     def auto_batch(*inputs: Any) -> Any:
-        tensors, structure = jax.tree_util.tree_flatten(tuple(inputs))
-        tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+        bound = bind(*inputs)
+        bound.apply_defaults()
+        given = zip(structure.flatten_up_to(bound.args), remove_signature_defaults(specs), strict=True)
+        tensors = [tf.convert_to_tensor(value, spec.dtype) for value, spec in given]
         sizes = [tf.shape(tensor)[0] for tensor, first in zip(tensors, primary, strict=True) if first]
         same = [tf.debugging.assert_equal(size, sizes[0], "primary inputs differ in batch size") for size in sizes[1:]]
         with tf.control_dependencies([check for check in same if check is not None]):
@@ -157,8 +162,7 @@ def make_auto_batching_function(input_signature: Sequence[Any]) -> Callable[...,
         batched = [
             tensor if first else _repeated(tf, tensor, batch) for tensor, first in zip(tensors, primary, strict=True)
         ]
-        result = jax.tree_util.tree_unflatten(structure, batched)
-        return result[0] if len(result) == 1 else result
+        return jax.tree_util.tree_unflatten(structure, batched)
 
     return auto_batch
 
@@ -218,7 +222,7 @@ class CallableSignatures:
 
     @property
     def signatures(self) -> Mapping[str, Callable[..., dict[str, Any]]]:
-        """The functions by signature name; they take NumPy arrays by keyword, and return them by name."""
+        """The functions by signature name; they take arrays by keyword, and return NumPy's by name."""
         return dict(self._signatures)
 
     def _call(self, name: str, definition: Any, /, **inputs: Any) -> dict[str, Any]:
@@ -227,5 +231,8 @@ class CallableSignatures:
         check_known(message, inputs, sorted(needed), "pass the inputs by keyword")
         check_known(f"{message}: some are missing", sorted(needed - set(definition.defaults)), inputs, "pass them too")
         values = {key: tf.make_ndarray(proto) for key, proto in definition.defaults.items()} | inputs
-        feed = {definition.inputs[key].name: value for key, value in values.items()}
+        feed = {
+            definition.inputs[key].name: value.numpy() if tf.is_tensor(value) else value
+            for key, value in values.items()
+        }
         return self._session.run({key: info.name for key, info in definition.outputs.items()}, feed)

@@ -16,7 +16,7 @@ from ..program.checks import check_known
 from .serving import ServingConfig
 from .signatures import remove_signature_defaults
 from .validation_job import ValidationJob, checked_batches
-from .validation_report import ValidationReport, ValidationReportOption
+from .validation_report import ValidationReport, ValidationReportOption, ValidationSingleJobResult, compared
 
 
 class ValidationManager:
@@ -98,6 +98,29 @@ class ValidationManager:
             text = json.dumps({key: report.to_dict() for key, report in reports.items()}, indent=2)
             Path(option.output_report_path).write_text(text + "\n", encoding="utf-8")
         return reports
+
+    @staticmethod
+    def check_input(inputs: Any, batch_mode: bool = True) -> None:
+        """Check the batches of a validation.
+
+        Args:
+            inputs: a list of batches, or one batch.
+            batch_mode: whether they are a list; one batch may be anything.
+
+        Raises:
+            ArgumentError: it is not a list, or empty.
+        """
+        if batch_mode:
+            checked_batches(inputs, "inputs", "ValidationManager.check_input([batch])")
+
+    @staticmethod
+    def check_output(baseline_result: ValidationSingleJobResult, candidate_result: ValidationSingleJobResult) -> None:
+        """Check that two results can be compared: as many batches, of equal structure, shapes and kinds of numbers.
+
+        Raises:
+            ArgumentError: they cannot; the message says what differs.
+        """
+        compared(baseline_result, candidate_result)
 
 
 def positional_inputs(signature: Sequence[Any] | None, batch: Any) -> Sequence[Any]:

@@ -139,7 +139,7 @@ class ValidationReport:
         option: ValidationReportOption | None = None,
     ) -> None:
         option = option or ValidationReportOption()
-        pairs = _pairs(baseline.outputs, candidate.outputs)
+        pairs = compared(baseline, candidate)
         is_floating = [_is_floating(b) for b, _ in pairs]
         floating = _floating([pair for pair, yes in zip(pairs, is_floating, strict=True) if yes], option)
         other = _other([pair for pair, yes in zip(pairs, is_floating, strict=True) if not yes], option)
@@ -169,10 +169,19 @@ class ValidationReport:
         return f"ValidationReport({self.to_dict()!r})"
 
 
-def _pairs(baseline: Sequence[Any], candidate: Sequence[Any]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The tensors of both sides, of all batches."""
+def compared(
+    baseline: ValidationSingleJobResult, candidate: ValidationSingleJobResult
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The tensors of both sides, of all batches.
+
+    Raises:
+        ArgumentError: outputs differ in number, structure or shape, or floating-point values are compared with others.
+    """
     pairs = []
-    for ours, theirs in zip(baseline, candidate, strict=True):
+    found, expected = (f"{len(side.outputs)} batches" for side in (candidate, baseline))
+    message = "the candidate has outputs of another number of batches"
+    check_equal(message, found, expected, "run both on the same batches")
+    for ours, theirs in zip(baseline.outputs, candidate.outputs, strict=True):
         b, c = _flat(ours), _flat(theirs)
         shapes = [{name: array.shape for name, array in sorted(side.items())} for side in (b, c)]
         message = "the outputs of the candidate differ from the baseline's in structure"

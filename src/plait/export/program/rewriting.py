@@ -101,7 +101,7 @@ def _jaxpr(jaxpr: Any, rules: Mapping[str, Rule], constants: dict[Any, Any]) -> 
         consts += closed.consts
         for each in closed.jaxpr.eqns:
             invars = [var if _is_literal(var) else inner.get(var, var) for var in each.invars]
-            eqns.append(each.replace(invars=invars, source_info=eqn.source_info))
+            eqns.append(each.replace(invars=invars, source_info=_within(eqn.source_info, each.source_info)))
         outvars = [var if _is_literal(var) else inner.get(var, var) for var in closed.jaxpr.outvars]
         names.update(zip(eqn.outvars, outvars, strict=True))
     outvars = [var if _is_literal(var) else names.get(var, var) for var in jaxpr.outvars]
@@ -115,6 +115,11 @@ def _inside(value: Any, rules: Mapping[str, Rule]) -> Any:
     if isinstance(value, (tuple, list)) and any(isinstance(each, jex.ClosedJaxpr) for each in value):
         return type(value)(_inside(each, rules) for each in value)
     return value
+
+
+def _within(outer: Any, inner: Any) -> Any:
+    """Where an operation of a replacement stands: in the layers of the replaced one, and in its own."""
+    return outer.replace(name_stack=outer.name_stack + inner.name_stack)
 
 
 def _is_literal(var: Any) -> bool:
@@ -140,6 +145,11 @@ def _evaluate(eqn: Any, known: list[Any], constants: dict[Any, Any]) -> None:
 
 
 # Rules ------------------------------------------------------------------------------------------------------------
+
+
+def _inlined(eqn: Any, known: list[Any]) -> Any:
+    """The operations of a call, in its place: a converter need not know how a release of JAX writes calls."""
+    return jex.jaxpr_as_fun(eqn.params["jaxpr"] if "jaxpr" in eqn.params else eqn.params["call_jaxpr"])
 
 
 def _stack(eqn: Any, known: list[Any]) -> Any:
@@ -294,6 +304,39 @@ def _slices(x: jax.Array, axes: tuple[int, ...], starts: np.ndarray, sizes: tupl
     return x
 
 
+def _batched_update(eqn: Any, known: list[Any]) -> Any:
+    """An update of a slice at an index for each example, which is a scatter in JAX, becomes selections by position."""
+    numbers, mode = eqn.params["dimension_numbers"], eqn.params["mode"]
+    shape, _, new = (var.aval.shape for var in eqn.invars)
+    n_batch = len(numbers.operand_batching_dims)
+    batch, window = tuple(range(n_batch)), tuple(range(n_batch, len(shape)))
+    is_update = mode == lax.GatherScatterMode.CLIP and eqn.params["update_jaxpr"] is None and len(new) == len(shape)
+    axes = [axis for axis in window if shape[axis] != new[axis]] if is_update else []
+    if (
+        len(axes) != 1
+        or not all(isinstance(sizes[axes[0]], int) for sizes in (shape, new))
+        or new[axes[0]] > MOST_TURNS
+    ):
+        return None
+    places = (numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, numbers.inserted_window_dims)
+    ours = (numbers.update_window_dims, numbers.scatter_dims_to_operand_dims)
+    if places != (batch, batch, ()) or ours != (window, window):
+        return None
+    (axis,) = axes
+
+    def update(x: jax.Array, starts: jax.Array, new: jax.Array) -> jax.Array:
+        n, size = new.shape[axis], x.shape[axis]
+        start = lax.index_in_dim(starts, axis - n_batch, starts.ndim - 1, keepdims=False)
+        start = lax.broadcast_in_dim(jnp.clip(start, 0, size - n), x.shape, batch)
+        place = lax.broadcast_in_dim(lax.iota(start.dtype, size), x.shape, (axis,))
+        for number in range(n):
+            row = lax.slice_in_dim(new, number, number + 1, axis=axis)
+            x = lax.select(place - start == number, lax.broadcast_in_dim(row, x.shape, range(x.ndim)), x)
+        return x
+
+    return update
+
+
 def _refused(eqn: Any, known: list[Any]) -> None:
     raise ExportError(
         "LiteRT's interpreter cannot run the converted form of an operation",
@@ -319,11 +362,15 @@ def _jit_anywhere(eqn: Any, known: list[Any]) -> Any:
 
 FOR_ONE_DEVICE: dict[str, Rule] = {"sharding_constraint": _anywhere, "jit": _jit_anywhere}
 FOR_ONNX: dict[str, Rule] = {
+    "jit": _inlined,
+    "custom_jvp_call": _inlined,
+    "custom_vjp_call": _inlined,
     "stack": _stack,
     "select_n": _select_bools,
     "pad": _pad,
     "rem": _remainder,
     "conv_general_dilated": _dilated_convolution,
+    "scatter": _batched_update,
 }
 FOR_LITERT: dict[str, Rule] = {
     "argmax": _largest,

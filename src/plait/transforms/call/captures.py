@@ -125,7 +125,7 @@ def containers_watched() -> Iterator[None]:
             container.clear()
             (container.update if isinstance(container, dict) else container.extend)(saved)
     for container, node, _ in changed[:1]:
-        raise_foreign_trace(node._info.trace, container, "change the contents of a")
+        raise_foreign_trace(node._pytree__info.trace, container, "change the contents of a")
 
 
 def _identities(containers: Sequence[tuple[Any, Any]]) -> tuple[list[int], list[int], list[int]]:

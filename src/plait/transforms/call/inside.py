@@ -148,7 +148,9 @@ class TracedResult:
             copies = name in _COPIES if structural else name == "eval_shape"
             checked = itertools.islice(walk.refs, referred) if copies else walk.refs
             check_no_captives(name, checked, known, [*entered.roots, out])
-            stamps = [item._cell if isinstance(item, Variable) else getattr(item, "_info", None) for item in walk.refs]
+            stamps = [
+                item._cell if isinstance(item, Variable) else getattr(item, "_pytree__info", None) for item in walk.refs
+            ]
             self.copies_captured = any(getattr(stamp, "trace", here) is not here for stamp in stamps)
             note_reads(stamps)
         if not structural:

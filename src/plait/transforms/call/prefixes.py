@@ -193,7 +193,7 @@ class NodePrefix:
 def _is_value(place: Place) -> bool:
     """Whether a place in a prefix tree is a prefix value; ``None`` may also be an attribute of the module itself."""
     if place.value is None and place.owner is not None and isinstance(place.owner.value, Pytree):
-        return (place.owner.value._info.marks or {}).get(place.key) == DATA
+        return (place.owner.value._pytree__info.marks or {}).get(place.key) == DATA
     return place.kind is Kind.ARRAY or place.value is None or isinstance(place.value, (PartitionSpec, Sharding))
 
 

@@ -8,7 +8,7 @@ results to the cells of the written variables. For a function of a model with tw
     def step(model, x):                                 # the entrance
         if True:                                        # such a part for each layout, with its condition
             try:
-                _plait_run = model._walks[7]            # the number of this function and this layout
+                _plait_run = model._pytree__walks[7]            # the number of this function and this layout
             except _plait_absent:                       # never called with this model
                 pass
             else:
@@ -208,7 +208,7 @@ class Entrance:
 
     def find(self, frame: Any) -> None:
         """Find the function again after it was unpickled: a frame runs it."""
-        if frame.f_code.co_filename == _FILE:
+        if "_plait_general" in frame.f_globals:
             users = gc.get_referrers(frame.f_globals)
             found = (each for each in users if type(each) is FunctionType and each.__globals__ is frame.f_globals)
             for function in itertools.islice(found, 1):
@@ -219,7 +219,7 @@ class Entrance:
     ) -> None:
         """Cache a run on the first object, and make the function look for it; arguments as in ``make_run``."""
         first, layout = roots[0], compiled.layout
-        kept = getattr(first, "_walks", None)
+        kept = getattr(first, "_pytree__walks", None)
         if layout is None or kept is None or kept.get(tuple(map(id, roots[1:]))) is not walk:
             return  # an object that cannot store it, or does not record its changes
         if any(getattr(cell, "stored", cell) is not cell for cell in walk.cells):
@@ -252,10 +252,10 @@ class Entrance:
 
 
 def _drop_from(first: weakref.ref[Any], number: int) -> Callable[[Any], None]:
-    def callback(_: Any) -> None:
+    def callback(_: Any, drop: Any = drop_runs) -> None:  # at interpreter shutdown, globals are gone
         root = first()
         if root is not None:
-            drop_runs(root, number)
+            drop(root, number)
 
     return callback
 
@@ -284,7 +284,7 @@ def _try_run(parameters: Parameters, layout: Layout, number: int) -> str:
     return f"""\
     if {" and ".join(fits) or "True"}:
         try:
-            _plait_run = {names[layout.objects[0]]}._walks[{number}]
+            _plait_run = {names[layout.objects[0]]}._pytree__walks[{number}]
         except _plait_absent:
             pass
         else:
@@ -325,7 +325,7 @@ def make_run(
     """
     assert compiled.layout is not None
     # Objects are identified by their stamps, which never change.
-    kinds = tuple("_cell" if isinstance(root, Variable) else "_info" for root in roots[1:])
+    kinds = tuple("_cell" if isinstance(root, Variable) else "_pytree__info" for root in roots[1:])
     make = _run_factory(
         compiled.layout,
         kinds,

@@ -92,9 +92,10 @@ def jit(  # pyright: ignore[reportInconsistentOverload] - the overloads keep the
         donate: a filter that selects written variables of any argument whose buffers are donated; ``True`` selects all.
             If a donating call fails while running, the donated buffers are lost.
         keep_unused, device, backend, inline: as in ``jax.jit``.
-        cache: a folder in which compiled programs are stored. Later processes with the same code, arguments, settings
-            and versions load them, without tracing or compiling. Whoever can write to the folder can run code in these
-            processes, so it must belong to you (``docs/warm-start.md``).
+        cache: a folder in which compiled programs are stored; without it, that of ``plait.cache``, if any. Later
+            processes with the same code, arguments, settings and versions load them, without tracing or compiling.
+            Whoever can write to the folder can run code in these processes, so it must belong to you
+            (``docs/warm-start.md``).
         cache_limit: the maximal total size of the programs in that folder in bytes; the default is 10 GiB. The least
             recently used programs are removed.
 
@@ -287,7 +288,7 @@ class JittedFunction:
                 call = Call("jit", self.f, args, kwargs, crossing=self.crossing, gathered=gathered, **rules)
             else:
                 call = self.shardings.call(self.f, args, kwargs, gathered)
-            make = Compiled if self.programs is None else self.programs.compiled
+            make = getattr(self.stores(), "compiled", Compiled)
             given = self.options, self.history, self.donation, layout, self.shardings
             compiled = self.compiled.setdefault(key, make(call, args, kwargs, *given))
         return compiled
@@ -321,6 +322,10 @@ class JittedFunction:
             raise
         return stage, compiled, gathered.structure, prepare
 
+    def stores(self) -> Any:
+        """Where a program that is compiled now is stored; ``None`` if nowhere."""
+        return self.programs or (seams.programs_in_force and seams.programs_in_force())
+
     def store(self, *args: Any, **kwargs: Any) -> dict[str, int]:
         """Compile and store the program of a call without running it; arrays may be ``jax.ShapeDtypeStruct``.
 
@@ -330,21 +335,22 @@ class JittedFunction:
         Raises:
             ArgumentError: the function was created without ``cache=``.
         """
-        if self.programs is None:
+        programs = self.stores()
+        if programs is None:
             raise ArgumentError(
                 "this function does not store its compiled programs",
                 at=getattr(self.f, "__qualname__", type(self.f).__name__),
                 found="plait.jit without cache=",
                 expected="a folder to store the programs in",
-                do="pass a folder: plait.jit(function, cache='programs')",
+                do="pass a folder: plait.jit(function, cache='programs'), or set PLAIT_CACHE for all functions",
             )
-        before = dict(self.programs.counts)
+        before = dict(programs.counts)
         args, kwargs = self.prepare(args, kwargs)
         gathered = self.gathered(args, kwargs)
         compiled = self.find(args, kwargs, gathered)
         plain, named = (gathered.plain, {}) if compiled.layout is None else compiled.layout.split(args, kwargs)
         compiled.program([*gathered.values(), *plain], named)  # type: ignore[attr-defined]
-        return {name: count - before[name] for name, count in self.programs.counts.items()}
+        return {name: count - before[name] for name, count in programs.counts.items()}
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """``plait.eval_shape`` of the function."""

@@ -1,0 +1,155 @@
+"""What the first call of a jitted function is doing, while it traces, lowers and compiles. (rules D14, ST14)
+
+Whoever waits in a terminal for more than three seconds is told. Elsewhere nothing is said and no thread is started; a
+call costs two look-ups when its program is traced, and nothing later. What JAX has done is what its own events say.
+
+``_here`` is the call of this thread; ``watched`` puts it there, and the event that ends it removes it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+
+from ..transforms.jit.function import JittedFunction
+
+R = TypeVar("R")
+
+SETTING = "PLAIT_PROGRESS"
+PATIENCE = 3.0  # seconds, before anything is said
+_PHASES = {
+    "/jax/core/compile/jaxpr_trace_duration": "traced",
+    "/jax/core/compile/jaxpr_to_mlir_module_duration": "lowered",
+    "/jax/core/compile/backend_compile_duration": "compiled",
+}
+_NEXT = {"traced": "lowering", "lowered": "compiling"}
+_GENERAL = JittedFunction.general.__code__
+
+
+class FirstCall:
+    """A call that compiles its program.
+
+    Attributes:
+        name: the name of the function.
+        frame: identifies the call on the stack of its thread.
+        phase: what it is doing.
+        seconds: how long each phase took that is over.
+        at_end: called with the seconds of the whole once the program is compiled.
+        is_over: whether that has happened, or the call has raised.
+    """
+
+    def __init__(self, name: str, frame: int) -> None:
+        self.name, self.frame = name, frame
+        self.thread = threading.get_ident()
+        self.start = time.perf_counter()
+        self.phase = "tracing"
+        self.seconds: dict[str, float] = {}
+        self.at_end: list[Callable[[float], Any]] = []
+        self.is_over = threading.Event()
+
+    def elapsed(self) -> float:
+        """Seconds since it began."""
+        return time.perf_counter() - self.start
+
+    def is_running(self) -> bool:
+        """Whether its thread is still inside the call."""
+        return not self.is_over.is_set() and self.frame in map(id, _calls(sys._current_frames().get(self.thread)))
+
+    def end(self) -> None:
+        """The program is compiled, or the call raises."""
+        _here.call = None
+        self.is_over.set()
+
+
+class _Here(threading.local):
+    call: FirstCall | None = None
+
+
+_here = _Here()
+
+
+def watched(call: Callable[[], R]) -> R:
+    """Trace a function, as part of a first call if it is one: ``lower`` and ``trace`` compile nothing."""
+    frames = _calls(sys._getframe())
+    if not frames:
+        return call()
+    outermost = frames[-1]
+    current = _here.call
+    if current is None or current.frame != id(outermost):
+        function = outermost.f_locals["self"].f
+        _listen()
+        current = _here.call = FirstCall(getattr(function, "__name__", type(function).__name__), id(outermost))
+        if _is_shown():
+            threading.Thread(target=_show, args=(current,), daemon=True).start()
+    try:
+        return call()
+    except BaseException:
+        current.end()
+        raise
+
+
+def at_end_of_first_call(told: Callable[[float], Any]) -> bool:
+    """Call a function with the seconds of the first call of this thread, once its program is compiled; ``False`` if
+    there is no such call."""
+    if _here.call is None:
+        return False
+    _here.call.at_end.append(told)
+    return True
+
+
+def _calls(frame: Any) -> list[Any]:
+    """The frames of calls of jitted functions on a stack, innermost first."""
+    found: list[Any] = []
+    while frame is not None:
+        if frame.f_code is _GENERAL:
+            found.append(frame)
+        frame = frame.f_back
+    return found
+
+
+@functools.cache
+def _listen() -> None:
+    """Hear from now on what JAX has done."""
+    jax.monitoring.register_event_duration_secs_listener(_heard)
+
+
+def _heard(event: str, duration_secs: float, **about: Any) -> None:
+    current, phase = _here.call, _PHASES.get(event)
+    if current is None or phase is None or about.get("fun_name") not in (current.name, f"jit({current.name})"):
+        return
+    current.seconds[phase] = duration_secs
+    current.phase = _NEXT.get(phase, current.phase)
+    if phase == "compiled":
+        took = current.elapsed()
+        current.end()
+        for told in current.at_end:
+            told(took)
+
+
+def _is_shown() -> bool:
+    setting = os.environ.get(SETTING)
+    return sys.stderr.isatty() if setting is None else setting not in ("", "0")
+
+
+def _show(call: FirstCall) -> None:
+    """Say what a call is doing, if it takes long."""
+    if call.is_over.wait(PATIENCE) or not call.is_running():
+        return
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        console.print(f"{call.name}: {call.phase}, {call.elapsed():.0f} s so far", highlight=False)
+    with console.status("") as status:
+        while call.is_running():
+            status.update(f"{call.name}: {call.phase}, {call.elapsed():.0f} s")
+            call.is_over.wait(0.25)
+    parts = ", ".join(f"{phase} {call.seconds[phase]:.1f}" for phase in _PHASES.values() if phase in call.seconds)
+    console.print(f"{call.name}: first call took {call.elapsed():.1f} s: {parts or call.phase}", highlight=False)

@@ -1,0 +1,141 @@
+"""Who waits for a first call is told what it is doing; nobody else is. (rule D14)"""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import plait
+from plait.errors import UnrolledLoopWarning
+from plait.observing import first_calls, unrolled_loops
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(first_calls, "PATIENCE", 0.05)
+    monkeypatch.setenv("PLAIT_PROGRESS", "1")
+
+
+def slow(x):
+    time.sleep(0.3)
+    return x + 1
+
+
+def said(capsys):
+    """What is on standard error, once all threads that may write are over."""
+    for thread in threading.enumerate():
+        if getattr(thread, "_target", None) is first_calls._show:
+            thread.join(10)
+    return capsys.readouterr().err
+
+
+def test_d14_a_slow_first_call_says_what_it_does_and_the_second_nothing(impatient, capsys):
+    jitted = plait.jit(slow)
+    jitted(jnp.ones(3))
+    lines = said(capsys).splitlines()
+    assert lines[0] == "slow: tracing, 0 s so far"
+    assert lines[-1].startswith("slow: first call took ")
+    assert re.search(r": traced 0\.[3-9], lowered \d\.\d, compiled \d\.\d$", lines[-1])
+    jitted(jnp.ones(3))
+    assert said(capsys) == ""
+
+
+def test_d14_a_donating_function_is_one_call(impatient, capsys):
+    @plait.jit(donate=True)
+    def step(model, x):
+        time.sleep(0.3)
+        model.kernel.value = model.kernel.value * 2
+        return model(x)
+
+    step(plait.Linear(2, 2, rngs=plait.Rngs(0)), jnp.ones((1, 2)))
+    assert said(capsys).count("step: first call took") == 1
+
+
+@pytest.mark.parametrize("case", ["fast", "switched off", "no terminal", "only lowered"])
+def test_d14_otherwise_nothing_is_said(impatient, capsys, monkeypatch, case):
+    if case == "fast":
+        monkeypatch.setattr(first_calls, "PATIENCE", 30.0)
+    elif case == "switched off":
+        monkeypatch.setenv("PLAIT_PROGRESS", "0")
+    elif case == "no terminal":
+        monkeypatch.delenv("PLAIT_PROGRESS")
+    (plait.jit(slow).lower if case == "only lowered" else plait.jit(slow))(jnp.ones(3))
+    waiting = [thread for thread in threading.enumerate() if getattr(thread, "_target", None) is first_calls._show]
+    assert case == "fast" or not waiting
+    assert said(capsys) == ""
+
+
+def test_d14_a_call_that_fails_is_over(impatient, capsys):
+    def failing(x):
+        time.sleep(0.2)
+        raise OSError("no data")
+
+    with pytest.raises(OSError, match="no data"):
+        plait.jit(failing)(jnp.ones(3))
+    assert "failing: first call took" in said(capsys)
+    assert first_calls._here.call is None
+
+
+def test_d14_in_a_terminal_it_is_said_without_a_setting(tmp_path):
+    program = """
+import time, jax.numpy as jnp, plait
+from plait.observing import first_calls
+first_calls.PATIENCE = 0.05
+def slow(x):
+    time.sleep(0.5)
+    return x
+plait.jit(slow)(jnp.ones(3))
+time.sleep(0.5)
+"""
+    kept = {name: value for name, value in os.environ.items() if name not in ("PLAIT_PROGRESS", "NO_COLOR", "TERM")}
+    environment = {**kept, "PYTHONPATH": str(Path(plait.__file__).parents[1]), "TERM": "xterm"}
+    ours, theirs = pty.openpty()
+    subprocess.run([sys.executable, "-c", program], stderr=theirs, env=environment, timeout=120, check=True)
+    os.close(theirs)
+    assert b"slow: tracing, 0 s" in os.read(ours, 1 << 16)
+    os.close(ours)
+
+
+class Sleepy(plait.Module):
+    def __init__(self, rngs):
+        self.linear = plait.Linear(4, 4, rngs=rngs)
+
+    def __call__(self, x):
+        time.sleep(0.3)
+        return x + self.linear(x)
+
+
+def test_st14_the_warning_names_the_seconds_that_a_stack_saves(monkeypatch):
+    monkeypatch.setattr(unrolled_loops, "_said", set())
+    monkeypatch.setenv("PLAIT_ADVISE_STACKS", "1")
+    blocks = plait.List([Sleepy(plait.Rngs(0)) for _ in range(8)])
+
+    def forward(blocks, x):
+        for block in blocks:
+            x = block(x)
+        return x
+
+    start = time.perf_counter()
+    with pytest.warns(UnrolledLoopWarning, match=r"about 1/8 of that \(here up to \d+ of \d+ s\)") as caught:
+        plait.jit(forward)(blocks, jnp.ones((2, 4)))
+    took = time.perf_counter() - start
+    words = str(caught[0].message).partition("(here up to ")[2].split()
+    saved, whole = int(words[0]), int(words[2])
+    assert 2 <= saved <= whole <= took + 0.5
+    assert caught[0].filename == __file__
+
+
+def test_st14_without_a_compilation_the_warning_comes_at_once(monkeypatch):
+    monkeypatch.setattr(unrolled_loops, "_said", set())
+    monkeypatch.setenv("PLAIT_ADVISE_STACKS", "1")
+    model = plait.Sequential(*[plait.Linear(4, 4, rngs=plait.Rngs(0)) for _ in range(8)])
+    with pytest.warns(UnrolledLoopWarning, match=r"about 1/8 of that, and the same values"):
+        plait.jit(lambda model, x: model(x)).lower(model, jax.ShapeDtypeStruct((2, 4), jnp.float32))
