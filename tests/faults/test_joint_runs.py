@@ -156,6 +156,18 @@ def test_a_disk_that_fails_in_one_process_is_an_error_in_all(tmp_path, fault, sa
     assert found.after_fault < 15
 
 
+@pytest.mark.parametrize("where", ["_begin_to_write", "arrive"])
+@pytest.mark.parametrize("process", [0, 1])
+def test_all_are_told_of_a_save_that_failed_and_can_save_again(tmp_path, where, process):
+    """The others may still be in a barrier of Orbax, which the next save must not meet."""
+    status, output, errors = launched(["-m", "tests.faults.again", str(tmp_path), where, str(process)], 2)
+    assert status == 0, errors
+    for number in (0, 1):
+        assert re.search(rf"^\[{number}\] told: .*No space left on device", output, re.MULTILINE), output
+        assert f"[{number}] saved" in output
+    assert (tmp_path / "checkpoints" / "step-00000002").is_dir()
+
+
 @pytest.mark.skipif(not two_machines.are_possible(), reason="needs namespaces of its own, and ip")
 def test_a_network_that_is_gone_ends_all_within_the_heartbeat(tmp_path):
     found = Outcome(tmp_path, "--fault=network", "--process=0", "--save-every=8", "--load=0.1")

@@ -168,7 +168,7 @@ class Saving:
         if self._positions:
             write_positions(self._draft, self._positions)
         if arrays:
-            checkpointer = _checkpointer()
+            checkpointer = _checkpointer(self._draft.parent.name)
             checkpointer.save(self._draft / ARRAYS, arrays)
             self._checkpointer = checkpointer
 
@@ -287,14 +287,15 @@ def read_into(source: Path, node: Any, *, partial: bool, cast: bool, is_whole: b
     return manifest
 
 
-def _checkpointer() -> Any:
+def _checkpointer(draft: str) -> Any:
     import orbax.checkpoint as ocp
 
     if jax.process_count() == 1:
         return ocp.StandardCheckpointer()
-    # With the processes named, Orbax waits for them without a device: one may be stuck in a step.
+    # With the processes named, Orbax waits for them without a device: one may be stuck in a step. If this save fails in
+    # one of them, others may be left behind where they wait: the next save must not meet them there.
     everyone = set(range(jax.process_count()))
-    options = ocp.options.MultiprocessingOptions(active_processes=everyone, barrier_sync_key_prefix="plait")
+    options = ocp.options.MultiprocessingOptions(active_processes=everyone, barrier_sync_key_prefix=f"plait{draft}")
     return ocp.StandardCheckpointer(multiprocessing_options=options)
 
 

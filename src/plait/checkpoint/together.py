@@ -6,6 +6,7 @@ numbers the meetings.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import threading
@@ -17,6 +18,7 @@ import jax
 from .. import errors
 from ..errors import PlaitError, ProcessError
 from ..partitioning.noticeboard import await_entry, is_last, post
+from ..partitioning.processes import LEFT_BEHIND
 
 T = TypeVar("T", bound=str | None)
 
@@ -70,8 +72,14 @@ def on_all(act: Callable[[], object], *, may_wait: bool = False) -> None:
         else:
             meeting.arrive(None)
 
+    def attempt_in_thread() -> None:
+        with contextlib.suppress(jax.errors.JaxRuntimeError, ProcessError):  # the connection is closed; nobody waits
+            attempt()
+
     if may_wait:
-        threading.Thread(target=attempt, daemon=True, name="plait acts with other processes").start()
+        thread = threading.Thread(target=attempt_in_thread, daemon=True, name="plait acts with other processes")
+        LEFT_BEHIND.add(thread)
+        thread.start()
     else:
         attempt()
     failed = meeting.outcome()

@@ -8,10 +8,13 @@ task has most likely died. If it is process 0 that is silent, ``silence.py`` say
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 import sys
+import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
@@ -167,6 +170,20 @@ def _let_all_report() -> None:
 
 # What a process does before it ends at once: a checkpoint that is being written is finished.
 BEFORE_THE_END: list[Callable[[], object]] = []
+
+
+# Threads that may wait for a process that does not come.
+LEFT_BEHIND: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+
+
+@atexit.register
+def _free_those_left_behind() -> None:
+    """End the connection, which wakes them, before Python ends, which would abort the process for those that wait."""
+    waiting = [thread for thread in tuple(LEFT_BEHIND) if thread.is_alive()]
+    if waiting:
+        jax.distributed.shutdown()
+        for thread in waiting:
+            thread.join(5)
 
 
 def end_at_once(error: BaseException) -> NoReturn:

@@ -157,12 +157,13 @@ class Together:
         """As in ``Alone``."""
         with self._changed:
             self._have, self._is_over = have, is_over
-            self._changed.notify_all()
-            if self._called is not None and step > self._called.begun:
-                self._changed.wait_for(lambda: self._last is not None)
-                assert self._last is not None
-                if step > self._last or self._called.kind == "lost":
-                    return False
+            if self._called is not None:
+                self._changed.notify_all()
+                if step > self._called.begun:
+                    self._changed.wait_for(lambda: self._last is not None)
+                    assert self._last is not None
+                    if step > self._last or self._called.kind == "lost":
+                        return False
             self._begun = step
             return True
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 
+from .._compat import ArrayImpl
 from ..checkpoint.positions import has_position
 from ..core.functional.split import state
 
@@ -122,10 +123,15 @@ class Pace:
         Returns:
             Whether the processes share any array. If they do not, they do not wait for each other in a step.
         """
-        oldest = self._results[0] if self._results else None
-        arrays = _shared(oldest) or _shared(state(list(objects.values())))
+        oldest: Any = self._results[0] if self._results else None
+        if type(oldest) is ArrayImpl:  # as usual; what is done at each step is done with cold caches
+            arrays: list[Any] = [] if oldest.is_fully_addressable else [oldest]
+        else:
+            arrays = _shared(oldest)
+        arrays = arrays or _shared(state(list(objects.values())))
         if len(self._results) == self._ahead:
-            jax.block_until_ready(arrays)
+            for array in arrays:
+                array.block_until_ready()
         return bool(arrays)
 
 

@@ -94,10 +94,11 @@ def fit(
     """Train for a number of steps, with checkpoints, evaluation and logs.
 
     With ``checkpoints`` it resumes from the newest one, and saves every ``save_every`` steps and at the end. SIGINT
-    (Ctrl-C) and SIGTERM end training after the current step, with a checkpoint; a second signal interrupts at once. If
-    the data iterator raises or takes too long, or the evaluation or a callback raises, the state is saved and the error
-    raised. If a step raises, training ends at once; the newest checkpoint is the last periodic one. If a logger raises,
-    it is closed with a ``LoggerWarning``, and training continues.
+    (Ctrl-C) and SIGTERM end training after the current step, with a checkpoint, and without waiting for data that has a
+    position; a second signal interrupts at once. If the data iterator raises or takes too long, or the evaluation or a
+    callback raises, the state is saved and the error raised. If a step raises, training ends at once; the newest
+    checkpoint is the last periodic one. If a logger raises, it is closed with a ``LoggerWarning``, and training
+    continues.
 
     In a multi-process run, all processes call it with the same arguments, and what ends one of them (a signal, an
     error, the end of its data) ends all after the same step, at most two later. All raise the error of the first

@@ -67,6 +67,22 @@ def test_a_changed_file_is_refused_by_name(model, tmp_path, name):
         load_stablehlo(copy)
 
 
+def test_what_was_compared_with_the_manifest_is_what_is_used(model, tmp_path, monkeypatch):
+    """The file may change as soon as it was read: it is hashed in memory. (issue O)"""
+    copy = shutil.copytree(model, tmp_path / "copy")
+    read = np.fromfile
+
+    def read_before_it_changes(place, dtype):
+        content = read(place, dtype)
+        place.write_bytes(bytes(place.stat().st_size))
+        return content
+
+    monkeypatch.setattr(stablehlo_loader.np, "fromfile", read_before_it_changes)
+    apply = load_stablehlo(copy)
+    for x, y in zip(inputs(), outputs(), strict=True):
+        np.testing.assert_allclose(apply(x), y, atol=1e-5)
+
+
 def test_a_missing_file_is_refused_by_name(model, tmp_path):
     copy = shutil.copytree(model, tmp_path / "copy")
     (copy / "weights.safetensors").unlink()
