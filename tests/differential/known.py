@@ -223,7 +223,7 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "statistics of sharded inputs",
-        "a `BatchNorm` whose input is explicitly sharded along its features", "an error of the shardings", "works: its statistics take the sharding of what they are of",
+        "a `BatchNorm` whose input is explicitly sharded along its features", "an error of the shardings", "works: its statistics are sharded like the features they describe",
         reason="a layer works on whatever layout its input has",
         says="documented",
         example=program(
@@ -524,7 +524,7 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "overlapping filters of streams",
-        "`fork_rngs(split={…})` and its like, where two filters match one stream", "an error: it is split twice", "the first filter counts",
+        "`fork_rngs(split={…})` and similar functions, where two filters match one stream", "an error: it is split twice", "the first filter counts",
         reason="filters are tried in order, as everywhere",
         says="documented",
         example=program("known", "rngs = nnx.Rngs(params=0)", ("nnx.fork_rngs(rngs, split={'params': 3, ...: 2})", "rngs")),
