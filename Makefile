@@ -18,6 +18,7 @@ export UV_NATIVE_TLS ?= 1
 export UV_SYSTEM_CERTS ?= 1
 
 OLDER_TENSORFLOW := 2.14.1 2.19.1
+TRACKERS := wandb==0.31.0 mlflow==3.17.2 clearml==2.1.12
 NEWER  ?= python3.13
 NEWEST := .venv-newest
 LOWEST := .venv-lowest
@@ -30,7 +31,7 @@ SEED   ?= 0
 ON_NEWEST := formats/test_saved_model.py formats/test_stablehlo.py orbax/test_conversion.py tensorflow test_saving.py
 ON_JAX_NIGHTLY := core transforms text stacks observing surgery warm nn partitioning training compat checkpoint inspect conformance laws
 
-.PHONY: help demo test slow again long browser chromium torch older newest newest-slow lowest downstream new-flax jax-nightly laws differential faults optimized nightly lint types lock bench fuzz mutate reference drawings docs publish notes check clean
+.PHONY: help demo test slow again long browser chromium torch older newest newest-slow lowest downstream new-flax jax-nightly laws differential faults optimized trackers nightly lint types lock bench fuzz mutate reference drawings docs publish notes check clean
 .NOTPARALLEL:
 
 help:
@@ -55,7 +56,8 @@ help:
 	@echo 'make differential  drawn programs on Flax and on plait, compared: make differential N=20000 SEED=0'
 	@echo 'make faults     runs that are killed 100 times, and the faults of runs of several processes'
 	@echo 'make optimized  the tests of make test and make slow, as XLA compiles for users'
-	@echo 'make nightly    what make check leaves out: long, older, newest-slow, lowest, laws, differential, faults, optimized'
+	@echo 'make trackers   runs are logged by Weights & Biases, MLflow and ClearML, offline'
+	@echo 'make nightly    what make check leaves out: long, older, newest-slow, lowest, laws, differential, faults, optimized, trackers'
 	@echo 'make fuzz       the laws, with many more examples'
 	@echo 'make mutate     plants faults and counts those that the tests notice: make mutate AREA=core N=60 SEED=0'
 	@echo 'make bench      the benchmarks'
@@ -148,7 +150,11 @@ optimized: $(VENV)/dev.stamp
 faults: $(VENV)/dev.stamp
 	PLAIT_FAULTS=100 HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q -n 2 --timeout=0 tests/faults
 
-nightly: long older newest-slow lowest laws differential faults optimized
+trackers: $(VENV)/dev.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TRACKERS)
+	$(BIN)/python -m pytest -q -n 0 tests/training/test_trackers.py
+
+nightly: long older newest-slow lowest laws differential faults optimized trackers
 
 mutate: $(VENV)/dev.stamp
 	$(BIN)/python -m mutants $(AREA) -n $(N) --seed $(SEED)
