@@ -40,4 +40,18 @@ ROWS = {
         "plait.jit(f, cache=folder)(x)",
         setup=FOLDER + "plait.jit(f, cache=folder)(x); [file] = folder.iterdir()\n",
     ),
+    "a report of a folder that is not there": Row(
+        "list(contents(folder / 'away'))",
+        ArgumentError,
+        ["there is no folder of programs", r"at +\S+away"],
+        "plait.cache(folder / 'away'); plait.jit(f)(x); plait.cache(None); list(contents(folder / 'away'))",
+        setup=FOLDER + "from plait.warm.contents import contents\n",
+    ),
+    "a folder that cannot be made": Row(
+        "plait.cache(folder / 'file')",
+        ProgramCacheError,
+        ["cannot use the folder", r"at +\S+file"],
+        fix="plait.cache(None)",
+        setup=FOLDER + "(folder / 'file').write_text('')\n",
+    ),
 }
