@@ -1,7 +1,8 @@
 """The moments of an optimizer of a stack, from those of the optimizer of a list.
 
 A stack is converted as a list of its layers. The state of its optimizer is not a module, but a tree with the keys
-of the stack: ``mu.blocks.0:3.kernel`` is stored as ``mu.blocks.0.kernel``, ``mu.blocks.1.kernel``, ``mu.blocks.2.kernel``.
+of the stack: ``mu.blocks.0:3.kernel`` is stored as ``mu.blocks.0.kernel``, ``mu.blocks.1.kernel`` and
+``mu.blocks.2.kernel``.
 """
 
 from __future__ import annotations
