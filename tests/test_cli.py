@@ -132,7 +132,7 @@ class Garbage:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["collector", "weak reference"])
+@pytest.mark.parametrize("where", ["collector", pytest.param("weak reference", marks=pytest.mark.long)])
 def test_an_interruption_in_a_callback_is_not_lost(where, monkeypatch, capsys, request):
     """Python swallows what is raised there; JAX and plait have such callbacks, which run often while libraries load."""
     met = []

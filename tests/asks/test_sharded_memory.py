@@ -114,6 +114,7 @@ def test_shapes_allocate_nothing_and_carry_shardings(kind):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_processes_hold_their_part_only_while_a_model_is_made_and_loaded(tmp_path):
     """Measured: the growth of each process's memory, of which CPU devices take theirs."""
     command = [sys.executable, "-m", "plait.cli", "launch", "--processes=4", "--devices=2", "--"]

@@ -32,7 +32,19 @@ SHAPES = {
     "loop": (4, 5),
     "eager": (5, 1),
 }
-LONG = {"build", "compare", "memory", "scaling", "stack", "warm", "whole_models", "export_zoo"}
+LONG = {
+    "build",
+    "compare",
+    "memory",
+    "scaling",
+    "stack",
+    "warm",
+    "whole_models",
+    "export_zoo",
+    "eager",
+    "exports",
+    "tracing",
+}
 
 
 def test_every_benchmark_has_a_row():

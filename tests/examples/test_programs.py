@@ -120,6 +120,7 @@ def test_an_example_runs_as_a_program():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("notebook", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda file: file.stem)
 def test_a_notebook_prints_what_it_shows(notebook, monkeypatch):
     """Text is compared; a figure has to be there where there was one."""

@@ -120,6 +120,7 @@ def test_a_signal_without_checkpoints_ends_the_run(tmp_path):
     assert found.results[0] == found.results[1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("process", [0, 1])
 def test_a_process_that_is_stopped_while_it_saves_ends_the_run_within_the_heartbeat(tmp_path, process):
     """`plait launch` used to wait for its checkpoint without end."""
@@ -133,6 +134,7 @@ def test_a_process_that_is_stopped_while_it_saves_ends_the_run_within_the_heartb
         assert re.search(r"tasks are unhealthy \(stopped sending heartbeats\):\n\[0\] 1", found.errors)
 
 
+@pytest.mark.long
 def test_a_process_that_is_stopped_for_a_while_goes_on(tmp_path):
     found = Outcome(tmp_path, "--fault=sigstop", "--process=0", "--wake-after=12", "--load=0.1")
     assert found.status == 0, found.errors

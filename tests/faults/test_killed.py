@@ -65,7 +65,7 @@ def wait_for_steps(folder, process, steps):
         time.sleep(0.002)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_run_that_is_ended_again_and_again_is_the_unbroken_one(tmp_path, unbroken, number):
     chance = random.Random(int(number))
     for _ in range(KILLS):

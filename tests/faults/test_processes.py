@@ -44,6 +44,7 @@ def unbroken(tmp_path_factory):
     return outcome(folder)
 
 
+@pytest.mark.long
 def test_four_processes_then_two_then_one(tmp_path, unbroken):
     chance = random.Random(4)
     ends = {4: signal.SIGKILL, 2: signal.SIGTERM}

@@ -78,7 +78,11 @@ def test_a_killed_run_of_four_processes_goes_on_with_two(unbroken, tmp_path):
 
 @pytest.mark.parametrize(
     ("death", "says"),
-    [("1:3:kill", None), ("0:3:kill", None), ("1:3:raise", "this process has had enough")],
+    [
+        pytest.param("1:3:kill", None, marks=pytest.mark.long),
+        ("0:3:kill", None),
+        pytest.param("1:3:raise", "this process has had enough", marks=pytest.mark.long),
+    ],
 )
 def test_without_a_launcher_the_others_end_clearly_within_a_minute(death, says, tmp_path):
     options = Options([sys.executable, DYING, "data=4", "1000", str(tmp_path), death, "0"], 2, devices=2)
