@@ -39,7 +39,7 @@ def grow(model: Any, x: Any) -> Any:
 FAST = ("jit", "grad", "vmap", "scan", "cond", "update_context")
 
 
-LONG = ("shard_map", "hessian", "jacrev")
+LONG = ("shard_map", "hessian", "jacrev", "hvp", "jacfwd")
 
 
 def rows(transforms: list[Transform]) -> Any:

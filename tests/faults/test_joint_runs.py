@@ -171,6 +171,7 @@ def test_all_are_told_of_a_save_that_failed_and_can_save_again(tmp_path, where, 
 
 
 @pytest.mark.skipif(not two_machines.are_possible(), reason="needs namespaces of its own, and ip")
+@pytest.mark.long
 def test_a_network_that_is_gone_ends_all_within_the_heartbeat(tmp_path):
     found = Outcome(tmp_path, "--fault=network", "--process=0", "--save-every=8", "--load=0.1")
     assert found.status == 134, found.errors
