@@ -470,7 +470,7 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "structure changed in a loop",
-        "the body of a loop adds or removes attributes", "an error that names neither, such as `StopIteration`; `scan` takes it", "an `ArgumentError` that names the path",
+        "the body of a loop adds or removes attributes", "an error that names neither, such as `StopIteration`, or JAX's `TypeError`; `scan` takes it", "an `ArgumentError` that names the path",
         reason="the text says which attribute it was",
         says="ArgumentError",
         example=program(
@@ -483,8 +483,12 @@ KNOWN: tuple[Row, ...] = (
                 "def body(a, b, x):\n    a.new = nnx.Param(jnp.ones(2))\n    return x",
                 "nnx.scan(body, in_axes=(None, None, 0), out_axes=0)(a, b, jnp.ones(2))",
             ),
+            program(
+                "known", "m = nnx.Dict(a=nnx.Param(jnp.ones(2)))",
+                "def body(i, m):\n    m.note = 3\n    return m", "nnx.fori_loop(0, 2, body, m)",
+            ),
         ),
-        found_in_flax="generator raised StopIteration|'(NodeRef|GetAttrKey)' object has no attribute|Incorrect number of leaves|^no error$",
+        found_in_flax="generator raised StopIteration|'(NodeRef|GetAttrKey)' object has no attribute|Incorrect number of leaves|must have the same pytree structure|^no error$",
         found_in_plait="changed the structure of (a carried or shared object|an object that all iterations share)|cannot change the structure of its arguments",
     ),
     Row(

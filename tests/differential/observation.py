@@ -131,11 +131,18 @@ def _children(value: Any, library: ModuleType) -> list[tuple[Any, Any]] | None:
         return sorted(((_static(key), item) for key, item in value.items()), key=lambda pair: pair[0])
     if isinstance(value, PartitionSpec):
         return None
+    if type(value).__name__ == "SplitBackups":  # what both libraries iterate over
+        return [(number, _backup(entry)) for number, entry in enumerate(value)]
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return list(zip(value._fields, value, strict=True))
     if isinstance(value, (list, tuple)):
         return list(enumerate(value))
     return None
+
+
+def _backup(entry: Any) -> tuple[Any, ...]:
+    """A stream, its key and its counter, which Flax keeps in a tuple."""
+    return entry if isinstance(entry, tuple) else (entry.stream, entry.key, entry.count)
 
 
 def _array(value: Any) -> ArraySeen | None:
