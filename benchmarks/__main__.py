@@ -24,6 +24,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--steps", help="dispatch: only these steps, separated by commas")
     parser.add_argument("--alone", action="store_true", help="dispatch and build: only plait and the floor")
+    parser.add_argument("--wide", action="store_true", help="whole_models: sizes for a GPU")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="also write the tables to FILE")
     options = parser.parse_args(arguments)
     unknown = [name for name in options.names if name not in NAMES]
@@ -41,6 +42,8 @@ def main(arguments: list[str] | None = None) -> None:
         given: dict[str, Any] = {"alone": options.alone} if name in ("dispatch", "build") else {}
         if name == "dispatch" and options.steps:
             given["steps"] = options.steps.split(",")
+        if name == "whole_models":
+            given["wide"] = options.wide
         for table in benchmark.run(quick=options.quick, **given):
             print(table, flush=True)
             written.append({"benchmark": name, **vars(table)})

@@ -36,6 +36,7 @@ class Size:
 
 
 FULL = Size(batch=32, width=128, length=64, depth=4)
+WIDE = Size(batch=64, width=1024, length=128, depth=8)  # for a GPU
 TINY = Size(batch=2, width=8, length=8, depth=1)
 HEADS, CLASSES = 4, 10
 TX = optax.adam(1e-4)
@@ -246,7 +247,7 @@ def _plain(tree: Any) -> Any:
     return list(inner.values()) if inner and all(isinstance(key, int) for key in inner) else inner
 
 
-def run(*, quick: bool = False) -> Iterator[Table]:
+def run(*, quick: bool = False, wide: bool = False) -> Iterator[Table]:
     """One table: wall time of a training step, and its ratio to plain JAX."""
     table = Table(
         "whole models: wall time of a training step with Adam, each waited for; the ratio is to plain JAX",
@@ -255,7 +256,7 @@ def run(*, quick: bool = False) -> Iterator[Table]:
     )
     rounds = 3 if quick else 60
     for name in MODELS:
-        contenders = steps(name, TINY if quick else FULL)
+        contenders = steps(name, TINY if quick else WIDE if wide else FULL)
         losses = {key: [_value(step()) for _ in range(3)] for key, step in contenders.items()}
         times = _measured(contenders, rounds)
         first = times["plain JAX"]

@@ -176,9 +176,9 @@ except MissingDependencyError:  # JAX versions without references
 def refuses_shared_donation() -> bool:
     """Whether the runtime safely rejects a buffer that is donated and also used as another argument.
 
-    Verified for the CPU runtime; on others, buffers are compared before each call.
+    Verified for CPUs and NVIDIA GPUs; on others, buffers are compared before each call.
     """
-    return jax.default_backend() == "cpu"
+    return jax.default_backend() in ("cpu", "gpu")
 
 
 def memory_saving_options() -> dict[str, Any] | None:

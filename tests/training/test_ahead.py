@@ -88,6 +88,7 @@ def test_a_signal_does_not_wait_for_slow_data(tmp_path, kind):
     assert seen == [*range(8)]
 
 
+@pytest.mark.skipif(sys.version_info[:2] == (3, 12), reason="Python 3.12 does not trace the instructions of a frame")
 @pytest.mark.parametrize("kind", ["batches", "own position", "timed"])
 @pytest.mark.parametrize("ahead", [0, 2])
 def test_wherever_a_signal_arrives_no_batch_is_lost(kind, ahead):
