@@ -11,7 +11,7 @@ from tests.architecture.house import SOURCE
 AREAS = ("core", "transforms", "compat")
 FILES = sorted(file for area in AREAS for file in (SOURCE / area).rglob("*.py"))
 LONGEST_FILE, LONGEST_FUNCTION = 500, 60
-CODE_LINES = {"core": 5_000, "transforms": 4_915, "compat": 1_300}
+CODE_LINES = {"core": 5_000, "transforms": 4_900, "compat": 1_300}
 NAMES_OF_TRANSFORMS = 170  # of plait's own, that files of transforms/ import
 NOT_CODE = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),

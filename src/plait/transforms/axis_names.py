@@ -15,8 +15,8 @@ from typing import Any
 import jax
 
 from ..core.graph.axes import PARTITION_NAME, drop_axis, put_axis
-from ..core.graph.flatten import Walk, path_of
 from ..core.objects.variables import Variable
+from ..core.objects.visit import iter_variables
 from ..errors import PartitioningUnspecifiedError
 from ..ground.context_values import held
 from .call.arguments import is_graph_leaf, parameter_names, positional
@@ -127,12 +127,6 @@ def _run_without_names(
 
 def _variables(tree: Any, prefix: Prefix) -> Iterator[tuple[Variable[Any], Any]]:
     """The variables of a tree, each once, with its axis."""
-    walk = Walk()
-    leaves = jax.tree_util.tree_leaves(tree, is_leaf=is_graph_leaf)
-    for leaf, axes in zip(leaves, prefix.spread(tree), strict=True):
-        start = len(walk.leaves)
-        if is_graph_leaf(leaf):
-            walk.add(leaf)
-        for variable, link in zip(walk.leaves[start:], walk.links[start:], strict=True):
-            if isinstance(variable, Variable):
-                yield variable, choose(axes, path_of(link), variable)
+    leaves, spread = jax.tree_util.tree_leaves(tree, is_leaf=is_graph_leaf), prefix.spread(tree)
+    for (number, *path), variable in iter_variables(leaves):
+        yield variable, choose(spread[number], tuple(path), variable)

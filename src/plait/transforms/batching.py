@@ -113,7 +113,7 @@ def explain_batched(error: ValueError, call: Call, outcome: Outcome) -> None:
     if found is None:
         return
     address = Address(int(found[1]), int(found[2]))
-    label = call.describe(outcome, *address)
+    label = call.body.describe(outcome, address)
     positions = [position for position, where in outcome.written if where == address]
     kind = call.gathered.walk.types[positions[0]] if positions and call.gathered.walk is not None else None
     shown = "plait.BatchStat" if kind is None else describe_filter(kind)

@@ -177,7 +177,7 @@ class CustomVjp(_Custom):
             residuals: list[Any] = []
 
             def run(entered: TracedArguments) -> Any:
-                given = _mark(call, entered, inputs) if self._symbolic else call.arguments(entered)
+                given = _mark(call, entered, inputs) if self._symbolic else entered.arguments()[0]
                 out, kept = self._pair(call.guarded(fwd, *given), "(out, residuals)")
                 _unmark(entered)
                 residuals.append(gather(kept))
@@ -192,7 +192,7 @@ class CustomVjp(_Custom):
         def backward(kept: Any, cotangents: Any) -> Any:
             values, plain, fixed_values, (structure, outcome) = kept
             residuals = rebuild(structure, values, plain)
-            fixed = call.parted(call.arguments(call.enter(fixed_values)))[0] if call.fixed else []
+            fixed = call.parted(call.enter(fixed_values).arguments()[0])[0] if call.fixed else []
             if not self._symbolic:
                 cotangents = jax.tree_util.tree_map(_instantiated, cotangents)
             if call.body.structural:
@@ -231,11 +231,11 @@ class CustomJvp(_Custom):
             if not self._symbolic:
                 tangents = jax.tree_util.tree_map(_instantiated, tangents)
             moved = call.enter(*tangents)
-            slopes = call.parted(call.arguments(moved))[1]
+            slopes = call.parted(moved.arguments()[0])[1]
             inside: list[Any] = []
 
             def run(entered: TracedArguments) -> Any:
-                fixed, differentiable = call.parted(call.arguments(entered))
+                fixed, differentiable = call.parted(entered.arguments()[0])
                 out, tangent = self._pair(call.guarded(jvp, *fixed, differentiable, slopes), "(out, tangent)")
                 inside.extend((entered, tangent))
                 return out
@@ -261,7 +261,7 @@ def _mark(call: RuleCall, entered: TracedArguments, inputs: dict[str, Any]) -> l
     entered.put({i: values[i] for i, variable in variables if variable is not None and marks[i]})
     roots = iter(entered.roots)
     marked = entered.structure.unflatten(lambda *_: next(roots), (), plain)[0]
-    stripped = call.arguments(entered)
+    stripped = entered.arguments()[0]
     return [stripped[i] if i in call.fixed else argument for i, argument in enumerate(marked)]
 
 

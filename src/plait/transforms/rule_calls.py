@@ -122,10 +122,6 @@ class RuleCall:
         with self.reopened():
             return guarded(rule, *args, **kwargs)
 
-    def arguments(self, entered: TracedArguments) -> list[Any]:
-        """The arguments for the function."""
-        return entered.arguments()[0]
-
     def parted(self, arguments: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]]:
         """The arguments without derivative, and the others."""
         return (

@@ -16,7 +16,7 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ..ground.words import describe_type
 from .call.call import Call, prefixed_call, prefixes_of
 from .call.functions import check_function, curried
-from .call.outcome import Outcome
+from .call.outcome import Address, Outcome
 from .call.policy import STRUCTURE, Crossing
 from .jit.shardings import leave_in_layout
 
@@ -153,13 +153,13 @@ def _check_outputs(call: Call, outcome: Outcome, outputs: Any, specs: Any, check
         for place, value in enumerate(values):
             for leaf in jax.tree_util.tree_leaves(value):
                 if len(spec) > np.ndim(leaf):
-                    raise _too_long(call.describe(outcome, port, place), spec, np.shape(leaf))
+                    raise _too_long(call.body.describe(outcome, Address(port, place)), spec, np.shape(leaf))
                 differing = varying_axes(leaf) - frozenset(_names(spec)) if check_vma else frozenset[Any]()
                 if differing:
                     axes = sorted(differing, key=str)
                     raise ArgumentError(
                         "shard_map: a value may differ between devices, but its spec declares it equal",
-                        at=call.describe(outcome, port, place),
+                        at=call.body.describe(outcome, Address(port, place)),
                         found=f"{spec}, but a value that depends on {', '.join(map(repr, axes))}",
                         expected="a spec that names the axis, or a value that is the same along it",
                         do=f"reduce it (jax.lax.pmean(value, {axes[0]!r})), name the axis in its spec, or pass "

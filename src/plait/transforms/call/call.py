@@ -38,7 +38,7 @@ from .arguments import positional
 from .body import Body
 from .functions import FUNCTIONS, RuledFunction
 from .gather import Gathered, gather
-from .outcome import Address, Outcome
+from .outcome import Outcome
 from .policy import STRUCTURE, Crossing
 from .prefixes import FilterMapping, NodePrefix, Prefix, check_aliasing, choose, values_in
 from .refused import explain
@@ -136,10 +136,6 @@ class Call:
         return [
             (label, kind, value) for kind, labels, values in groups for label, value in zip(labels, values, strict=True)
         ]
-
-    def describe(self, outcome: Outcome, port: int, place: int) -> str:
-        """The name of the value at a place of an output port."""
-        return self.body.describe(outcome, Address(port, place))
 
     def kept(self, key: Hashable, make: Callable[[Body], T]) -> T:
         """The function that a transform creates for the body, kept for equal bodies, so that JAX traces and compiles

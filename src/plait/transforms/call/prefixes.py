@@ -22,7 +22,7 @@ from ...core.objects.nodes import Kind, Static, unwrapped
 from ...core.objects.pytree import Pytree, own_info
 from ...core.objects.state import State, to_flat_state
 from ...core.objects.variables import Variable
-from ...core.objects.visit import Place, children_of, visit
+from ...core.objects.visit import Place, children_of, iter_variables, visit
 from ...errors import ArgumentError, FilterError, SharingError
 from ...ground.paths import Path, describe_path
 from ...ground.repr import Text
@@ -337,17 +337,12 @@ def check_aliasing(name: str, treatments: Sequence[tuple[str, Any, Any]], known:
         SharingError: names the variable, both paths and both prefixes.
     """
     for label, root, prefix in treatments:
-        walk = Walk()
-        walk.add(root)
-        for leaf, link in zip(walk.leaves, walk.links, strict=True):
-            if not isinstance(leaf, Variable):
-                continue
-            path = path_of(link)
-            value = choose(prefix, path, leaf, label)
+        for path, variable in iter_variables(root):
+            value = choose(prefix, path, variable, label)
             place = joined(label, path)
-            before, first = known.setdefault(id(leaf), (value, place))
+            before, first = known.setdefault(id(variable), (value, place))
             if before != value:
-                raise _aliasing_error(name, type(leaf), (first, place), (before, value))
+                raise _aliasing_error(name, type(variable), (first, place), (before, value))
 
 
 def _aliasing_error(name: str, kind: type, places: tuple[str, str], values: tuple[Any, Any]) -> SharingError:

@@ -94,10 +94,16 @@ def make_jaxpr(
         call = Call("make_jaxpr", f, args, kwargs, crossing=crossing.values_only())
         structure = call.gathered.structure
 
-        def flat(*leaves: Any) -> list[Any]:
-            return _in_order(*call.body.output_of(call.body.grouped(*_taken_apart(structure, leaves))))
+        def with_values(structure: Structure, values: Iterable[Any], plain: Iterable[Any]) -> Any:
+            return structure.unflatten(lambda _, leaves: leaves, values, plain)
 
-        return call.run(jax.make_jaxpr(flat), *_in_order(*call.gathered.parts()))
+        def pure(tree: Any) -> Any:
+            parts = list(zip(structure.graphdefs, structure.treedef.flatten_up_to(tree), strict=True))
+            values = [value for graphdef, part in parts if graphdef is not None for value in part]
+            plain = [part for graphdef, part in parts if graphdef is None]
+            return with_values(*call.body.output_of(call.body.grouped(values, plain)))
+
+        return call.run(jax.make_jaxpr(pure), with_values(*call.gathered.parts()))
 
     return wrapper
 
@@ -138,23 +144,6 @@ def checkify(f: Any = None, errors: Any = None, *, crossing: Crossing = STRUCTUR
         return error, call.finish(outputs, outcome)
 
     return wrapper
-
-
-def _are_plain(structure: Structure) -> list[bool]:
-    """For each leaf, in the order of the tree, whether it is plain, and not a value of an object."""
-    return [flag for g in structure.graphdefs for flag in ([True] if g is None else [False] * g.num_leaves)]
-
-
-def _in_order(structure: Structure, values: Iterable[Any], plain: Iterable[Any]) -> list[Any]:
-    """Values and plain leaves in the order of the tree."""
-    values, plain = iter(values), iter(plain)
-    return [next(plain) if is_plain else next(values) for is_plain in _are_plain(structure)]
-
-
-def _taken_apart(structure: Structure, leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """The inverse of ``_in_order``: values, and plain leaves."""
-    pairs = [*zip(leaves, _are_plain(structure), strict=True)]
-    return [leaf for leaf, is_plain in pairs if not is_plain], [leaf for leaf, is_plain in pairs if is_plain]
 
 
 def _put_shardings(built: TracedArguments) -> None:
