@@ -164,7 +164,6 @@ OUTSIDE_OF_THE_CALL = {
     "rule_calls.py: own_variables": "trees of cotangents",
     "tangent_trees.py: Walk": "trees of tangents, which are no calls",
     "tangent_trees.py: own_variables": "trees of tangents",
-    "axis_names.py: Walk": "the arguments of a transform that is not plait's",
 }
 
 

@@ -140,6 +140,11 @@ class Gathered:
         """The context in which a call with these objects runs; ``names`` name them in each function that is traced."""
         return nullcontext() if seams.around_call is None else seams.around_call(self, [*names])
 
+    def replace_value(self, position: int, value: Any) -> None:
+        """Store an equal value, such as a resharded one, in the caller's own variable at a position."""
+        assert self.walk is not None
+        self.walk.cells[position].raw = value
+
     def probes(self) -> Iterator[tuple[int, int, Path, Any]]:
         """For each value: its position, the number of its object, its path in the object, and a leaf to apply filters
         to."""

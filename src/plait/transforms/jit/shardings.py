@@ -143,7 +143,7 @@ def leave_in_layout(gathered: Gathered, shardings: Sequence[Any], outcome: Outco
         cell = walk.cells[position]
         leaves = jax.tree_util.tree_leaves(cell.raw)
         if all(type(leaf) is ArrayImpl and leaf.sharding != sharding for leaf in leaves):
-            cell.raw = jax.device_put(cell.raw, sharding)  # an equal value
+            gathered.replace_value(position, jax.device_put(cell.raw, sharding))
 
 
 def check_layout(argument: str, place: Callable[[], str], value: Any, sharding: Any) -> None:
