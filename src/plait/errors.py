@@ -56,59 +56,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = [
-    "AlreadyImportedError",
-    "ArgumentError",
-    "ArgumentTypeError",
-    "AttributeStatusError",
-    "AxisNameMismatchError",
-    "CapturedModelWarning",
-    "CheckpointError",
-    "CheckpointWarning",
-    "CollectionTypeError",
-    "ConfigError",
-    "ConversionError",
-    "DataError",
-    "DispatchError",
-    "DonatedArrayError",
-    "ExportError",
-    "FilterError",
-    "FilterTypeError",
-    "GraphError",
-    "GraphTypeError",
-    "InternalError",
-    "LoggerWarning",
-    "LostSharingWarning",
-    "LostUpdateWarning",
-    "MetadataError",
-    "MetadataKeyError",
-    "MissingDependencyError",
-    "NonFiniteError",
-    "NothingSelectedWarning",
-    "OptimizerAttributeError",
-    "OptimizerError",
-    "PartitioningUnspecifiedError",
-    "PlaitError",
-    "ProcessError",
-    "ProgramCacheError",
-    "ProgramCacheWarning",
-    "RegistryError",
-    "ReplacedVariableWarning",
-    "RetraceError",
-    "ScopeParamShapeError",
-    "ShapeError",
-    "SharingError",
-    "SingleValueWarning",
-    "StaticValueError",
-    "StreamAttributeError",
-    "StreamError",
-    "StreamKeyError",
-    "TraceContextError",
-    "UnevenLayoutWarning",
-    "UnrolledLoopWarning",
-    "VariableAttributeError",
-]
-
 
 class PlaitError(Exception):
     """Base class of every exception that plait raises.
@@ -345,3 +292,7 @@ class UnrolledLoopWarning(UserWarning):
 
 class UnevenLayoutWarning(UserWarning):
     """Axis names shard a dimension whose length the mesh does not divide: it is replicated instead."""
+
+
+_CLASSES = [name for name, value in globals().items() if isinstance(value, type) and value.__module__ == __name__]
+__all__ = sorted(_CLASSES)  # pyright: ignore[reportUnsupportedDunderAll]

@@ -18,34 +18,15 @@ if TYPE_CHECKING:
     from .safetensors import load_safetensors as load_safetensors, save_safetensors as save_safetensors
     from .stored import StoredArray as StoredArray
 
-_PLACES = {
-    "Checkpoints": "checkpoints",
-    "Keep": "keep",
-    "Manifest": "layout",
-    "Saved": "layout",
-    "StoredArray": "stored",
-    "latest": "layout",
-    "load_safetensors": "safetensors",
-    "load_state": "plain",
-    "read_manifest": "plain",
-    "restore": "orbax",
-    "save": "orbax",
-    "save_safetensors": "safetensors",
+_NAMES = {
+    "checkpoints": "Checkpoints",
+    "keep": "Keep",
+    "layout": "Manifest Saved latest",
+    "orbax": "restore save",
+    "plain": "load_state read_manifest",
+    "safetensors": "load_safetensors save_safetensors",
+    "stored": "StoredArray",
 }
 
-__all__ = [
-    "Checkpoints",
-    "Keep",
-    "Manifest",
-    "Saved",
-    "StoredArray",
-    "latest",
-    "load_safetensors",
-    "load_state",
-    "read_manifest",
-    "restore",
-    "save",
-    "save_safetensors",
-]
-
-__getattr__, __dir__ = lazy_names(__name__, _PLACES)
+__getattr__, __dir__ = lazy_names(__name__, _NAMES)
+__all__ = __dir__()  # pyright: ignore[reportUnsupportedDunderAll]

@@ -14,15 +14,11 @@ if TYPE_CHECKING:
     from .comparison import Compared as Compared, Comparison as Comparison, Departure as Departure, compare as compare
     from .differences import Difference as Difference
 
-_PLACES = {
-    "Cause": "causes",
-    "Compared": "comparison",
-    "Comparison": "comparison",
-    "Departure": "comparison",
-    "Difference": "differences",
-    "compare": "comparison",
+_NAMES = {
+    "causes": "Cause",
+    "comparison": "Compared Comparison Departure compare",
+    "differences": "Difference",
 }
 
-__all__ = ["Cause", "Compared", "Comparison", "Departure", "Difference", "compare"]
-
-__getattr__, __dir__ = lazy_names(__name__, _PLACES)
+__getattr__, __dir__ = lazy_names(__name__, _NAMES)
+__all__ = __dir__()  # pyright: ignore[reportUnsupportedDunderAll]

@@ -16,26 +16,13 @@ if TYPE_CHECKING:
     from .report import ConversionReport as ConversionReport
     from .torch_weights import to_torch as to_torch
 
-_PLACES = {
-    "Conversion": "conversion",
-    "ConversionReport": "report",
-    "Piece": "layouts",
-    "convert_checkpoint": "conversion",
-    "load_peft": "peft",
-    "register_layout": "layouts",
-    "save_peft": "peft",
-    "to_torch": "torch_weights",
+_NAMES = {
+    "conversion": "Conversion convert_checkpoint",
+    "layouts": "Piece register_layout",
+    "peft": "load_peft save_peft",
+    "report": "ConversionReport",
+    "torch_weights": "to_torch",
 }
 
-__all__ = [
-    "Conversion",
-    "ConversionReport",
-    "Piece",
-    "convert_checkpoint",
-    "load_peft",
-    "register_layout",
-    "save_peft",
-    "to_torch",
-]
-
-__getattr__, __dir__ = lazy_names(__name__, _PLACES)
+__getattr__, __dir__ = lazy_names(__name__, _NAMES)
+__all__ = __dir__()  # pyright: ignore[reportUnsupportedDunderAll]

@@ -66,12 +66,9 @@ _NAMES = {
     "proof.report": "ExportReport validate_export",
     "saving": "load save",
 }
-_PLACES = {name: place for place, names in _NAMES.items() for name in names.split()}
 
 # Modules that are public under their own name.
 _SHOWN = "config constants data_processors dtensor_utils export_manager jax_module obm_configs typing utils validate"
-_MODULES = _SHOWN.split()
 
-__all__ = sorted({*_PLACES, *_MODULES})  # pyright: ignore[reportUnsupportedDunderAll]
-
-__getattr__, __dir__ = lazy_names(__name__, _PLACES, {name: name for name in _MODULES})
+__getattr__, __dir__ = lazy_names(__name__, _NAMES, {name: name for name in _SHOWN.split()})
+__all__ = __dir__()  # pyright: ignore[reportUnsupportedDunderAll]

@@ -10,14 +10,10 @@ if TYPE_CHECKING:
     from .beams import Beams as Beams, beam_search as beam_search
     from .continuation import Generated as Generated, generate as generate, stream as stream
 
-_PLACES = {
-    "Beams": "beams",
-    "Generated": "continuation",
-    "beam_search": "beams",
-    "generate": "continuation",
-    "stream": "continuation",
+_NAMES = {
+    "beams": "Beams beam_search",
+    "continuation": "Generated generate stream",
 }
 
-__all__ = ["Beams", "Generated", "beam_search", "generate", "stream"]
-
-__getattr__, __dir__ = lazy_names(__name__, _PLACES)
+__getattr__, __dir__ = lazy_names(__name__, _NAMES)
+__all__ = __dir__()  # pyright: ignore[reportUnsupportedDunderAll]

@@ -8,16 +8,17 @@ from typing import Any
 
 
 def lazy_names(
-    package: str, places: Mapping[str, str], modules: Mapping[str, str] | None = None
+    package: str, names: Mapping[str, str], modules: Mapping[str, str] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """``__getattr__`` and ``__dir__`` for a package that imports nothing by itself.
 
     Args:
         package: its ``__name__``.
-        places: public name → the module that defines it, relative to the package: ``"sharding"``, or ``"..convert"``.
+        names: module, relative to the package → the public names that it defines: ``"sharding"``, or ``"..convert"``.
         modules: public module → the module itself, relative to the package.
     """
     found = {} if modules is None else modules
+    places = {name: module for module, given in names.items() for name in given.split()}
 
     def find(name: str) -> Any:
         if name in found:
@@ -26,10 +27,7 @@ def lazy_names(
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(importlib.import_module(_relative(places[name]), package), name)
 
-    def names() -> list[str]:
-        return sorted({*places, *found})
-
-    return find, names
+    return find, lambda: sorted({*places, *found})
 
 
 def _relative(module: str) -> str:

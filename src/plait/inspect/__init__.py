@@ -16,16 +16,13 @@ if TYPE_CHECKING:
     from .sharding import ShardingReport as ShardingReport, sharding_report as sharding_report
     from .tabulate import TableRow as TableRow
 
-_PLACES = {
-    "CostReport": "cost",
-    "ModuleCost": "cost",
-    "ShardingReport": "sharding",
-    "TableRow": "tabulate",
-    "explain_retraces": "retrace",
-    "long_repr": "display",
-    "sharding_report": "sharding",
+_NAMES = {
+    "cost": "CostReport ModuleCost",
+    "display": "long_repr",
+    "retrace": "explain_retraces",
+    "sharding": "ShardingReport sharding_report",
+    "tabulate": "TableRow",
 }
 
-__all__ = ["CostReport", "ModuleCost", "ShardingReport", "TableRow", "explain_retraces", "long_repr", "sharding_report"]
-
-__getattr__, __dir__ = lazy_names(__name__, _PLACES)
+__getattr__, __dir__ = lazy_names(__name__, _NAMES)
+__all__ = __dir__()  # pyright: ignore[reportUnsupportedDunderAll]

@@ -16,22 +16,13 @@ if TYPE_CHECKING:
     from .recipes import rules_for as rules_for
     from .rule_checks import check_rules as check_rules
 
-_PLACES = {
-    "check_rules": "rule_checks",
-    "connect_processes": "processes",
-    "create_sharded": "creation",
-    "out_sharding": "activations",
-    "rules_for": "recipes",
-    "with_sharding_constraint": "activations",
+_NAMES = {
+    "activations": "out_sharding with_sharding_constraint",
+    "creation": "create_sharded",
+    "processes": "connect_processes",
+    "recipes": "rules_for",
+    "rule_checks": "check_rules",
 }
 
-__all__ = [
-    "check_rules",
-    "connect_processes",
-    "create_sharded",
-    "out_sharding",
-    "rules_for",
-    "with_sharding_constraint",
-]
-
-__getattr__, __dir__ = lazy_names(__name__, _PLACES)
+__getattr__, __dir__ = lazy_names(__name__, _NAMES)
+__all__ = __dir__()  # pyright: ignore[reportUnsupportedDunderAll]

@@ -16,38 +16,16 @@ if TYPE_CHECKING:
     from .prefetching import prefetch as prefetch
     from .trackers import ClearML as ClearML, MLflow as MLflow, WeightsAndBiases as WeightsAndBiases
 
-_PLACES = {
-    "Batches": "batches",
-    "ClearML": "trackers",
-    "EarlyStop": "callbacks",
-    "Fitted": "loop",
-    "JsonLines": "loggers",
-    "Logger": "loggers",
-    "MLflow": "trackers",
-    "Moment": "callbacks",
-    "TensorBoard": "loggers",
-    "WeightsAndBiases": "trackers",
-    "accumulated_value_and_grad": "accumulation",
-    "fit": "loop",
-    "prefetch": "prefetching",
-    "warm_up_decay": "ema",
+_NAMES = {
+    "accumulation": "accumulated_value_and_grad",
+    "batches": "Batches",
+    "callbacks": "EarlyStop Moment",
+    "ema": "warm_up_decay",
+    "loggers": "JsonLines Logger TensorBoard",
+    "loop": "Fitted fit",
+    "prefetching": "prefetch",
+    "trackers": "ClearML MLflow WeightsAndBiases",
 }
 
-__all__ = [
-    "Batches",
-    "ClearML",
-    "EarlyStop",
-    "Fitted",
-    "JsonLines",
-    "Logger",
-    "MLflow",
-    "Moment",
-    "TensorBoard",
-    "WeightsAndBiases",
-    "accumulated_value_and_grad",
-    "fit",
-    "prefetch",
-    "warm_up_decay",
-]
-
-__getattr__, __dir__ = lazy_names(__name__, _PLACES)
+__getattr__, __dir__ = lazy_names(__name__, _NAMES)
+__all__ = __dir__()  # pyright: ignore[reportUnsupportedDunderAll]

@@ -16,14 +16,10 @@ if TYPE_CHECKING:
         current_module as current_module,
     )
 
-_PLACES = {
-    "AttrPriority": "running",
-    "Module": "compact_module",
-    "ModuleStackEntry": "running",
-    "Scope": "..wrappers.scope",
-    "compact": "compact_module",
-    "current_context": "running",
-    "current_module": "running",
+_NAMES = {
+    "..wrappers.scope": "Scope",
+    "compact_module": "Module compact",
+    "running": "AttrPriority ModuleStackEntry current_context current_module",
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _PLACES)
+__getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -27,20 +27,13 @@ if TYPE_CHECKING:
     )
     from .nnx_meta import NNXMeta as NNXMeta
 
-_PLACES = {
-    "NNXMeta": "nnx_meta",
-    "VariableTypeCache": "collection_types",
-    "get_col_name": "boxed_variables",
-    "is_vanilla_variable": "boxed_variables",
-    "linen_vars_to_nnx_attrs": "collections",
-    "nnx_attrs_to_linen_vars": "collections",
-    "register_variable_name_type_pair": "collection_types",
-    "sort_variable_types": "collection_types",
-    "to_linen_var": "boxed_variables",
-    "to_nnx_var": "boxed_variables",
-    "variable_type": "collection_types",
-    "variable_type_name": "collection_types",
-    "with_partitioning": "boxed_variables",
+_NAMES = {
+    "boxed_variables": "get_col_name is_vanilla_variable to_linen_var to_nnx_var with_partitioning",
+    "collection_types": (
+        "VariableTypeCache register_variable_name_type_pair sort_variable_types variable_type variable_type_name"
+    ),
+    "collections": "linen_vars_to_nnx_attrs nnx_attrs_to_linen_vars",
+    "nnx_meta": "NNXMeta",
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _PLACES)
+__getattr__, __dir__ = lazy_names(__name__, _NAMES)

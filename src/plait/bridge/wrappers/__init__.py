@@ -15,16 +15,13 @@ if TYPE_CHECKING:
     from .rngs import linen_rngs_dict as linen_rngs_dict
     from .to_nnx import ToNNX as ToNNX
 
-_PLACES = {
-    "Functional": "init_apply",
-    "ToLinen": "as_linen",
-    "ToNNX": "to_nnx",
-    "current_linen_module": "linen",
-    "functional": "init_apply",
-    "lazy_init": "lazy",
-    "linen_rngs_dict": "rngs",
-    "to_linen": "as_linen",
-    "to_linen_class": "as_linen",
+_NAMES = {
+    "as_linen": "ToLinen to_linen to_linen_class",
+    "init_apply": "Functional functional",
+    "lazy": "lazy_init",
+    "linen": "current_linen_module",
+    "rngs": "linen_rngs_dict",
+    "to_nnx": "ToNNX",
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _PLACES)
+__getattr__, __dir__ = lazy_names(__name__, _NAMES)
