@@ -38,8 +38,7 @@ class Outcome:
         begun = time.monotonic()
         program = ["-m", "tests.faults.joint", str(folder), *options]
         if "--fault=network" in options:
-            assert processes == 2
-            self.status, output, self.errors = two_machines.run(folder, program)
+            self.status, output, self.errors = two_machines.run(folder, program, processes)
         elif {"--fault=disk-full", "--fault=write-fails"} & {*options}:
             self.status, output, self.errors = launched(program, processes, small_disk.around(folder))
         else:
@@ -180,16 +179,17 @@ def test_a_network_that_is_gone_ends_all_within_the_heartbeat(tmp_path):
     assert re.search(r"\[1\] plait: process 0, which coordinates this run, does not answer", found.errors)
 
 
-@pytest.mark.skipif("PLAIT_FAULTS" not in os.environ, reason="make faults runs all of the matrix, in 20 minutes")
+@pytest.mark.skipif("PLAIT_FAULTS" not in os.environ, reason="make faults runs all of the matrix, in 45 minutes")
+@pytest.mark.parametrize("processes", [2, 4])
 @pytest.mark.parametrize(
     "case", [case for process in (0, 1) for case in matrix.cases(process)], ids=lambda case: case.name
 )
-def test_the_matrix(tmp_path, case):
+def test_the_matrix(tmp_path, case, processes):
     """What has to be kept is, and all say what they have to; see docs/reliability.md."""
     reason = matrix.impossible(case)
     if reason:
         pytest.skip(reason)
-    matrix.run(case, 2, tmp_path)
+    matrix.run(case, processes, tmp_path)
 
 
 def test_the_page_has_a_row_for_every_case():

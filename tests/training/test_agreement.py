@@ -204,6 +204,57 @@ def test_the_first_error_is_that_of_all(simulated):
     assert isinstance(second, OSError)
 
 
+@pytest.mark.parametrize("read", [1, 2])
+def test_a_step_that_begins_while_another_process_calls_is_voted_for_or_not_done(simulated, read):
+    """The call arrives before the first or the second time that ``begins`` looks for one, for which it takes no lock.
+
+    At the first, or between the two, the vote may have been cast without the step that is about to begin; after the
+    step was noted, the vote has it.
+    """
+    voted, looking = threading.Event(), threading.Event()
+
+    class Slow(Together):
+        """Waits in ``begins`` of step 2 until the thread has voted."""
+
+        reads = 0
+        noted = None
+
+        @property
+        def _called(self):
+            if index() == 0 and threading.current_thread().name.startswith("main") and self._have == 2 + AHEAD:
+                self.reads += 1
+                if self.reads == read:
+                    found = self.noted
+                    assert (found, self._begun) == (None, read)
+                    looking.set()
+                    assert voted.wait(20)
+                    return found if read == 1 else self.noted
+            return self.noted
+
+        @_called.setter
+        def _called(self, called):  # pyright: ignore[reportIncompatibleVariableOverride]
+            self.noted = called
+
+        def _agree(self, called):
+            super()._agree(called)
+            if index() == 0:
+                voted.set()
+
+    def act(number):
+        agreed = (Slow if number == 0 else Together)(lambda event: None, 0)
+        assert agreed.begins(1, 1 + AHEAD, False)
+        if number == 1:
+            assert looking.wait(20)
+            agreed.call(Ending("signal", "SIGTERM"))
+        done = 1
+        while agreed.begins(done + 1, done + 1 + AHEAD, False):
+            done += 1
+        agreed.close()
+        return done
+
+    assert simulated(2, act) == [read, read]
+
+
 def test_a_loss_is_known_before_the_process_ends(simulated):
     """The one that cannot go on waits until all have left, or it may take the others' output with it."""
     left = []
@@ -269,3 +320,24 @@ def test_the_pace_waits_for_shared_arrays_alone():
     assert not pace.wait({})
     pace.keep(jax.numpy.ones(()))
     assert not pace.wait({"array": jax.numpy.ones(())})
+
+
+def test_the_pace_looks_at_the_sharding_of_each_result(monkeypatch):
+    """It remembers the last one: ``is_fully_addressable`` takes longer than all else before a step."""
+
+    class Result:
+        def __init__(self, sharding, is_fully_addressable):
+            self.sharding, self.is_fully_addressable, self.waits = sharding, is_fully_addressable, 0
+
+        def block_until_ready(self):
+            self.waits += 1
+
+    monkeypatch.setattr("plait.training.ahead.ArrayImpl", Result)
+    pace, shared, own = Pace(2), object(), object()
+    results = [Result(shared, False), Result(shared, False), Result(own, True), Result(shared, False)]
+    waited = []
+    for result in results:
+        pace.keep(result)
+        waited.append(pace.wait({}))
+    assert waited == [True, True, True, False]
+    assert [result.waits for result in results] == [1, 1, 0, 0]

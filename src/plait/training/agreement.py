@@ -155,15 +155,20 @@ class Together:
 
     def begins(self, step: int, have: int, is_over: bool) -> bool:
         """As in ``Alone``."""
+        # At each step, so without the lock, which takes longer than all else here. Either this sees the call and waits
+        # for the last step, or the thread, which notes the call before it reads the number, votes for this step.
+        self._have, self._is_over = have, is_over
+        if self._called is None:
+            self._begun = step
+            if self._called is None:
+                return True
         with self._changed:
-            self._have, self._is_over = have, is_over
-            if self._called is not None:
-                self._changed.notify_all()
-                if step > self._called.begun:
-                    self._changed.wait_for(lambda: self._last is not None)
-                    assert self._last is not None
-                    if step > self._last or self._called.kind == "lost":
-                        return False
+            self._changed.notify_all()
+            if step > self._called.begun:
+                self._changed.wait_for(lambda: self._last is not None)
+                assert self._last is not None
+                if step > self._last or self._called.kind == "lost":
+                    return False
             self._begun = step
             return True
 

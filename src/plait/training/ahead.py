@@ -112,6 +112,8 @@ class Pace:
     def __init__(self, ahead: int) -> None:
         self._ahead = ahead
         self._results: collections.deque[Any] = collections.deque(maxlen=ahead)
+        self._known: Any = None  # the sharding of the last result that is one array
+        self._is_shared = False  # whether that has parts on other processes
 
     def keep(self, returned: Any) -> None:
         """The result of a step that has begun."""
@@ -125,10 +127,13 @@ class Pace:
         """
         oldest: Any = self._results[0] if self._results else None
         if type(oldest) is ArrayImpl:  # as usual; what is done at each step is done with cold caches
-            arrays: list[Any] = [] if oldest.is_fully_addressable else [oldest]
-        else:
-            arrays = _shared(oldest)
-        arrays = arrays or _shared(state(list(objects.values())))
+            if oldest.sharding is not self._known:
+                self._known, self._is_shared = oldest.sharding, not oldest.is_fully_addressable
+            if self._is_shared:
+                if len(self._results) == self._ahead:
+                    oldest.block_until_ready()
+                return True
+        arrays = _shared(oldest) or _shared(state(list(objects.values())))
         if len(self._results) == self._ahead:
             for array in arrays:
                 array.block_until_ready()
