@@ -260,15 +260,17 @@ def test_a_loss_is_known_before_the_process_ends(simulated):
     left = []
 
     def act(number):
-        heard = threading.Event()
+        made, heard = threading.Event(), threading.Event()
 
         def when_stuck(event):
+            assert made.wait(20)
             if number == 0:
                 left.append(event.raised.parts["found"])
                 agreed.leave()
             heard.set()
 
         agreed = Together(when_stuck, 0)
+        made.set()
         if number == 1:
             agreed.lose(OSError("gone"))
         else:
