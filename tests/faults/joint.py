@@ -127,6 +127,7 @@ def main(options: argparse.Namespace) -> None:
     mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))
     fault = Fault(options)
     model_of: dict[str, plait.Module] = {}
+    fault.signal("connected")
 
     def shared(batch: np.ndarray) -> jax.Array:
         if options.copies:

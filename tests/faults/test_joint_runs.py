@@ -89,6 +89,15 @@ def test_a_signal_does_not_wait_for_data_that_hangs(tmp_path):
     assert found.after_fault < 20
 
 
+@pytest.mark.parametrize("fault", ["sigterm", "sigterm-all"])
+def test_a_signal_before_the_run_begins_ends_it(tmp_path, fault):
+    """JAX hears of it once the processes are connected, and used to keep it to itself: the run went on until killed."""
+    found = Outcome(tmp_path, f"--fault={fault}", "--moment=connected", "--load=1")
+    assert (found.status, found.kept) == (143, 0)
+    assert found.results == []
+    assert found.after_fault < 15
+
+
 def test_a_run_of_four_processes_ends_together(tmp_path):
     found = Outcome(tmp_path, "--fault=data-raises", "--process=2", processes=4)
     assert (found.status, found.kept) == (1, joint.MIDDLE - 1)

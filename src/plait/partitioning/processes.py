@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import socket
 import sys
 import threading
@@ -46,7 +47,8 @@ def connect_processes(
     process is the whole run, and nothing happens.
 
     From then on, an uncaught error ends this process at once, without waiting for the others, so that they notice; and
-    an error caused by the loss of another process says so.
+    an error caused by the loss of another process says so. SIGTERM does what it did before the call, until ``fit``
+    handles it; JAX's ``reached_preemption_sync_point`` does not hear of it.
 
     Args:
         heartbeat_timeout_seconds: how long a process may be silent before the others consider it lost.
@@ -81,6 +83,7 @@ def connect_processes(
         )
     except RuntimeError as error:
         raise _not_connected(error, found) from error
+    _take_back(signal.SIGTERM)
     _end_at_once_on_errors()
     listen(heartbeat_timeout_seconds)
     return jax.process_count()
@@ -134,6 +137,17 @@ def _not_connected(error: RuntimeError, found: Mapping[str, Any]) -> ProcessErro
         if early
         else "look at the other processes' output",
     )
+
+
+def _take_back(number: signal.Signals) -> None:
+    """Have a signal do again what it did before JAX, unknown to Python, has put a handler of its own in the place.
+
+    That handler notes SIGTERM for programs that ask for it at each step, and does nothing else: one that arrived before
+    ``fit`` was lost, and the run went on until it was killed.
+    """
+    before = signal.getsignal(number)
+    if before is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(number, before)
 
 
 def _end_at_once_on_errors() -> None:
