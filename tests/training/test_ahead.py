@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -17,6 +18,7 @@ from plait.training.prefetching import Prefetched
 from plait.training.timed_data import PositionedTimedData, timed
 
 SLOW = 60  # seconds that nobody waits for
+ONE_DEVICE = jax.sharding.SingleDeviceSharding(jax.devices()[0])
 
 
 class OwnPosition:
@@ -51,6 +53,7 @@ def numbers(first=0, *, wait=lambda number: None, end=8):
 
 KINDS = {
     "batches": lambda wait: Batches(lambda epoch: numbers(wait=wait), epochs=1),
+    "laid out": lambda wait: Batches(lambda epoch: numbers(wait=wait), epochs=1, sharding=ONE_DEVICE),
     "own position": lambda wait: OwnPosition(lambda first: numbers(first, wait=wait)),
     "prefetched": lambda wait: prefetch(Batches(lambda epoch: numbers(wait=wait), epochs=1)),
     "timed": lambda wait: timed(Batches(lambda epoch: numbers(wait=wait), epochs=1), 2 * SLOW),
@@ -89,7 +92,7 @@ def test_a_signal_does_not_wait_for_slow_data(tmp_path, kind):
 
 
 @pytest.mark.skipif(sys.version_info[:2] == (3, 12), reason="Python 3.12 does not trace the instructions of a frame")
-@pytest.mark.parametrize("kind", ["batches", "own position", "timed"])
+@pytest.mark.parametrize("kind", ["batches", "laid out", "own position", "timed"])
 @pytest.mark.parametrize("ahead", [0, 2])
 def test_wherever_a_signal_arrives_no_batch_is_lost(kind, ahead):
     """At each instruction at which it is heard: what was being fetched is fetched again."""

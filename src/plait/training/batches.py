@@ -7,7 +7,10 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
+from jax.sharding import Mesh, Sharding
+
 from ..errors import ArgumentError, ArgumentTypeError
+from .placing import placing
 
 T = TypeVar("T")
 
@@ -24,6 +27,10 @@ class Batches(Generic[T]):
             epoch (from 0) that returns one, for a different order in each epoch:
             ``lambda epoch: shuffled(data, epoch)``.
         epochs: the number of epochs; ``None`` means no limit.
+        sharding: how the arrays of each batch are laid out on devices, as in ``prefetch``: a mesh divides their rows
+            along its axes for batches. ``None`` yields what the source yields.
+        whole: with ``sharding``, in a run of several processes, whether the source yields the same whole batches on
+            each, or each one's own rows.
 
     Attributes:
         epoch: the epoch of the next batch.
@@ -31,7 +38,8 @@ class Batches(Generic[T]):
 
     Raises:
         ArgumentTypeError: the source can be iterated over only once.
-        ArgumentError: an epoch has no batches, or fewer than its saved position. Both are raised by iteration.
+        ArgumentError: there is an axis in the mesh that the recipe does not know. While iterating: an epoch has no
+            batches, or fewer than its saved position, or the devices cannot divide a whole batch evenly.
 
     Example:
         >>> batches = plait.training.Batches([10, 20, 30], epochs=2)
@@ -43,7 +51,14 @@ class Batches(Generic[T]):
         [30, 10, 20, 30]
     """
 
-    def __init__(self, source: Iterable[T] | Callable[[int], Iterable[T]], *, epochs: int | None = None) -> None:
+    def __init__(
+        self,
+        source: Iterable[T] | Callable[[int], Iterable[T]],
+        *,
+        epochs: int | None = None,
+        sharding: Sharding | Mesh | None = None,
+        whole: bool = False,
+    ) -> None:
         once = isinstance(source, Iterator)
         if once or not (callable(source) or isinstance(source, Iterable) or hasattr(source, "__getitem__")):
             raise ArgumentTypeError(
@@ -57,6 +72,7 @@ class Batches(Generic[T]):
         self._source = source
         self.epochs = epochs
         self.epoch = self.index = 0
+        self._place = None if sharding is None else placing(sharding, whole=whole)
         self._rest: Iterator[T] | None = None
 
     def __iter__(self) -> Batches[T]:
@@ -70,6 +86,8 @@ class Batches(Generic[T]):
                 self._rest = self._begin()
             try:
                 batch = next(self._rest)
+                if self._place is not None:
+                    batch = self._place(batch)
             except StopIteration:
                 self._end_epoch()
                 continue

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-import jax
-import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+from jax.sharding import Mesh, Sharding
 
 from ..errors import ArgumentError
-from ..partitioning.mesh import check_spec
-from ..partitioning.recipes import rules_for
+from .placing import placing
 
 
 def prefetch(
@@ -47,7 +44,7 @@ def prefetch(
     """
     if size < 1:
         raise ArgumentError("nothing is prefetched", found=f"size={size}", expected="1 or more", do="omit size")
-    return Prefetched(batches, size, sharding, whole=whole or jax.process_count() == 1)
+    return Prefetched(batches, size, sharding, whole=whole)
 
 
 class Prefetched(Iterator[Any]):
@@ -55,11 +52,11 @@ class Prefetched(Iterator[Any]):
 
     def __init__(self, batches: Iterable[Any], size: int, sharding: Sharding | Mesh | None, *, whole: bool) -> None:
         self._source, self._batches = batches, iter(batches)
-        self._size, self._whole = size, whole
-        self._sharding_of = _sharding_of(sharding)
+        self._size, self._place = size, placing(sharding, whole=whole)
         self._pool = concurrent.futures.ThreadPoolExecutor(1, "plait-prefetch")
         self._held: collections.deque[concurrent.futures.Future[tuple[Any, Any]]] = collections.deque()
         self._state, self._has_failed = self._position(), False
+        self._read: list[Any] = []  # what was read, and could not be put on the devices
 
     def __next__(self) -> Any:
         self._fill()
@@ -84,21 +81,12 @@ class Prefetched(Iterator[Any]):
         if self._has_failed:  # what comes after an error is asked for again, and must not be lost
             raise concurrent.futures.CancelledError
         try:
-            return jax.tree_util.tree_map_with_path(self._put, next(self._batches)), self._position()
+            self._read = self._read or [next(self._batches)]
+            placed, self._read = self._place(self._read[0]), []
+            return placed, self._position()
         except BaseException:
             self._has_failed = True
             raise
-
-    def _put(self, path: Any, array: Any) -> Any:
-        sharding = self._sharding_of(array)
-        if sharding is None:
-            return jax.device_put(array)
-        array = np.asarray(array)
-        if not self._whole:
-            return jax.make_array_from_process_local_data(sharding, array)
-        if isinstance(sharding, NamedSharding):
-            check_spec(sharding.spec, sharding.mesh, array.shape, f"batch{jax.tree_util.keystr(path)}")
-        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
     def _position(self) -> Any:
         return self._source.get_state() if hasattr(self._source, "get_state") else None  # type: ignore[attr-defined]
@@ -119,13 +107,4 @@ class Prefetched(Iterator[Any]):
             return
         self._drop()
         self._source.set_state(state)  # type: ignore[attr-defined]
-        self._batches, self._state = iter(self._source), state
-
-
-def _sharding_of(sharding: Sharding | Mesh | None) -> Callable[[Any], Sharding | None]:
-    """The sharding of each array of a batch."""
-    if not isinstance(sharding, Mesh):
-        return lambda _: sharding
-    rows = NamedSharding(sharding, PartitionSpec(dict(rules_for(sharding))["batch"]))
-    everywhere = NamedSharding(sharding, PartitionSpec())
-    return lambda array: rows if np.ndim(array) else everywhere
+        self._batches, self._state, self._read = iter(self._source), state, []

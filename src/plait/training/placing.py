@@ -1,0 +1,48 @@
+"""How a batch is laid out on devices: one way for the batches that are read ahead and for those that are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+
+from ..partitioning.mesh import check_spec
+from ..partitioning.recipes import rules_for
+
+
+def placing(sharding: Sharding | Mesh | None, *, whole: bool) -> Callable[[Any], Any]:
+    """The function that puts the arrays of a batch on the devices.
+
+    Args:
+        sharding: of every array; a mesh means the rows that its recipe has for ``batch``; ``None`` the default device.
+        whole: whether each process passes the same whole batches, or its own rows.
+    """
+    whole = whole or jax.process_count() == 1
+    sharding_of = _sharding_of(sharding)
+
+    def put(path: Any, array: Any) -> Any:
+        sharding = sharding_of(array)
+        if isinstance(array, jax.Array) and sharding in (None, array.sharding):
+            return array  # it may have parts on other processes, and cannot be read here
+        if sharding is None:
+            return jax.device_put(array)
+        array = np.asarray(array)
+        if not whole:
+            return jax.make_array_from_process_local_data(sharding, array)
+        if isinstance(sharding, NamedSharding):
+            check_spec(sharding.spec, sharding.mesh, array.shape, f"batch{jax.tree_util.keystr(path)}")
+        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+    return lambda batch: jax.tree_util.tree_map_with_path(put, batch)
+
+
+def _sharding_of(sharding: Sharding | Mesh | None) -> Callable[[Any], Sharding | None]:
+    """The sharding of each array of a batch."""
+    if not isinstance(sharding, Mesh):
+        return lambda _: sharding
+    rows = NamedSharding(sharding, PartitionSpec(dict(rules_for(sharding))["batch"]))
+    everywhere = NamedSharding(sharding, PartitionSpec())
+    return lambda array: rows if np.ndim(array) else everywhere
