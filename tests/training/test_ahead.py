@@ -148,6 +148,17 @@ def test_positions_are_those_of_their_batches_if_the_data_returns_a_live_one():
     assert (found.take(), found.get_state()) == (0, {"index": 1})
 
 
+@pytest.mark.parametrize("hold", [lambda data: prefetch(data, 3), lambda data: timed(data, SLOW)])
+def test_positions_of_what_is_read_in_a_thread_are_those_of_the_batches_taken(hold):
+    """FD3: also if the data returns a live position, which moves on with what is read ahead."""
+    data = hold(KINDS["own position"](lambda number: None))
+    states = [data.get_state(), *((next(data), data.get_state())[1] for _ in range(3))]
+    assert states == [{"index": number} for number in range(4)]
+    again = hold(KINDS["own position"](lambda number: None))
+    again.set_state(states[2])
+    assert [int(each) for each in again] == [*range(2, 8)]
+
+
 def test_what_hangs_is_not_waited_for_when_its_position_is_set():
     """It is done when the data goes on."""
     freed = threading.Event()

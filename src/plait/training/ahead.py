@@ -15,6 +15,9 @@ import jax
 from .._compat import ArrayImpl
 from ..checkpoint.positions import has_position
 from ..core.functional.split import state
+from .positions import positions_of
+
+NOTHING: Any = object()  # in the place of a batch
 
 
 class Interrupted(BaseException):
@@ -40,66 +43,69 @@ class Ahead:
         self._data: Any = data
         self._ahead = ahead
         self._knows = has_position(data)
+        self._where = positions_of(data) if self._knows else lambda: None
         self._held: collections.deque[tuple[Any, Any]] = collections.deque()
-        self._position = _copied(data.get_state()) if self._knows else None  # pyright: ignore[reportAttributeAccessIssue]
+        # The positions after the last batch that was used, and after the last one that was fetched.
+        self._position = self._newest = self._where() if self._knows else None
         self._was_interrupted = False
         self.last = done
         self.ended: Exception | None = None
         self.may_interrupt = False
 
-    def fill(self, step: int, steps: int) -> None:
-        """Fetch the batch of this step, and those after it, unless a signal arrives."""
-        try:
-            while self.ended is None and self.last < steps and self.last < step + self._ahead:
-                self._fetch(self._ahead > 0 and self.last < step)  # other processes need it, which go on
-        except Interrupted:
-            pass
+    def fetch(self, is_needed: bool = False) -> Any:
+        """The next batch of the data; ``NOTHING`` if a signal has arrived, or if the data has ended.
 
-    def _fetch(self, is_needed: bool) -> None:
-        if self._was_interrupted:
-            self._data.set_state(self._held[-1][1] if self._held else self._position)
-            self._was_interrupted = False
+        Args:
+            is_needed: whether the run cannot do without it.
+        """
         try:
+            if self._was_interrupted:
+                self._data.set_state(self._newest)
             self.may_interrupt = self._was_interrupted = self._knows and not is_needed
-            try:
-                batch = next(self._data)
-            finally:
-                self.may_interrupt = False
-            position = _copied(self._data.get_state()) if self._knows else None
+            batch = next(self._data)
+            self.may_interrupt = False
+            if self._knows:
+                self._newest = self._where()
+        except Interrupted:
+            self.may_interrupt = False
+            return NOTHING
         except Exception as error:
+            self.may_interrupt = self._was_interrupted = False
             self.ended = error
-        else:
-            self._held.append((batch, position))
-            self.last += 1
+            return NOTHING
         self._was_interrupted = False
+        self.last += 1
+        return batch
+
+    def fill(self, step: int, steps: int) -> None:
+        """Fetch the batch of this step, and those after it, unless a signal arrives, and hold them."""
+        while self.ended is None and self.last < steps and self.last < step + self._ahead:
+            if not self._held:
+                self._position = self._newest
+            batch = self.fetch(self._ahead > 0 and self.last < step)  # other processes need it, which go on
+            if batch is NOTHING:
+                return
+            self._held.append((batch, self._newest))
 
     def take(self) -> Any:
-        """The next batch."""
+        """The next of the batches that are held."""
         batch, self._position = self._held.popleft()
         return batch
 
     def go_back(self) -> None:
         """Give the batches that were not used back to the data, if it has a position."""
         if self._knows and (self._held or self._was_interrupted):
-            self.set_state(self._position)
+            self.set_state(self.get_state())
 
     def get_state(self) -> Any:
         """The position after the last batch that was used."""
-        return self._position if self._knows else self._data.get_state()
+        return self._position if self._held else self._newest
 
     def set_state(self, position: Any) -> None:
         """Move the data to a position."""
         self._held.clear()
         self._data.set_state(position)
-
-
-def _copied(position: Any) -> Any:
-    """A position that does not change when the data goes on: it is bytes, or what JSON can say."""
-    if isinstance(position, dict):
-        return {name: part if type(part) is int else _copied(part) for name, part in position.items()}
-    if isinstance(position, list):
-        return [_copied(part) for part in position]
-    return bytes(position) if isinstance(position, bytearray) else position
+        self._newest, self._was_interrupted = position, False
 
 
 class Pace:

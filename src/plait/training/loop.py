@@ -36,7 +36,7 @@ from ..ground.words import first_few
 from ..observing.nonfinite import find_nonfinite, has_nan
 from ..partitioning.processes import end_at_once, is_loss
 from .agreement import PATIENCE, Alone, Ending, Together, error_ending
-from .ahead import Ahead, Interrupted, Pace
+from .ahead import NOTHING, Ahead, Interrupted, Pace
 from .batches import Batches
 from .callbacks import Moment, restore_states, states_of
 from .counts import check_count
@@ -166,7 +166,6 @@ def fit(
             expected="both, or neither",
             do="pass evaluate=lambda: {'loss': ...}, or leave out evaluate_every",
         )
-    _arguments(step, objects)
     loop = _Loop(step, dict(objects), data, checkpoints, evaluate, loggers, callbacks, data_timeout)
     with loop.running(steps, show):
         return loop.run(steps, save_every, evaluate_every, log_every, profile)
@@ -216,6 +215,7 @@ class _Loop:
         # Of processes other than the first, those that ask for it.
         self.loggers = [each for each in loggers if is_first or getattr(each, "every_process", False)]
         self.callbacks = callbacks
+        self.arguments = _arguments(step, objects)
         _check_names(objects)
         positioned = has_position(data)
         if not isinstance(data, Iterator):
@@ -252,6 +252,7 @@ class _Loop:
         self.signalled: str | None = None
         self.handlers: dict[int, Any] = {}  # of signals, outside of this loop
         self.agreement: Alone | Together = Alone()
+        self.is_alone = jax.process_count() == 1
         self.ending_here = threading.RLock()  # held by the thread that ends the run, if it is stuck
         self.has_passed_on = self.is_evaluating = self.is_taken_over = self.has_met = self.has_left = False
         self.display: Any = None
@@ -265,17 +266,17 @@ class _Loop:
         log_every: int | None,
         profile: tuple[range, str] | None,
     ) -> Fitted:
-        arguments = _arguments(self.step, self.objects)
         if evaluate_every is not None and self.done and self.done % evaluate_every == 0 and self.stopped is None:
             self.attempt(self.evaluate_once)  # the run may have ended before its evaluation at this step
-        while self.begins(self.done + 1, steps):
-            batch = self.ahead.take()
+        act, arguments = self.step, self.arguments
+        while (batch := self.next_batch(self.done + 1, steps)) is not NOTHING:
             number = self.done + 1
             if profile is not None and number in profile[0] and not self.tracing:
                 jax.profiler.start_trace(profile[1])
                 self.tracing = True
-            returned = self.last = self.step(*arguments, batch)
-            self.pace.keep(returned)
+            returned = self.last = act(*arguments, batch)
+            if not self.is_alone:
+                self.pace.keep(returned)
             self.done = number
             if profile is not None and number == profile[0].stop - 1:
                 self.end_trace()
@@ -289,17 +290,29 @@ class _Loop:
             self.display.advance()
         return self.finish()
 
+    def next_batch(self, number: int, steps: int) -> Any:
+        """The batch of this step, or ``NOTHING`` if it is not done."""
+        if self.is_alone and self.signalled is None and self.agreement.ending is None and number <= steps:
+            batch = self.ahead.fetch()
+            if batch is not NOTHING:
+                return batch
+            self.pass_on_end()
+        return self.ahead.take() if self.begins(number, steps) else NOTHING
+
     def begins(self, number: int, steps: int) -> bool:
         """Whether this step is done, by all processes; then its batch is in hand."""
         self.pass_on_signal()
         if number > steps:
             self.agreement.call(Ending("steps", "steps", last=steps))
-        if self.agreement.ending is None or (self.ahead.last < number <= steps and self.agreement.ahead):
-            self.fetch(number, steps)  # processes that do not wait for each other may have far to go to the last step
+        # Processes that do not wait for each other may have far to go to the last step.
+        goes_on = self.agreement.ending is None or self.ahead.last < number <= steps
+        if goes_on and self.ahead.ended is None and not self.is_alone:
+            self.ahead.fill(number, steps)
+            self.pass_on_end()
         self.pass_on_signal()  # one that came while the data was waited for
         if number == self.first:
             self.agreement.meet(self.ahead.ended is not None)
-        if self.agreement.ahead and number <= steps and not self.pace.wait(self.objects):
+        if not self.is_alone and number <= steps and not self.pace.wait(self.objects):
             self.agreement.keep_pace(number)
         if not self.agreement.begins(number, self.ahead.last, self.ahead.ended is not None):
             return False
@@ -318,14 +331,12 @@ class _Loop:
             self.has_passed_on = True
             self.agreement.call(Ending("signal", self.signalled))
 
-    def fetch(self, number: int, steps: int) -> None:
-        """Fetch batches, and tell when there are no more."""
-        if self.ahead.ended is None:
-            self.ahead.fill(number, steps)
-            if isinstance(self.ahead.ended, StopIteration):
-                self.agreement.call(Ending(DATA, DATA, last=self.ahead.last))
-            elif self.ahead.ended is not None:
-                self.fail(self.ahead.ended, last=self.ahead.last)
+    def pass_on_end(self) -> None:
+        """Tell if there are no more batches."""
+        if isinstance(self.ahead.ended, StopIteration):
+            self.agreement.call(Ending(DATA, DATA, last=self.ahead.last))
+        elif self.ahead.ended is not None:
+            self.fail(self.ahead.ended, last=self.ahead.last)
 
     def attempt(self, act: Callable[..., object], *arguments: Any) -> None:
         """Act; an error ends the run at a step that all processes complete."""
@@ -571,7 +582,7 @@ class _Loop:
         self.first = self.done + 1
         self.clock = (time.perf_counter(), self.done)
         shows = show and jax.process_index() == 0
-        if jax.process_count() > 1:
+        if not self.is_alone:
             self.agreement = Together(self.when_stuck, self.done)
         self.ahead = Ahead(self.data, self.agreement.ahead, self.done)
         self.pace = Pace(self.agreement.ahead)

@@ -11,6 +11,7 @@ from jax.sharding import Mesh, Sharding
 
 from ..errors import ArgumentError
 from .placing import placing
+from .positions import positions_of
 
 
 def prefetch(
@@ -55,6 +56,7 @@ class Prefetched(Iterator[Any]):
         self._size, self._place = size, placing(sharding, whole=whole)
         self._pool = concurrent.futures.ThreadPoolExecutor(1, "plait-prefetch")
         self._held: collections.deque[concurrent.futures.Future[tuple[Any, Any]]] = collections.deque()
+        self._position = positions_of(batches) if hasattr(batches, "get_state") else lambda: None
         self._state, self._has_failed = self._position(), False
         self._read: list[Any] = []  # what was read, and could not be put on the devices
 
@@ -87,9 +89,6 @@ class Prefetched(Iterator[Any]):
         except BaseException:
             self._has_failed = True
             raise
-
-    def _position(self) -> Any:
-        return self._source.get_state() if hasattr(self._source, "get_state") else None  # type: ignore[attr-defined]
 
     def _drop(self) -> None:
         running = [future for future in self._held if not future.cancel()]

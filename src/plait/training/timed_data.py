@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from ..checkpoint.positions import has_position
 from ..errors import DataError
+from .positions import positions_of
 
 
 def timed(data: Any, seconds: float) -> TimedData:
@@ -39,7 +40,8 @@ class TimedData:
         self.answers: queue.SimpleQueue[tuple[int, str, Any, Any]] = queue.SimpleQueue()
         self.number = 0  # of the last item that was asked for
         self.is_awaited = False  # whether it may still come; a signal or a timeout may have ended the waiting
-        self._get_next = functools.partial(_get_next, data, has_position(data), self.answers)
+        where = positions_of(data) if has_position(data) else lambda: None
+        self._get_next = functools.partial(_get_next, data, where, self.answers)
         # The thread has no reference to this object, whose end tells it to stop.
         threading.Thread(target=_serve, args=(self.asked,), daemon=True, name="plait waits for data").start()
         weakref.finalize(self, self.asked.put, None)
@@ -76,7 +78,7 @@ class PositionedTimedData(TimedData):
 
     def __init__(self, data: Any, seconds: float) -> None:
         self.data: Any = data
-        self.position = data.get_state()
+        self.position = positions_of(data)()
         super().__init__(data, seconds)
 
     def get_state(self) -> Any:
@@ -102,9 +104,9 @@ def _serve(asked: queue.SimpleQueue[Callable[[], object] | None]) -> None:
 _Answers: TypeAlias = "queue.SimpleQueue[tuple[int, str, Any, Any]]"
 
 
-def _get_next(data: Any, knows: bool, answers: _Answers, number: int) -> None:
+def _get_next(data: Any, where: Callable[[], Any], answers: _Answers, number: int) -> None:
     try:
-        answers.put((number, "item", next(data), data.get_state() if knows else None))
+        answers.put((number, "item", next(data), where()))
     except BaseException as error:
         answers.put((number, "error", error, None))
 

@@ -1,0 +1,28 @@
+"""Positions of data iterators, as values that do not change when the iterator goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .batches import Batches
+
+
+def positions_of(data: Any) -> Callable[[], Any]:
+    """A function that returns the position of an iterator with ``get_state``."""
+    get_state = data.get_state
+    # Those of Batches are new each time. Others may be what the iterator itself counts with.
+    return get_state if type(data) is Batches else lambda: _copied(get_state())
+
+
+def _copied(position: Any) -> Any:
+    """A copy of a position, which is bytes, or what JSON can say."""
+    if isinstance(position, dict):
+        copy = position.copy()
+        for name, part in copy.items():
+            if type(part) is not int:
+                copy[name] = _copied(part)
+        return copy
+    if isinstance(position, list):
+        return [_copied(part) for part in position]
+    return bytes(position) if isinstance(position, bytearray) else position
