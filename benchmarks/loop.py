@@ -2,6 +2,11 @@
 
 The bare loop runs twice in each round, before and after ``fit``, because the time of a step drifts; a round gives one
 ratio to the mean of the two.
+
+Reading waits, as for a disk, and uses no processor. Two kinds of step take the batches. A product on this processor
+shares its cores and memory with what copies the next batch. One that waits too is what a processor does beside an
+accelerator. The time that the loop waits for ``next`` is counted by itself; it leaves out the first batch, before which
+nothing could be read ahead.
 """
 
 from __future__ import annotations
@@ -53,20 +58,16 @@ def _makers(size: int, log_every: int) -> dict[str, Callable[[int], Any]]:
     return {BARE: loop, FIT: with_fit, AGAIN: loop}
 
 
-def _readers(size: int, reading: float) -> dict[str, Callable[[int], Any]]:
-    """Loops of a step that waits for its result, as a log of every step does, with batches from different places.
+def _readers(step: Callable[[Any], Any], on_host: Any, reading: float) -> dict[str, Callable[[int], Any]]:
+    """Loops of a step that returns when it is done, with batches from different places.
+
+    Each returns the share of its time that it waited for a batch after the first.
 
     Args:
         reading: the seconds that reading a batch takes, without work for the processor.
     """
-    import plait
     from plait.training import prefetch
 
-    @plait.jit
-    def step(weight: Any, batch: Any) -> Any:
-        return (weight.value @ batch).mean()
-
-    weight, on_host = plait.Param(jnp.ones((size, size)) / size), np.eye(size, dtype=np.float32)
     on_device = jax.device_put(on_host)
 
     def read(calls: int) -> Iterator[Any]:
@@ -74,8 +75,14 @@ def _readers(size: int, reading: float) -> dict[str, Callable[[int], Any]]:
             time.sleep(reading)
             yield on_host
 
-    def loop(batches: Iterable[Any]) -> Any:
-        return [float(step(weight, batch)) for batch in batches][-1]
+    def loop(batches: Iterable[Any]) -> float:
+        waits: list[float] = []
+        begin = asked = time.perf_counter()
+        for batch in batches:
+            waits.append(time.perf_counter() - asked)
+            step(batch)
+            asked = time.perf_counter()
+        return sum(waits[1:]) / (asked - begin)
 
     return {
         HELD: lambda calls: loop([on_device] * calls),
@@ -85,11 +92,24 @@ def _readers(size: int, reading: float) -> dict[str, Callable[[int], Any]]:
     }
 
 
-def _timed(loop: Callable[[int], Any], calls: int) -> tuple[float, float]:
-    """Milliseconds of a step, and microseconds of the calling thread."""
+def _product(size: int) -> Callable[[Any], Any]:
+    """A step that waits for its result, as a log of every step does."""
+    import plait
+
+    weight = plait.Param(jnp.ones((size, size)) / size)
+
+    @plait.jit
+    def step(weight: Any, batch: Any) -> Any:
+        return (weight.value @ batch).mean()
+
+    return lambda batch: float(step(weight, batch))
+
+
+def _timed(loop: Callable[[int], Any], calls: int) -> tuple[float, float, Any]:
+    """Milliseconds of a step, microseconds of the calling thread, and what the loop returned."""
     begin, host = time.perf_counter(), time.thread_time()
-    jax.block_until_ready(loop(calls))
-    return (time.perf_counter() - begin) / calls * 1e3, (time.thread_time() - host) / calls * 1e6
+    returned = jax.block_until_ready(loop(calls))
+    return (time.perf_counter() - begin) / calls * 1e3, (time.thread_time() - host) / calls * 1e6, returned
 
 
 def _size_of_a_millisecond() -> int:
@@ -108,12 +128,17 @@ def run(*, quick: bool = False) -> Iterator[Table]:
         title = f"loop: a product of {size} x {size}, logged every {log_every} steps"
         yield _table(title, columns, _makers(size, log_every), calls, rounds)
     slow = 64 if quick else 2 * large  # about eight milliseconds
-    held = _readers(slow, 0.0)[HELD]
+    on_host = np.eye(slow, dtype=np.float32)
+    product = _product(slow)
+    held = _readers(product, on_host, 0.0)[HELD]
     held(10)
     took = _timed(held, calls)[0] / 1e3
-    for share in (0.5, 0.9):
-        title = f"loop: a product of {slow} x {slow}, of batches that take {share:.0%} of it to read"
-        yield _table(title, columns, _readers(slow, share * took), calls // 3, rounds)
+    steps = {f"a product of {slow} x {slow}": product, "a step that waits for a device": lambda _: time.sleep(took)}
+    for name, step in steps.items():
+        for share in (0.5, 0.9):
+            title = f"loop: {name}, of batches that take {share:.0%} of it to read"
+            loops = _readers(step, on_host, share * took)
+            yield _table(title, [*columns, "waits for data"], loops, calls // 3, rounds)
 
 
 def _table(title: str, columns: list[str], loops: dict[str, Callable[[int], Any]], calls: int, rounds: int) -> Table:
@@ -126,5 +151,6 @@ def _table(title: str, columns: list[str], loops: dict[str, Callable[[int], Any]
     for name in loops:
         ms, host = (statistics.median(row[name][i] for row in measured) for i in range(2))
         relative = statistics.median(row[name][0] * 2 / (row[first][0] + row[last][0]) for row in measured)
-        table.rows.append([name, ms, f"{relative:.3f}", host])
+        waited = [f"{statistics.median(row[name][2] for row in measured):.1%}"] if len(columns) > 4 else []
+        table.rows.append([name, ms, f"{relative:.3f}", host, *waited])
     return table
