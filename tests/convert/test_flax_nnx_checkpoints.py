@@ -5,6 +5,7 @@ Rules FC1 to FC6.
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -79,9 +80,28 @@ for name, tree in trees.items():
     for checkpointer in (orbax.checkpoint.StandardCheckpointer(), orbax.checkpoint.PyTreeCheckpointer()):
         with checkpointer:
             checkpointer.save(f"{folder}/{name}-{type(checkpointer).__name__}", tree)
-with orbax.checkpoint.CheckpointManager(f"{folder}/manager") as manager:
-    manager.save(9, args=orbax.checkpoint.args.StandardSave(state))
-    manager.save(10, args=orbax.checkpoint.args.StandardSave(state))
+args, options = orbax.checkpoint.args, orbax.checkpoint.CheckpointManagerOptions
+managers = {
+    "manager": (args.StandardSave(state), options(), {}),
+    "pytrees": (args.PyTreeSave(state), options(), {}),
+    "prefixes": (args.StandardSave(state), options(step_prefix="ckpt", step_format_fixed_length=6), {}),
+    "best": (args.StandardSave(state), options(best_fn=lambda metrics: metrics["loss"]), {"metrics": {"loss": 1.0}}),
+    "json": (args.Composite(state=args.StandardSave(state), about=args.JsonSave({"epoch": 3})), options(), {}),
+    "items": (
+        args.Composite(
+            model=args.StandardSave(state),
+            optimizer=args.PyTreeSave(nnx.state(optimizer)),
+            about=args.JsonSave({"epoch": 3}),
+        ),
+        options(),
+        {},
+    ),
+}
+for name, (saved, chosen, metrics) in managers.items():
+    about = {"run": name}  # of the manager itself
+    with orbax.checkpoint.CheckpointManager(f"{folder}/{name}", options=chosen, metadata=about) as manager:
+        for step in (9, 10):
+            manager.save(step, args=saved, **metrics)
 print(loss_after(net, optimizer))
 """
 READER = """
@@ -196,6 +216,57 @@ def test_restore_names_the_call(written):
         assert str(folder / step) in call[0]
         eval(call[0], {"plait": plait, "model": model})
         assert int(model.table["calls"][...]) == 3
+
+
+NEWEST = dict.fromkeys(("manager", "pytrees", "best", "json"), "10") | {"prefixes": "ckpt_000010"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", NEWEST)
+def test_a_step_of_a_manager_is_read_whatever_else_lies_in_it(written, kind):
+    """FC1"""
+    model, _ = ours()["trained"](1, 0)
+    done = convert_checkpoint(written[0] / kind / NEWEST[kind], model, layout="nnx", update=True)
+    assert not done.report.unexpected
+    assert int(model.table["calls"][...]) == 3
+
+
+@pytest.mark.slow
+def test_the_items_of_a_step_are_read_by_their_names(written):
+    """FC1: training goes on as in Flax."""
+    folder, expected = written
+    model, optimizer = ours()["trained"](1, 0)
+    objects = {"model": model, "optimizer": optimizer}
+    assert not convert_checkpoint(folder / "items" / "10", objects, layout="nnx", update=True).report.unexpected
+    assert ours()["loss_after"](model, optimizer) == pytest.approx(expected, rel=1e-6)
+    model, _ = ours()["trained"](1, 0)
+    convert_checkpoint(folder / "items" / "10" / "model", model, layout="nnx", update=True)
+    assert int(model.table["calls"][...]) == 3
+
+
+@pytest.mark.slow
+def test_the_folder_of_a_manager_is_an_error_that_names_its_newest_step(written):
+    """FC6"""
+    unfinished = written[0] / "prefixes" / "ckpt_000011.orbax-checkpoint-tmp-7"
+    shutil.copytree(written[0] / "prefixes" / "ckpt_000010", unfinished, dirs_exist_ok=True)
+    model, _ = ours()["trained"](1, 0)
+    with pytest.raises(plait.errors.CheckpointError, match=r"ckpt_000009, ckpt_000010\n(?s:.*)prefixes/ckpt_000010'"):
+        convert_checkpoint(written[0] / "prefixes", model, layout="nnx")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [*NEWEST, "items"])
+def test_a_run_does_not_begin_again_in_a_folder_of_a_manager(written, kind):
+    """FC6: neither with Checkpoints nor with fit, which wrote its own checkpoints beside those it did not read."""
+    model, optimizer = ours()["trained"](1, 0)
+    objects = {"model": model, "optimizer": optimizer}
+    newest = written[0] / kind / NEWEST.get(kind, "10")
+    with plait.checkpoint.Checkpoints(written[0] / kind) as checkpoints:
+        with pytest.raises(plait.errors.CheckpointError, match=re.escape(f"convert_checkpoint({str(newest)!r}")):
+            checkpoints.restore(objects)
+        with pytest.raises(plait.errors.CheckpointError, match="a folder of its own"):
+            plait.training.fit(lambda *_: None, objects, [0], steps=1, checkpoints=checkpoints, show=False)
+        assert checkpoints.all() == []
 
 
 @pytest.mark.slow

@@ -33,7 +33,18 @@ from ..ground.whole_writes import move_aside, remove_whole
 from ..ground.words import first_few
 from ..partitioning.launched import grace
 from .keep import Keep
-from .layout import MANIFEST, Manifest, Saved, check_path, check_whole, damaged_in, is_taken, local_path, saved_in
+from .layout import (
+    MANIFEST,
+    Manifest,
+    Saved,
+    check_path,
+    check_whole,
+    damaged_in,
+    is_taken,
+    local_path,
+    saved_in,
+    written_by_orbax,
+)
 from .orbax import Saving, read_into, written
 from .together import Meeting, on_first
 from .writer import Writer
@@ -283,6 +294,7 @@ class Checkpoints:
 
         Raises:
             CheckpointError: all checkpoints are damaged, there is none of this step, or it does not match the objects.
+                Or the folder has none but those that another program wrote with Orbax; names the call that reads them.
         """
         self.wait()
         found = on_first(lambda: self._newest(step))
@@ -310,6 +322,9 @@ class Checkpoints:
                 expected="a folder that save wrote, unchanged",
                 do="pass another folder or step, or remove the damaged ones to start from the beginning",
             )
+        by_others = written_by_orbax(self.folder, also="; give this run a folder of its own")
+        if by_others is not None:  # a run must not begin again beside what it meant to go on with
+            raise by_others
         return None
 
     def close(self) -> None:

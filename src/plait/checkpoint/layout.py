@@ -354,22 +354,37 @@ def _check_replaceable(target: Path, *, overwrite: bool) -> None:
         )
 
 
+_UNFINISHED = ".orbax-checkpoint-tmp"  # in the names of folders that Orbax has not finished
+
+
 def is_orbax(path: Path) -> bool:
     """Whether a folder holds an Orbax pytree, or a step of a ``CheckpointManager``."""
     return (path / METADATA).is_file() or any(path.glob(f"*/{METADATA}"))
 
 
+def written_by_orbax(path: Path, also: str = "") -> CheckpointError | None:
+    """The error for a folder that another program wrote with Orbax; ``None`` if none did.
+
+    Args:
+        also: what else to do.
+    """
+    orbax = [place for place in (path, *steps_of_orbax(path)) if is_orbax(place)]
+    if not orbax or (path / ARRAYS).exists():
+        return None
+    return CheckpointError(
+        "another program wrote this checkpoint with Orbax",
+        at=str(path),
+        found="a tree of arrays" if orbax[0] == path else f"steps of a CheckpointManager: {_listed(orbax)}",
+        expected=f"a folder that checkpoint.save wrote: {MANIFEST} and {ARRAYS}/",
+        do=f"plait.convert.convert_checkpoint({str(orbax[-1])!r}, model, layout='nnx', update=True) reads what "
+        f"Flax NNX wrote; layout='linen' what Linen wrote{also}",
+    )
+
+
 def _no_checkpoint(path: Path) -> CheckpointError:
-    orbax = [place for place in (path, *_steps_of_orbax(path)) if is_orbax(place)]
-    if orbax and not (path / ARRAYS).exists():
-        return CheckpointError(
-            "another program wrote this checkpoint with Orbax",
-            at=str(path),
-            found="a tree of arrays" if orbax[0] == path else f"steps of a CheckpointManager: {_listed(orbax)}",
-            expected=f"a folder that checkpoint.save wrote: {MANIFEST} and {ARRAYS}/",
-            do=f"plait.convert.convert_checkpoint({str(orbax[-1])!r}, model, layout='nnx', update=True) reads what "
-            "Flax NNX wrote; layout='linen' what Linen wrote",
-        )
+    by_orbax = written_by_orbax(path)
+    if by_orbax is not None:
+        return by_orbax
     if not path.exists():
         found = "nothing"
     elif not path.is_dir():
@@ -385,9 +400,17 @@ def _no_checkpoint(path: Path) -> CheckpointError:
     )
 
 
-def _steps_of_orbax(path: Path) -> list[Path]:
-    """The steps in a folder of a ``CheckpointManager``, the newest last; steps that plait wrote are not among them."""
-    steps = {file.parents[1] for file in path.glob(f"*/*/{METADATA}") if not (file.parents[1] / MANIFEST).exists()}
+def steps_of_orbax(path: Path) -> list[Path]:
+    """The steps in a folder of a ``CheckpointManager``, the newest last.
+
+    Steps that plait wrote, and those whose writing has not ended, are not among them.
+    """
+    items = [file.parent for file in path.glob(f"*/*/{METADATA}")]
+    steps = {
+        item.parent
+        for item in items
+        if item.name != ARRAYS and _UNFINISHED not in item.parent.name and not (item.parent / MANIFEST).exists()
+    }
     return sorted(steps, key=lambda step: _natural(step.name))
 
 

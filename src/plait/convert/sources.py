@@ -15,14 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..checkpoint.layout import is_orbax
+from ..checkpoint.layout import is_orbax, steps_of_orbax
 from ..checkpoint.leaf_descriptions import is_key
 from ..checkpoint.orbax_trees import load_orbax_tree
 from ..checkpoint.safetensors import is_safetensors, load_safetensors
 from ..checkpoint.stored import StoredArray
 from ..errors import ArgumentError, ArgumentTypeError, CheckpointError
 from ..ground.dtypes import is_number_dtype
-from ..ground.words import describe_type
+from ..ground.words import describe_type, first_few
 from ..sowing.variable_names import variable_type_from_name
 from .linen_bytes import read_linen_bytes
 
@@ -69,6 +69,15 @@ def _read_path(path: Path) -> Mapping[str, Any]:
     if path.is_dir():
         if is_orbax(path):
             return load_orbax_tree(path)
+        steps = steps_of_orbax(path)
+        if steps:
+            raise CheckpointError(
+                "this is a folder of checkpoints, not one of them",
+                at=str(path),
+                found=f"steps of a CheckpointManager: {first_few([step.name for step in steps], 4)}",
+                expected="the folder of one step",
+                do=f"pass that of the newest: {str(steps[-1])!r}",
+            )
         raise CheckpointError(
             "the folder has no checkpoint in a supported format",
             at=str(path),
