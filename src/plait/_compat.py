@@ -26,9 +26,14 @@ from jax.core import ShapedArray as _ShapedArray, Tracer as _Tracer
 
 from .errors import MissingDependencyError
 
+_NOTHING: Any = object()
 
-def private(name: str, *places: str, feature: str) -> Any:
+
+def private(name: str, *places: str, feature: str, otherwise: Any = _NOTHING) -> Any:
     """A private name of JAX, in the first of some modules that has it.
+
+    Args:
+        otherwise: what stands for it if it has moved, where the feature can do without.
 
     Raises:
         MissingDependencyError: it has moved; names it, and the feature that needs it.
@@ -36,6 +41,8 @@ def private(name: str, *places: str, feature: str) -> Any:
     for place in places:
         with contextlib.suppress(ImportError, AttributeError):
             return getattr(importlib.import_module(place), name)
+    if otherwise is not _NOTHING:
+        return otherwise
     raise MissingDependencyError(
         f"{feature} needs a private name of JAX that this version does not have",
         found=f"JAX {jax.__version__}, without {name} in {' or '.join(places)}",
@@ -66,10 +73,8 @@ except MissingDependencyError:  # JAX versions that keep the trace in a thread-l
     trace_state = _TraceState()
 
 _KEYS = ("jax._src.random.prng", "jax._src.prng")
-try:
-    KeyArray: Any = private("PRNGKeyArray", *_KEYS, feature="jit of typed random keys")
-except MissingDependencyError:  # their arrays take the general path
-    KeyArray = ArrayImpl
+# Without it, arrays of typed random keys take the general path of ``jit``.
+KeyArray: Any = private("PRNGKeyArray", *_KEYS, feature="jit of typed random keys", otherwise=ArrayImpl)
 
 
 def current_trace() -> Any:
@@ -166,11 +171,9 @@ def is_mutable_array(value: Any) -> bool:
     return isinstance(value, _Ref)
 
 
-try:
-    _Ref: Any = private("Ref", "jax._src.core", feature="jax.new_ref")
-    _AbstractRef: Any = private("AbstractRef", "jax._src.state.types", feature="jax.new_ref")
-except MissingDependencyError:  # JAX versions without references
-    _AbstractRef = _Ref = ()
+# Without them, nothing is a reference.
+_Ref: Any = private("Ref", "jax._src.core", feature="jax.new_ref", otherwise=())
+_AbstractRef: Any = private("AbstractRef", "jax._src.state.types", feature="jax.new_ref", otherwise=())
 
 
 def refuses_shared_donation() -> bool:
@@ -209,11 +212,6 @@ def frame_locals(frame: Any) -> dict[str, Any]:
     return found
 
 
-def new_ref(value: Any) -> Any:
-    """A JAX reference to ``value``."""
-    return jax.new_ref(value)
-
-
 pmap: Any = getattr(jax, "pmap", None)  # ``None`` if JAX has removed it
 jax_version: str = jax.__version__
 
@@ -240,15 +238,13 @@ def jax_settings() -> dict[str, Any]:
     return {**found, "the current mesh": None if mesh is None or mesh.empty else str(mesh)}
 
 
-try:
-    _trace_context_of_settings: Any = private("trace_context", "jax._src.config", feature="eager loops and branches")
-except MissingDependencyError:  # nothing is kept then: no two of these are equal
-    _trace_context_of_settings = object
+_settings: Any = private("trace_context", "jax._src.config", feature="eager loops and branches", otherwise=object)
 
 
 def trace_settings() -> Any:
-    """The settings of this thread by which JAX keeps what it traced, as one hashable value."""
-    return _trace_context_of_settings()
+    """The settings of this thread by which JAX keeps what it traced, as one hashable value. Without JAX's function, no
+    two of these are equal, so nothing is kept."""
+    return _settings()
 
 
 # Programs that outlive the process ------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ def test_an_unknown_name_is_an_attribute_error():
 
 
 def test_names_are_those_of_other_packages_too():
-    find, names = lazy_names("plait.bridge", {"..convert": "to_torch"}, {"kinds": "variables.collection_types"})
-    assert names() == ["kinds", "to_torch"]
+    find, names = lazy_names("plait.bridge", {"..convert": "to_torch", "variables.": "collection_types"})
+    assert names() == ["collection_types", "to_torch"]
     assert find("to_torch") is plait.convert.to_torch
-    assert find("kinds").variable_type("params") is plait.Param
+    assert find("collection_types").variable_type("params") is plait.Param

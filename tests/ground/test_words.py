@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plait.ground.words import describe_type, first_few, with_article
+from plait.ground.words import describe_type, first_few, in_bytes, with_article
 
 NAMES = {
     "an": ["int", "Embed", "Einsum", "RNNCell", "LSTMCell", "MLP", "RMSNorm", "OptState", "ndarray", "ArrayImpl"],
@@ -106,3 +106,8 @@ def text_of(file):
 def test_texts_use_the_words_of_the_field(words):
     found = {f"{file.name}: {match[0]}" for file in PROSE for match in re.finditer(words, text_of(file))}
     assert found == set(), f"write: {HOUSE_WORDS[words]}"
+
+
+@pytest.mark.parametrize(("value", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 40, "5.0 TiB")])
+def test_bytes_in_words(value, text):
+    assert in_bytes(value) == text

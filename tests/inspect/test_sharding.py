@@ -9,7 +9,6 @@ from jax.sharding import AxisType, PartitionSpec as P
 
 import plait
 from plait.inspect import sharding_report
-from plait.inspect.sharding import in_bytes
 from tests.forked import run_python
 
 
@@ -104,11 +103,6 @@ def test_the_picture_has_a_bar_for_each_variable():
     assert widths[longest.path] == max(widths.values()) == 60
     colors = {row.path: bar.get("class") for row, bar in zip(report.variables, bars, strict=True)}
     assert len({colors["['a<b'].up.kernel"], colors["['a<b'].table"], colors["['a<b'].up.bias"]}) == 3
-
-
-@pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 40, "5.0 TiB")])
-def test_numbers_of_bytes(count, text):
-    assert in_bytes(count) == text
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ import re
 import pytest
 from hypothesis import given, strategies as st
 
-from plait.inspect.tables import Row, folded, in_bytes, in_words
+from plait.inspect.tables import Row, folded, in_words
 
 
 def block(path, kinds, number=1.0):
@@ -79,8 +79,3 @@ def test_folding_loses_nothing(layers):
 )
 def test_numbers_in_words(value, text):
     assert in_words(value) == text
-
-
-@pytest.mark.parametrize(("value", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**41, "2.0 TiB")])
-def test_bytes_in_words(value, text):
-    assert in_bytes(value) == text

@@ -74,7 +74,9 @@ if TYPE_CHECKING:
     initializers: Any  # the initializers of plait.nn; the bridge itself does not use them
 
 _NAMES = {
+    ".": "interop module partitioning variables wrappers",
     "..convert": "Conversion ConversionReport Piece convert_checkpoint register_layout to_torch",
+    "..nn.": "initializers",
     "interop": "linen_in_bridge_mdl nnx_in_bridge_mdl",
     "module.compact_module": "Module compact",
     "module.running": "AttrPriority current_context current_module",
@@ -93,14 +95,6 @@ _NAMES = {
     "wrappers.scope": "Scope",
     "wrappers.to_nnx": "ToNNX",
 }
-_MODULES = {
-    "initializers": "..nn.initializers",
-    "interop": "interop",
-    "module": "module",
-    "partitioning": "partitioning",
-    "variables": "variables",
-    "wrappers": "wrappers",
-}
 
-__getattr__, __dir__ = lazy_names(__name__, _NAMES, _MODULES)
+__getattr__, __dir__ = lazy_names(__name__, _NAMES)
 __all__ = __dir__()  # pyright: ignore[reportUnsupportedDunderAll]

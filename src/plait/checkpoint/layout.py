@@ -28,7 +28,7 @@ from typing import Any
 from ..errors import CheckpointError
 from ..ground import schemas
 from ..ground.scratch import recover, recover_in
-from ..ground.whole_writes import CannotBeginError, written_whole
+from ..ground.whole_writes import CannotBeginError, digest_of, written_whole
 from ..ground.words import first_few
 from .leaf_descriptions import DESCRIPTION
 
@@ -180,7 +180,7 @@ def check_whole(path: Path) -> Manifest:
         file = path / name
         if file.stat().st_size != size:
             raise _damaged(path, f"{name} of {file.stat().st_size:,} bytes instead of {size:,}")
-        if _digest(file) != digest:
+        if digest_of(file) != digest:
             raise _damaged(path, f"{name} with a different checksum than when it was written")
     return _manifest_of(stored)
 
@@ -238,7 +238,7 @@ def _read(path: Path) -> dict[str, Any]:
 def write_manifest(path: Path, manifest: Manifest) -> None:
     """Write the manifest to ``path``, which has all other files already."""
     files = {
-        file.relative_to(path).as_posix(): [file.stat().st_size, _digest(file)]
+        file.relative_to(path).as_posix(): [file.stat().st_size, digest_of(file)]
         for file in sorted(path.rglob("*"))
         if file.is_file()
     }
@@ -254,11 +254,6 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
     }
     stored["sha256"] = _digest_of_manifest(stored)
     (path / MANIFEST).write_text(json.dumps(stored, indent=1), encoding="utf-8")
-
-
-def _digest(file: Path) -> str:
-    with open(file, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _digest_of_manifest(stored: Mapping[str, Any]) -> str:

@@ -16,7 +16,6 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ..ground.words import describe_type
 
 Names = Mapping[str, str | None] | Callable[[str], str | None] | None
-Rename = Callable[[str], str | None]
 
 _WILDCARD = re.compile(r"\*\*|\*")
 

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 # The names of each file.
 _NAMES = {
+    ".": "config constants data_processors dtensor_utils export_manager jax_module obm_configs typing utils validate",
     "formats.onnx": "save_onnx",
     "formats.saved_model": "save_saved_model",
     "formats.stablehlo": "load_stablehlo save_stablehlo",
@@ -67,8 +68,5 @@ _NAMES = {
     "saving": "load save",
 }
 
-# Modules that are public under their own name.
-_SHOWN = "config constants data_processors dtensor_utils export_manager jax_module obm_configs typing utils validate"
-
-__getattr__, __dir__ = lazy_names(__name__, _NAMES, {name: name for name in _SHOWN.split()})
+__getattr__, __dir__ = lazy_names(__name__, _NAMES)
 __all__ = __dir__()  # pyright: ignore[reportUnsupportedDunderAll]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import functools
+import glob
 import re
 from typing import Any, ClassVar
 
@@ -64,12 +65,7 @@ def _index(text: str) -> str | slice:
     if found:
         return slice(*(int(bound) if bound else None for bound in found.groups()))
     quoted = text[0] in "'\"" and text[0] == text[-1]
-    return glob_of(text[1:-1]) if quoted else text
-
-
-def glob_of(text: str) -> str:
-    """A pattern key that matches only this text."""
-    return re.sub(r"([*?\[])", r"[\1]", text)
+    return glob.escape(text[1:-1]) if quoted else text
 
 
 def _matches(parts: list[str | slice], path: Path) -> bool:

@@ -13,6 +13,7 @@ writer was replacing, that is moved back first; readers that find nothing at the
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import shutil
 import tempfile
@@ -95,7 +96,7 @@ def recover_in(parent: Path, name: str | None = None) -> None:
 
 def _iter_abandoned(parent: Path, name: str | None) -> Iterator[Path]:
     """The temporary folders whose writer has ended; each is locked while the caller uses it."""
-    for scratch in parent.glob(f".{'*' if name is None else _escaped(name)}.*{_SUFFIX}"):
+    for scratch in parent.glob(f".{'*' if name is None else glob.escape(name)}.*{_SUFFIX}"):
         lock = None
         with contextlib.suppress(OSError):
             lock = hold(scratch / _LOCK, create=False)
@@ -121,10 +122,6 @@ def _put_back(scratch: Path) -> bool:
     except OSError:
         return False
     return True
-
-
-def _escaped(name: str) -> str:
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
 class Lock:

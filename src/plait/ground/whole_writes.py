@@ -11,6 +11,7 @@ hidden name: the next writer to the path moves it back, and so does the next rea
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import os
 from collections.abc import Callable, Iterator
@@ -60,6 +61,12 @@ def write_whole(target: Path, content: bytes) -> None:
     """Write bytes to a file, like ``written_whole``."""
     with written_whole(target) as draft:
         draft.write_bytes(content)
+
+
+def digest_of(file: Path) -> str:
+    """The SHA-256 of a file."""
+    with open(file, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def remove_whole(path: Path) -> None:

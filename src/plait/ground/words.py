@@ -55,3 +55,13 @@ def describe_type(value: Any) -> str:
     if name.endswith("Tracer"):
         return "a traced array"
     return with_article(_USERS_WORDS.get(name, name))
+
+
+def in_bytes(count: float) -> str:
+    """A human-readable number of bytes: ``1.5 MiB``."""
+    amount, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024:
+            break
+        amount, unit = amount / 1024, larger
+    return f"{count:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"

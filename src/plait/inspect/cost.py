@@ -10,7 +10,7 @@ from .._compat import buffers_of, program_costs, program_text
 from ..errors import ArgumentError
 from ..ground.notices import warn
 from ..ground.paths import Path, format_path
-from ..ground.words import first_few
+from ..ground.words import first_few, in_bytes
 from ..observing.module_names import module_places, name_of_key
 from ..observing.unrolled_loops import only_looked_at
 from ..transforms.call.captures import named_captures
@@ -19,7 +19,7 @@ from ..transforms.call.gather import gather
 from ..transforms.jit.function import jit
 from .buffers import temporary_bytes
 from .hlo import CostsByModule, Figures, Modules, Names, Program
-from .tables import Row, folded, in_bytes, in_words, remark_on_loops, rendered
+from .tables import Row, folded, in_words, remark_on_loops, rendered
 
 
 @dataclasses.dataclass(frozen=True)

@@ -39,16 +39,6 @@ def in_words(value: float) -> str:
     return f"{value:.3g} E"
 
 
-def in_bytes(count: float) -> str:
-    """A human-readable number of bytes: ``1.5 MiB``."""
-    amount, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if amount < 1024:
-            break
-        amount, unit = amount / 1024, larger
-    return f"{count:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
-
-
 class Row(NamedTuple):
     """One line of a table.
 

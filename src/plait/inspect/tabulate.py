@@ -21,7 +21,7 @@ from ..core.objects.variables import Variable
 from ..core.objects.visit import Place, children_if_any, visit
 from ..errors import ArgumentError
 from ..ground.paths import Path, format_path
-from ..ground.words import first_few
+from ..ground.words import first_few, in_bytes
 from ..observing.method_observers import MethodCall, observed_methods
 from ..observing.module_names import module_places, path_in_program
 from ..observing.unrolled_loops import only_looked_at
@@ -31,7 +31,7 @@ from ..transforms.call.arguments import is_graph_leaf
 from ..transforms.jit.function import jit
 from .cost import CostReport, ModuleCost, report_of
 from .sharding import item_size
-from .tables import Row, folded, in_bytes, in_words, remark_on_loops, rendered
+from .tables import Row, folded, in_words, remark_on_loops, rendered
 
 
 @dataclasses.dataclass

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from ..errors import MissingDependencyError
+from ..ground.dependencies import require
 from ..ground.whole_writes import written_whole
 
 _SUFFIXES = (".py", ".pyi")
@@ -51,7 +51,7 @@ def migrate(paths: Sequence[Path], *, write: bool, out: TextIO | None = None) ->
     Raises:
         MissingDependencyError: LibCST is not installed.
     """
-    _check_libcst()
+    require("libcst", extra="migrate", purpose="to rewrite programs")
     stream: TextIO = sys.stdout if out is None else out
     outcome = Outcome()
     for file in _files(paths, outcome):
@@ -73,7 +73,7 @@ def check(paths: Sequence[Path], *, out: TextIO | None = None) -> int:
     Raises:
         MissingDependencyError: LibCST is not installed.
     """
-    _check_libcst()
+    require("libcst", extra="migrate", purpose="to rewrite programs")
     stream: TextIO = sys.stdout if out is None else out
     outcome = Outcome()
     for file in _files(paths, outcome):
@@ -82,18 +82,6 @@ def check(paths: Sequence[Path], *, out: TextIO | None = None) -> int:
     uses = f"{len(outcome.changed)} of {outcome.seen} files import flax.nnx"
     print(f"\n{uses}; {len(outcome.findings)} things to review." if outcome.findings else f"\n{uses}.", file=stream)
     return 2 if outcome.failed else 0
-
-
-def _check_libcst() -> None:
-    try:
-        import libcst as libcst
-    except ImportError as error:
-        raise MissingDependencyError(
-            "libcst is needed to rewrite programs",
-            found="libcst is not installed",
-            expected="libcst, which plait's extra 'migrate' installs",
-            do="pip install 'plait[migrate]'",
-        ) from error
 
 
 def _files(paths: Sequence[Path], outcome: Outcome) -> Iterator[Path]:

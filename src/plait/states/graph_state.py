@@ -108,6 +108,10 @@ jax.tree_util.register_pytree_with_keys(GraphState, _flatten, _unflatten)
 
 def unpack(node: Any, *filters: FilterLiteral) -> Any:
     """One ``GraphState`` per filter; without filters, one for the whole graph."""
-    graphdef, *states = split(node, *filters)
+    return bundled(*split(node, *filters))
+
+
+def bundled(graphdef: GraphDef, *states: Any) -> Any:
+    """A ``GraphState`` for each state; for one state, it alone."""
     bundles = tuple(GraphState(graphdef, each) for each in states)
     return bundles[0] if len(bundles) == 1 else bundles

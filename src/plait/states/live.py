@@ -16,7 +16,6 @@ from ..core.objects.nodes import check_node
 from ..core.objects.settings import Restoring, Settings, declared
 from ..typing import FilterLiteral
 from . import flat_graphs, graph_state, proxy_caller
-from .graph_state import GraphState
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -92,9 +91,7 @@ def _state(node: Any, *filters: FilterLiteral) -> Any:
 
 
 def _unpack(node: Any, *filters: FilterLiteral) -> Any:
-    root, *states = _split(node, *filters)
-    bundles = tuple(GraphState(root, each) for each in states)
-    return bundles[0] if len(bundles) == 1 else bundles
+    return graph_state.bundled(*_split(node, *filters))
 
 
 def _flatten(node: Any, /, ref_index: RefMap | None = None, *, with_paths: bool = True) -> Any:

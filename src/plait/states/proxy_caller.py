@@ -77,8 +77,7 @@ def call(graphdef_state: tuple[GraphDef, Any], /) -> Any:
         >>> out.shape, list(state)
         ((1, 3), ['bias', 'kernel'])
     """
-    graphdef, *states = graphdef_state
-    return apply(graphdef, *states)
+    return apply(*graphdef_state)
 
 
 def apply(graphdef: GraphDef, state: Any, *states: Any) -> Any:

@@ -10,7 +10,6 @@ from typing import Any
 
 from .._compat import Tracer
 from ..core.functional.split import nested_groups
-from ..core.graph.flatten import Walk, path_of
 from ..core.objects.cells import ARRAYS
 from ..core.objects.filters import to_predicate
 from ..core.objects.module import Module
@@ -119,12 +118,7 @@ def variables(node: Any, *filters: FilterLiteral) -> Any:
         True
     """
     check_node(node, "variables")
-    walk = Walk()
-    walk.add(node)
-    pairs = [
-        (path_of(link), leaf) for link, leaf in zip(walk.links, walk.leaves, strict=True) if isinstance(leaf, Variable)
-    ]
-    flat = FlatState(pairs, sort=False)
+    flat = FlatState(iter_variables(node), sort=False)
     groups = group_leaves(flat, filters, exhaustive=False) if filters else [flat]
     results = nested_groups(groups, is_leaf=isinstance(node, Variable))
     return results[0] if len(results) == 1 else tuple(results)

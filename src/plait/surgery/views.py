@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from .._compat import new_ref
+import jax
+
 from ..core.functional.merge import clone, merge
 from ..core.graph.flatten import Walk, path_of
 from ..core.objects.filters import to_predicate
@@ -249,6 +250,6 @@ def with_vars(
             return leaf
         value = plain_value(leaf)
         metadata = {**leaf.get_metadata(), "ref": ref}
-        return type(leaf).from_metadata(new_ref(value) if ref else value, metadata)
+        return type(leaf).from_metadata(jax.new_ref(value) if ref else value, metadata)
 
     return map(remake, node)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError
+from ..ground.words import in_bytes
 from .folder import REFUSED, SUFFIX, Folder
 from .logbook import processes
 
@@ -36,9 +37,9 @@ def contents(path: Path) -> Iterator[str]:
     sizes = {file: size for file, _, size in files}
     own = [file for file in sizes if file.parent == folder.path]
     of_jax = [size for file, size in sizes.items() if file.parent != folder.path]
-    total = in_units(sum(sizes[file] for file in own))
+    total = in_bytes(sum(sizes[file] for file in own))
     yield f"{folder.path}: {_number(sum(file.suffix == SUFFIX for file in own), 'program')}, {total}"
-    yield f"JAX's own cache: {_number(len(of_jax), 'file')}, {in_units(sum(of_jax))}"
+    yield f"JAX's own cache: {_number(len(of_jax), 'file')}, {in_bytes(sum(of_jax))}"
     used = {file: time.strftime("%Y-%m-%d %H:%M", time.localtime(when)) for file, when, _ in files}
     yield from _listed("programs", [(f, h, used[f], sizes[f]) for f, h in folder.headers() if f in sizes])
     refused = [f"  {header['function']}: {'; '.join(header['reasons'])}" for _, header in folder.headers(REFUSED)]
@@ -48,16 +49,6 @@ def contents(path: Path) -> Iterator[str]:
         yield from _process(lines)
 
 
-def in_units(size: int) -> str:
-    """A size in bytes, as a text."""
-    number = float(size)
-    for unit in ("B", "KiB", "MiB"):
-        if number < 1024:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1024
-    return f"{number:.1f} GiB"
-
-
 def _listed(title: str, programs: list[tuple[Path, dict[str, Any], str, int]]) -> Iterator[str]:
     """A table of programs: the function, when it was used, its size."""
     if programs:
@@ -65,7 +56,7 @@ def _listed(title: str, programs: list[tuple[Path, dict[str, Any], str, int]]) -
         yield title
         width = max(len(header["function"]) for _, header, _, _ in programs)
         for _, header, used, size in sorted(programs, key=lambda each: each[2], reverse=True):
-            yield f"  {header['function']:{width}}  {in_units(size):>10}  used {used}"
+            yield f"  {header['function']:{width}}  {in_bytes(size):>10}  used {used}"
 
 
 def _process(lines: list[dict[str, Any]]) -> Iterator[str]:

@@ -62,12 +62,6 @@ def is_users(value: Any) -> bool:
     return isinstance(module, str) and module in sys.modules and origin_of(module) is Origin.USER
 
 
-def is_users_module(module: ModuleType) -> bool:
-    """Whether a module is of the user's."""
-    name = contents_of(module).get("__name__")
-    return isinstance(name, str) and origin_of(name) is Origin.USER
-
-
 def is_own(module: str | None) -> bool:
     """Whether a module is part of plait."""
     return module is not None and module.partition(".")[0] == _OWN

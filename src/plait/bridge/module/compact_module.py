@@ -25,7 +25,14 @@ from ...partitioning.boxes import AxisMetadata, unbox as unbox_tree
 from ...sowing.sowing import keeping_sown
 from ..variables.boxed_variables import to_linen_var, to_nnx_var
 from ..variables.collection_types import BARE_COLLECTIONS, variable_type, variable_type_name
-from ..variables.collections import MISSING, Collections, find_leaf, iter_leaves, linen_vars_to_nnx_attrs
+from ..variables.collections import (
+    MISSING,
+    Collections,
+    find_leaf,
+    immutable_changed,
+    iter_leaves,
+    linen_vars_to_nnx_attrs,
+)
 from ..wrappers.scope import Scope, entered
 from .children import OWN, Hybrid, attach, bind, bind_children, collect, set_plainly, set_priority
 from .running import AttrPriority, ModuleStackEntry, current_context, running
@@ -339,13 +346,7 @@ def _check_immutable(
         is_bare = collection in BARE_COLLECTIONS
         now = find_leaf(after, (collection, *path)) if is_bare else variable.get_raw_value()
         if now is not old and now is not MISSING and not scope.is_mutable(collection):
-            raise ArgumentError(
-                f"a variable of the immutable collection {collection!r} was changed",
-                at=f"{owner}, {describe_path(path)}",
-                found=f"a new value of a {type(variable).__name__}, with mutable={scope.mutable!r}",
-                expected=f"{collection!r} among the mutable collections, or mutable=False to discard changes",
-                do=f"apply(..., mutable=[{collection!r}])",
-            )
+            raise immutable_changed(collection, f"{owner}, {describe_path(path)}", variable, scope.mutable)
 
 
 def compact(f: F) -> F:

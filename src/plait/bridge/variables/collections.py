@@ -14,6 +14,7 @@ from ...core.objects.state import from_flat_state, to_flat_state
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError, GraphError
 from ...ground.paths import Path, describe_path, has_layers, layers_of
+from ...ground.words import with_article
 from ...sowing.variable_names import variable_name_from_type
 from .boxed_variables import to_linen_var, to_nnx_var
 from .collection_types import BARE_COLLECTIONS, is_bare, variable_type_name
@@ -83,6 +84,17 @@ def _collision(path: Path, first: Any, second: Variable[Any], collection: str) -
         f"and a {type(second).__name__} of collection {collection!r}",
         expected="one variable for each path",
         do="rename one of the two in the Linen module",
+    )
+
+
+def immutable_changed(collection: str, at: str, leaf: Any, mutable: Any) -> ArgumentError:
+    """The error for a new value in a collection that is not listed as mutable."""
+    return ArgumentError(
+        f"a variable of the immutable collection {collection!r} was changed",
+        at=at,
+        found=f"a new value of {with_article(type(leaf).__name__)}, with mutable={mutable!r}",
+        expected=f"{collection!r} among the mutable collections, or mutable=False to discard changes",
+        do=f"apply(..., mutable=[{collection!r}])",
     )
 
 

@@ -19,14 +19,21 @@ from ...core.objects.module import Module
 from ...core.objects.rngs import Rngs, RngState
 from ...core.objects.state import to_flat_state
 from ...core.objects.variables import Variable
-from ...errors import ArgumentError, ArgumentTypeError
+from ...errors import ArgumentTypeError
 from ...ground.paths import Path, describe_path
-from ...ground.words import with_article
 from ...partitioning.boxes import AxisMetadata, unbox
 from ...sowing.sowing import keeping_sown
 from ..variables.boxed_variables import raw_value, to_linen_var, to_nnx_var
 from ..variables.collection_types import BARE_COLLECTIONS, collection_of, is_bare
-from ..variables.collections import MISSING, find_bare, find_leaf, iter_leaves, path_in_linen, put_leaf
+from ..variables.collections import (
+    MISSING,
+    find_bare,
+    find_leaf,
+    immutable_changed,
+    iter_leaves,
+    path_in_linen,
+    put_leaf,
+)
 from .lazy import initializing
 from .linen import outside_linen
 from .rngs import linen_rngs_dict, root_keys
@@ -201,13 +208,8 @@ class ToLinen(linen.Module):
         for (collection, path), leaf in _leaves_of(module, used):
             old = before.get((collection, path), MISSING)
             if old is not MISSING and old is not _raw(leaf) and not self.is_mutable_collection(collection):
-                raise ArgumentError(
-                    f"a variable of the immutable collection {collection!r} was changed",
-                    at=f"{'/'.join(self.path) or type(self).__name__}, {describe_path(path)}",
-                    found=f"a new value of {with_article(type(leaf).__name__)}, with mutable={mutable!r}",
-                    expected=f"{collection!r} among the mutable collections, or mutable=False to discard changes",
-                    do=f"apply(..., mutable=[{collection!r}])",
-                )
+                place = f"{'/'.join(self.path) or type(self).__name__}, {describe_path(path)}"
+                raise immutable_changed(collection, place, leaf, mutable)
 
     def __getattr__(self, name: str) -> Any:
         kwargs = self.__dict__.get("kwargs") or {}

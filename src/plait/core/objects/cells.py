@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..._compat import ArrayImpl, is_mutable_array, new_ref
+from ..._compat import ArrayImpl, is_mutable_array
 from ...errors import DonatedArrayError
 from .clock import Stamp
 from .statics import HashableMapping
@@ -110,7 +110,7 @@ def read(raw: Any) -> Any:
 def fitting(value: Any, metadata: dict[str, Any]) -> Any:
     """A value to store: in a new reference with ``ref=True``, otherwise unchanged."""
     value = read(value)
-    return new_ref(jnp.asarray(value)) if metadata["ref"] and isinstance(value, (*ARRAYS, *SCALARS)) else value
+    return jax.new_ref(jnp.asarray(value)) if metadata["ref"] and isinstance(value, (*ARRAYS, *SCALARS)) else value
 
 
 _NO_CONTAINERS = (*SCALARS, str, np.generic)

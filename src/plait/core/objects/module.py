@@ -24,7 +24,6 @@ from .pytree import Pytree
 from .visit import iter_graph_nodes
 
 M = TypeVar("M", bound="Module")
-C = TypeVar("C", bound=type)
 
 
 class Module(Pytree):

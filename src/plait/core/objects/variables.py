@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import GetAttrKey
 
-from ..._compat import ArrayImpl, current_trace, is_mutable_array, new_ref, top_level_trace, trace_state
+from ..._compat import ArrayImpl, current_trace, is_mutable_array, top_level_trace, trace_state
 from ...errors import MetadataError, ShapeError, VariableAttributeError
 from ...ground.repr import render_object, repr_fields, size_comment
 from ...ground.words import describe_type, name_of_class, with_article
@@ -214,7 +214,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         if flags["eager_sharding"] and entries.get("out_sharding"):
             for place in eager_sharding_hooks:
                 value = place(self, value)
-        cell.raw = new_ref(jnp.asarray(value)) if flags["ref"] else value  # type: ignore[arg-type]
+        cell.raw = jax.new_ref(jnp.asarray(value)) if flags["ref"] else value  # type: ignore[arg-type]
 
     def create_value(self, value: A) -> A:
         """The value that the constructor stores for ``value``; override it to change values on creation."""

@@ -7,7 +7,6 @@ schema as well.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -17,13 +16,14 @@ from typing import Any
 from ...errors import ArgumentError, ExportError
 from ...ground import schemas
 from ...ground.scratch import recover
+from ...ground.whole_writes import digest_of
 from . import stablehlo_loader
 from .stablehlo_loader import FORMAT, FORMAT_VERSION, MANIFEST, ArtifactError
 
 
 def write_manifest(folder: Path, kind: tuple[str, int], content: dict[str, Any]) -> None:
     """Write the manifest of a folder of this format and version, with the checksums of its files."""
-    files = {file.name: {"sha256": _sum(file), "bytes": file.stat().st_size} for file in sorted(folder.iterdir())}
+    files = {file.name: {"sha256": digest_of(file), "bytes": file.stat().st_size} for file in sorted(folder.iterdir())}
     manifest = {"format": kind[0], "format_version": kind[1], **content, "files": files}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
@@ -62,11 +62,6 @@ def read_manifest(
         except schemas.SchemaError as error:
             raise ArtifactError(f"a manifest with {error}\n  at        {Path(path) / MANIFEST}") from error
     return manifest
-
-
-def _sum(file: Path) -> str:
-    with open(file, "rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def check_file_names(message: str, argument: str, names: Iterable[Any], do: str) -> None:
