@@ -105,6 +105,13 @@ def test_a_run_of_four_processes_ends_together(tmp_path):
     assert "process 2 of 4 exited with status 1" in found.errors
 
 
+def test_a_step_that_raises_in_one_of_four_processes_is_an_error_in_all(tmp_path):
+    """Process 0, whose end ends the others, used not to wait until they had said why they end."""
+    found = Outcome(tmp_path, "--fault=step-raises", "--moment=first", processes=4)
+    assert found.status == 1
+    assert found.all_say("OSError: the step is wrong"), found.errors
+
+
 def test_data_that_raises_in_one_process_saves_what_all_have_done(tmp_path):
     found = Outcome(tmp_path, "--fault=data-raises")
     assert (found.status, found.kept) == (1, joint.MIDDLE - 1)

@@ -17,7 +17,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import jax
 
@@ -26,6 +26,8 @@ from ..errors import ProcessError
 from .launched import NUMBER, tell_first
 from .noticeboard import meet
 from .silence import listen
+
+E = TypeVar("E", bound=BaseException)
 
 ADDRESS = "JAX_COORDINATOR_ADDRESS"
 COUNT = "JAX_NUM_PROCESSES"
@@ -173,6 +175,12 @@ def _end_at_once_on_errors() -> None:
         os._exit(130 if issubclass(kind, KeyboardInterrupt) else 1)
 
     sys.excepthook = report
+
+
+def all_report(error: E) -> E:
+    """Mark an error that all processes end with: each prints its own before process 0, when it ends, ends the others."""
+    error.raised_by_all = True  # pyright: ignore[reportAttributeAccessIssue]
+    return error
 
 
 def _let_all_report() -> None:

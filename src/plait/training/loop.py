@@ -34,7 +34,7 @@ from ..errors import ArgumentError, ArgumentTypeError, CheckpointError, LoggerWa
 from ..ground.dtypes import is_number_dtype
 from ..ground.words import first_few
 from ..observing.nonfinite import find_nonfinite, has_nan
-from ..partitioning.processes import end_at_once, is_loss
+from ..partitioning.processes import all_report, end_at_once, is_loss
 from .agreement import PATIENCE, Alone, Ending, Together, error_ending
 from .ahead import NOTHING, Ahead, Interrupted, Pace
 from .batches import Batches
@@ -366,8 +366,7 @@ class _Loop:
         error = self.agreement.first_error(self.error)
         self.has_met = True
         if error is not None:
-            error.raised_by_all = True  # pyright: ignore[reportAttributeAccessIssue] - for ``connect_processes``
-            raise error
+            raise all_report(error)
         return Fitted(self.done, self.values, ending.reason)
 
     def log_rest(self, with_last: bool) -> None:
@@ -559,7 +558,7 @@ class _Loop:
                     error = found
             assert error is not None
             self.agreement.leave()
-            end_at_once(error)
+            end_at_once(all_report(error))
 
     def end_if_another_did(self) -> None:
         """Wait for the end of this process, if a thread of it ends the run."""
@@ -624,11 +623,12 @@ class _Loop:
             time.sleep(PATIENCE + 1)  # the thread knows why, or will
         ending = self.agreement.ending
         if ending is not None and ending.kind == "lost":
+            all_report(error)
             self.agreement.leave()
         else:
             with contextlib.suppress(Exception):
                 self.wait()
-            self.agreement.lose(error)
+            self.agreement.lose(error if is_loss(error) else all_report(error))
 
     def close(self, logger: Logger) -> None:
         with contextlib.suppress(Exception):
