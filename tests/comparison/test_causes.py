@@ -62,3 +62,47 @@ def test_rounding_is_not_put_down_to_a_setting_that_changes_nothing():
     for first, second in ((rounded, exact), (exact, rounded)):
         found = plait.compare(first, second, ROWS, tolerance=1e-6).departure
         assert found.cause is None or found.cause.what not in ("bias", "scale"), found
+
+
+class Between(plait.Module):
+    """What is done between two layers."""
+
+    def __init__(self, order):
+        self.first = plait.Linear(3, 4, rngs=plait.Rngs(0))
+        self.last = plait.Linear(4, 2, rngs=plait.Rngs(1))
+        self.order = order
+
+    def __call__(self, x):
+        return self.last(self.first(x)[..., jnp.array(self.order)])
+
+
+ORDERS = {
+    (2, 3, 0, 1): "halves exchanged",
+    (0, 2, 1, 3): "even entries before odd ones",
+    (3, 2, 1, 0): "reversed along axis 2",
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_entries_in_another_order(order):
+    found = plait.compare(Between((0, 1, 2, 3)), Between(order), ROWS).departure
+    assert (found.cause.what, found.cause.b) == ("order", ORDERS[order])
+    assert found.cause.after is not None
+    assert found.cause.after < 1e-4 * found.cause.before
+
+
+class Mixed(plait.Module):
+    """Parameters of its own; the first cannot explain anything."""
+
+    def __init__(self, scale):
+        self.first = plait.Linear(3, 4, rngs=plait.Rngs(0))
+        self.count = plait.Param(jnp.arange(4))
+        self.scale = plait.Param(jnp.asarray(scale, jnp.float32))
+
+    def __call__(self, x):
+        return jnp.sin(self.first(x) * self.scale[None, None]) + self.count[None, None].astype(x.dtype)
+
+
+def test_a_parameter_that_differs_is_found_behind_one_that_cannot():
+    found = plait.compare(Mixed([1.0, 2.0, 3.0, 4.0]), Mixed([4.0, 3.0, 2.0, 1.0]), ROWS).departure
+    assert (found.cause.what, found.cause.b) == ("scale", "reversed along axis 0"), found

@@ -58,3 +58,7 @@ def test_a_nan_agrees_with_itself_alone(value):
 def test_integers_agree_if_they_are_equal():
     assert difference_of(np.arange(3), np.arange(3), 1.0).is_agreement
     assert not difference_of(np.arange(3), np.arange(1, 4), 1.0).is_agreement
+
+
+def test_other_sizes_are_named_in_their_order():
+    assert str(difference_of(ARRAY, ARRAY[:1], 1e-5)) == "shapes (2, 3, 4, 5) and (1, 3, 4, 5)"

@@ -136,6 +136,17 @@ def test_a_name_that_the_model_lacks_is_named_and_nothing_changes(tmp_path):
     assert plait.graphdef(model) == plait.graphdef(Net(False))
 
 
+def test_a_name_that_a_rule_drops_is_left_out_and_the_others_are_loaded(tmp_path):
+    model, whole = Net(False), Net(False)
+    written(tmp_path / "adapter")
+    load_peft(tmp_path / "adapter", whole, names=NAMES)
+    load_peft(tmp_path / "adapter", model, names={"model.layers.0": None, **NAMES, "model.conv": None})
+    assert {path[:-1] for path, _ in plait.iter_graph(model) if path and path[-1] == "lora_a"} == {
+        path[:-1] for path, _ in plait.iter_graph(whole)
+        if path and path[-1] == "lora_a" and path[:2] != ("blocks", 0) and path[0] != "conv"
+    }  # fmt: skip
+
+
 def test_a_model_of_another_size_is_refused_and_nothing_changes(tmp_path):
     model = Net(False)
     model.head = plait.Linear(8, 9, rngs=plait.Rngs(0))

@@ -82,7 +82,8 @@ def convolution(inputs: Arrays, parameters: Arrays, chosen: Chosen) -> np.ndarra
     dims = jax.lax.conv_dimension_numbers(x.shape, kernel.shape, (f"N{axes}C", f"{axes}IO", f"N{axes}C"))
     dilation, padding = _each(chosen["dilation"], window), chosen["padding"]
     if padding in _WRAPPING:
-        around = [((size - 1) * d // 2, (size - 1) * d // 2) for size, d in zip(kernel.shape, dilation, strict=False)]
+        added = [(size - 1) * d for size, d in zip(kernel.shape, dilation, strict=False)]
+        around = [(each // 2, each - each // 2) for each in added]
         x, padding = np.pad(x, [(0, 0), *around, (0, 0)], mode=_WRAPPING[padding]), "VALID"
     elif padding == "CAUSAL":
         padding = [((size - 1) * d, 0) for size, d in zip(kernel.shape, dilation, strict=False)]
