@@ -1,5 +1,6 @@
 """The cause of a departure, where it is one of the usual ones of convolutions."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -106,3 +107,46 @@ class Mixed(plait.Module):
 def test_a_parameter_that_differs_is_found_behind_one_that_cannot():
     found = plait.compare(Mixed([1.0, 2.0, 3.0, 4.0]), Mixed([4.0, 3.0, 2.0, 1.0]), ROWS).departure
     assert (found.cause.what, found.cause.b) == ("scale", "reversed along axis 0"), found
+
+
+class Gated(plait.Module):
+    """Gates one half of a layer's output by a function of the other."""
+
+    def __init__(self, function, *, gate_first=True):
+        self.both = plait.Linear(3, 8, rngs=plait.Rngs(0))
+        self.last = plait.Linear(4, 2, rngs=plait.Rngs(1))
+        self.function, self.gate_first = function, gate_first
+
+    def __call__(self, x):
+        halves = jnp.split(self.both(x), 2, axis=-1)
+        gate, up = halves if self.gate_first else halves[::-1]
+        return self.last(self.function(gate) * up)
+
+
+def test_a_gate_of_another_half_or_function():
+    found = plait.compare(Gated(jnp.tanh), Gated(jnp.tanh, gate_first=False), ROWS).departure
+    assert found.cause.what == "made of"
+    assert found.cause.a == "f(first half of both) * second half"
+    assert found.cause.b == "f(second half of both) * first half"
+    found = plait.compare(Gated(jnp.tanh), Gated(jnp.sin), ROWS).departure
+    assert found.cause is None or found.cause.what not in ("made of", "activation"), found
+    found = plait.compare(Gated(jnp.tanh, gate_first=False), Gated(jax.nn.silu, gate_first=False), ROWS).departure
+    assert (found.cause.what, found.cause.a, found.cause.b) == ("activation", "tanh", "silu"), found
+
+
+class Attends(plait.Module):
+    """Attention whose queries, keys and values come from one layer."""
+
+    def __init__(self, scale):
+        self.qkv = plait.Linear(3, 24, rngs=plait.Rngs(0))
+        self.out = plait.Linear(8, 3, rngs=plait.Rngs(1))
+        self.num_heads, self.scale = 2, scale
+
+    def __call__(self, x):
+        query, key, value = (part.reshape(2, 8, 2, 4) for part in jnp.split(self.qkv(x), 3, axis=-1))
+        return self.out(jax.nn.dot_product_attention(query, key, value, scale=self.scale).reshape(2, 8, 8))
+
+
+def test_attention_whose_parts_come_from_one_layer():
+    found = plait.compare(Attends(0.5), Attends(0.25), ROWS).departure
+    assert (found.cause.what, found.cause.a, found.cause.b) == ("scale", "1/sqrt(head_dim)", "1/head_dim"), found

@@ -207,6 +207,14 @@ def test_a_mask_of_the_keys_of_each_example(parts):
     np.testing.assert_allclose(found, attended(**parts, mask=jnp.asarray(seen)[:, None, None]), atol=1e-5)
 
 
+def test_a_mask_that_may_be_of_queries_and_keys_is(parts):
+    """With as many examples as queries, the shape does not tell."""
+    five = {name: np.concatenate([array, array, array[:1]]) for name, array in parts.items()}
+    seen = np.tril(np.ones((5, 5), bool))
+    found = attention({**flat(five), "mask": seen}, {}, {**ALONE, "mask": "given"})
+    np.testing.assert_allclose(found, attention(flat(five), {}, {**ALONE, "mask": "causal"}))
+
+
 def test_attention_with_query_and_key_exchanged_or_with_fewer_heads_of_keys(parts):
     found = attention(flat(parts), {}, {**ALONE, "query and key": "exchanged"})
     np.testing.assert_allclose(found, attended(parts["key"], parts["query"], parts["value"]), atol=1e-5)

@@ -207,9 +207,15 @@ def _differing(x: Chosen, y: Chosen) -> list[str]:
     return [name for name in x if x[name] != y.get(name)]
 
 
+_OTHER_HALF = {"first half": "second half", "second half": "first half"}
+
+
 def _shown(value: Any) -> str:
     if isinstance(value, tuple) and value[-1:] == ("gated",):
-        return f"f({value[0]}) * {value[1]}"
+        first, second, _ = value
+        if second in _OTHER_HALF:
+            return f"f({second} of {first}) * {_OTHER_HALF[second]}"
+        return f"f({first}) * {second}"
     if isinstance(value, tuple) and all(isinstance(each, str) for each in value):
         return " + ".join(value)
     return f"{value:g}" if isinstance(value, float) else str(value)
@@ -317,7 +323,7 @@ def _entrywise(inputs: Any, parameters: Any, chosen: Chosen, at: np.ndarray) -> 
     if terms[-1] != "gated":
         return f(functools.reduce(np.add, (_wide_at(inputs[name], at) for name in terms)))
     first, second, _ = terms
-    if second.endswith(" half"):
+    if second in _OTHER_HALF:
         halves = np.split(inputs[first], 2, axis=-1)
         gate, up = halves if second == "first half" else halves[::-1]
     else:
