@@ -58,21 +58,28 @@ def _makers(size: int, log_every: int) -> dict[str, Callable[[int], Any]]:
     return {BARE: loop, FIT: with_fit, AGAIN: loop}
 
 
-def _readers(step: Callable[[Any], Any], on_host: Any, reading: float) -> dict[str, Callable[[int], Any]]:
+def _readers(step: Callable[[Any], Any], on_host: Any, share: float) -> dict[str, Callable[[int], Any]]:
     """Loops of a step that returns when it is done, with batches from different places.
 
     Each returns the share of its time that it waited for a batch after the first.
 
     Args:
-        reading: the seconds that reading a batch takes, without work for the processor.
+        share: of the time that a step took in the last loop with the batch on the device, how much reading takes.
     """
     from plait.training import prefetch
 
     on_device = jax.device_put(on_host)
+    took = [0.0]
+
+    def held(calls: int) -> float:
+        begin = time.perf_counter()
+        waited = loop([on_device] * calls)
+        took[0] = (time.perf_counter() - begin) / calls
+        return waited
 
     def read(calls: int) -> Iterator[Any]:
         for _ in range(calls):
-            time.sleep(reading)
+            time.sleep(share * took[0])
             yield on_host
 
     def loop(batches: Iterable[Any]) -> float:
@@ -85,7 +92,7 @@ def _readers(step: Callable[[Any], Any], on_host: Any, reading: float) -> dict[s
         return sum(waits[1:]) / (asked - begin)
 
     return {
-        HELD: lambda calls: loop([on_device] * calls),
+        HELD: held,
         READ: lambda calls: loop(map(jax.device_put, read(calls))),
         PREFETCHED: lambda calls: loop(prefetch(read(calls))),
         AGAIN: lambda calls: loop([on_device] * calls),
@@ -129,15 +136,14 @@ def run(*, quick: bool = False) -> Iterator[Table]:
         yield _table(title, columns, _makers(size, log_every), calls, rounds)
     slow = 64 if quick else 2 * large  # about eight milliseconds
     on_host = np.eye(slow, dtype=np.float32)
-    product = _product(slow)
-    held = _readers(product, on_host, 0.0)[HELD]
-    held(10)
-    took = _timed(held, calls)[0] / 1e3
-    steps = {f"a product of {slow} x {slow}": product, "a step that waits for a device": lambda _: time.sleep(took)}
+    steps = {
+        f"a product of {slow} x {slow}": _product(slow),
+        "a step that waits 8 ms for a device": lambda _: time.sleep(0.008),
+    }
     for name, step in steps.items():
         for share in (0.5, 0.9):
             title = f"loop: {name}, of batches that take {share:.0%} of it to read"
-            loops = _readers(step, on_host, share * took)
+            loops = _readers(step, on_host, share)
             yield _table(title, [*columns, "waits for data"], loops, calls // 3, rounds)
 
 
