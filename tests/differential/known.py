@@ -170,6 +170,18 @@ KNOWN: tuple[Row, ...] = (
         text=r"graph_updates=False",
     ),
     Row(
+        "shapes of array attributes",
+        "`eval_shape` of a function that makes a module with an array attribute", "a tracer in the attribute; an error for the second function", "a `jax.ShapeDtypeStruct`, as for variables",
+        reason="a tracer cannot be used outside of its trace",
+        says="documented",
+        example=program(
+            "known", ("r = nnx.eval_shape(lambda: Net())", "r"),
+            definitions="class Net(nnx.Module):\n    def __init__(self):\n        self.a = jnp.ones(2)",
+        ),
+        kinds=("text", "error"), text=r"(?s)self\.\w+ = (nnx\.data\()?jnp\..*nnx\.eval_shape\(",
+        found_in_flax="^'?a tracer that has left its trace|^ValueError .*checking equality of metadata fields", found_in_plait="^abstract|^no error$",
+    ),
+    Row(
         "one object twice under cached_partial",
         "a model that `cached_partial` has cached, and that is passed to it again", "two models in the function", "one model in the function, as without `cached_partial`",
         reason="a cache changes how long a call takes, and not what it does",
