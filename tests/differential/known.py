@@ -539,6 +539,14 @@ KNOWN: tuple[Row, ...] = (
         found_in_flax=NO_ERROR, found_in_plait="^GraphError .*entries for a part that the graph does not have",
     ),
     Row(
+        "update without a state",
+        "`nnx.update(model, x)` where `x` is no state, such as the tuple of states that `pop` returns", "`AttributeError`: no attribute 'items'", "`ArgumentTypeError`, a `TypeError`",
+        reason="the text says what was given and what may stand there",
+        says="ArgumentTypeError",
+        example=program("known", "nnx.update(nnx.Dict(a=nnx.Param(1.0)), ({'a': 2.0},))"),
+        found_in_flax="^AttributeError .*no attribute 'items'", found_in_plait="^ArgumentTypeError .*update takes states",
+    ),
+    Row(
         "overlapping filters of streams",
         "`fork_rngs(split={…})` and similar functions, where two filters match one stream", "an error: it is split twice", "the first filter counts",
         reason="filters are tried in order, as everywhere",

@@ -1,3 +1,5 @@
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -233,3 +235,24 @@ def test_a_subclass_must_define_its_methods(method):
         getattr(Unfinished(), method)()
     with pytest.raises(NotImplementedError, match="__init__"):
         Metric()
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ["Average", "Welford"])
+def test_values_in_float64_are_summed_in_float64_as_in_flax(name):
+    """O5, O6: in float32 the sum of the first would be 0, and so would the variance of the second."""
+    batches = [[1e8, 1.0, -1e8], [1e8, 1e8 + 1, 1e8 + 2]]
+    for batch in batches:
+        with jax.enable_x64(True), users_promotion(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "scatter inputs have incompatible types", FutureWarning)  # Flax's own
+            metric, other = getattr(metrics, name)(), getattr(flax_nnx().metrics, name)()
+            for each in (metric, other):
+                each.update(values=jnp.asarray(batch, jnp.float64))
+            found, expected = (jax.tree.leaves(plain_values(each)) for each in (metric, other))
+        np.testing.assert_array_equal(found, expected)
+        assert [value.dtype for value in found] == [value.dtype for value in expected]
+
+
+def plain_values(metric):
+    """The values of its variables, by name."""
+    return {name: each.get_value() for name, each in vars(metric).items() if hasattr(each, "get_value")}

@@ -68,7 +68,7 @@ class Metric(Pytree):
 
 
 def masked_values(metric: Any, kwargs: Mapping[str, Any], mask: Any) -> tuple[Array, Array | None]:
-    """The values of an update as float32 and the mask, in one shape.
+    """The values of an update and the mask, in one shape; float64 stays, and all else becomes float32.
 
     Raises:
         ArgumentTypeError: the keyword with the values is missing.
@@ -89,7 +89,9 @@ def masked_values(metric: Any, kwargs: Mapping[str, Any], mask: Any) -> tuple[Ar
             expected="an array of values, which the mask selects from",
             do=f"pass an array: {metric.argname}=jnp.asarray([{values!r}])",
         )
-    values = jnp.asarray(values).astype(jnp.float32)
+    values = jnp.asarray(values)
+    if values.dtype != jnp.float64:
+        values = values.astype(jnp.float32)
     if mask is None:
         return values, None
     mask = jnp.asarray(mask)

@@ -81,7 +81,8 @@ class Average(Metric):
     def _add(self, values: Array, mask: Array | None) -> None:
         if mask is not None:
             values = jnp.where(mask, values, jnp.zeros_like(values))
-        self.total.value = self.total.value + jnp.sum(values)
+        total = self.total.value.astype(values.dtype) + jnp.sum(values)
+        self.total.value = total.astype(jnp.float32)
         self.count.value = self.count.value + number_of(values, mask)
 
     def compute(self) -> Array:
@@ -147,18 +148,19 @@ class Welford(Metric):
         """Add values; arguments and errors as in ``Average.update``."""
         values, mask = masked_values(self, kwargs, mask)
         added = number_of(values, mask)
-        n_added = added.astype(jnp.float32)
+        n_added = added.astype(values.dtype)
         if mask is None and values.size:
             mean, variance = jnp.mean(values), jnp.var(values)
         else:  # a batch that is masked completely has no mean; its weight is 0, so any number works
             size = jnp.maximum(n_added, 1.0)
             mean = jnp.sum(values, where=mask) / size
             variance = jnp.sum(jnp.square(values - mean), where=mask) / size
-        before = self.count.value.astype(jnp.float32)
+        before, old_mean, old_m2 = (each.value.astype(values.dtype) for each in (self.count, self.mean, self.m2))
         total = jnp.maximum(before + n_added, 1.0)
-        shift = mean - self.mean.value
-        self.m2.value = self.m2.value + (variance * n_added + jnp.square(shift) * n_added * before / total)
-        self.mean.value = self.mean.value + shift * n_added / total
+        shift = mean - old_mean
+        m2 = old_m2 + (variance * n_added + jnp.square(shift) * n_added * before / total)
+        self.m2.value = m2.astype(jnp.float32)
+        self.mean.value = (old_mean + shift * n_added / total).astype(jnp.float32)
         self.count.value = self.count.value + added
 
     def compute(self) -> Statistics:
