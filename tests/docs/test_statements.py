@@ -270,6 +270,13 @@ def test_the_page_lists_the_environment_variables_that_plait_reads():
     assert set(re.findall(r"`(PLAIT_[A-Z_]+)`", text_of("docs/environment.md"))) == read
 
 
+def test_what_the_pages_print_shows_something():
+    """Of two objects one says whether they are the same; everything else is shown as a value, a shape or a loss."""
+    blocks = [block for page in [ROOT / "README.md", *sorted(DOCS.glob("*.md"))] for block in blocks_of(page)]
+    outputs = [block.output.split() for block in blocks if block.output]
+    assert len([words for words in outputs if words and set(words) <= {"True", "False"}]) <= 9 < len(outputs) / 20
+
+
 def test_no_page_of_a_user_is_longer_for_what_is_new():
     """Pages may be added if others get shorter: what a page repeats can go. Tables that tests write do not count."""
     texts = [page.read_text(encoding="utf-8") for page in PAGES if page.parent == DOCS]
