@@ -138,6 +138,96 @@ def test_the_pages_name_the_python_and_jax_that_the_package_asks_for():
         assert f"JAX {jax.removesuffix('.0')} or newer" in words, page
 
 
+def default_of(variable):
+    """What the Makefile sets a variable to, for all or for one target."""
+    return re.search(rf"^(?:\S+: )?{variable}\s+:?\??= *(.*)", text_of("Makefile"), re.MULTILINE)[1]
+
+
+def recipe_of(target):
+    return re.search(rf"^{target}:.*\n((?:\t.*\n|\\\n)+)", text_of("Makefile"), re.MULTILINE)[1]
+
+
+def test_the_nights_and_weeks_of_the_page_are_those_of_the_workflows():
+    rows = {row[0].split(",")[0]: row for row in table_after("docs/stability.md", "**Python and JAX.**")}
+    rest, jax = jobs_of("nightly")["rest"], jobs_of("nightly")["jax"]
+    assert rest["steps"][-1]["run"] == "make ${{ matrix.part }} PYTHON=python3.11 NEWER=python3.13"
+    assert "each night, on 3.13: the slow tests" in rows["newest"][3]
+    assert "each night: `make long`" in rows["oldest"][3]
+    assert "long" in rest["strategy"]["matrix"]["part"]
+    assert rows["lowest"][1] == "3.11"
+    assert "requirements-lowest.lock" in recipe_of("lowest")
+    assert rows["development build of JAX"][1] == jax["steps"][1]["with"]["python-version"]
+    assert jax["steps"][2]["run"] == "make jax-nightly NEWER=python3.13"
+    assert "Each week `make new-flax`" in words_of("docs/stability.md")
+    assert jobs_of("weekly")["flax"]["steps"][-1]["run"].startswith("make new-flax")
+    assert "checked with pyright" in words_of("docs/stability.md")
+    assert "$(BIN)/pyright" in recipe_of("types")
+    assert re.search(r"^make types$", text_of(".ci/run"), re.MULTILINE)
+    assert (ROOT / "src" / "plait" / "py.typed").is_file()
+
+
+def test_the_versions_that_the_page_calls_untested_are_in_no_lock():
+    (jax, python) = re.search(r"such as JAX (\S+) or Python (\S+), install and", words_of("docs/stability.md")).groups()
+    locks = [file.name for file in ROOT.glob("requirements*.lock")]
+    assert [lock for lock in locks if version_in(lock, "jax").startswith(f"{jax}.")] == []
+    assert python not in jobs_of("tests")["versions"]["strategy"]["matrix"]["python"]
+    assert tomllib.loads(text_of("pyproject.toml"))["project"]["requires-python"].startswith(">=")
+
+
+def test_each_python_gets_the_lock_that_the_page_says():
+    assert "on Python 3.11 the oldest set that plait supports (`requirements.lock`)" in words_of("docs/install.md")
+    assert "on Python 3.12 and 3.13 the newest (`requirements-newest.lock`)" in words_of("docs/install.md")
+    assert '"" if sys.version_info < (3, 12) else "-newest"' in text_of("Makefile")
+
+
+def test_the_pages_name_the_pythons_that_the_tests_run_on():
+    pythons = jobs_of("tests")["versions"]["strategy"]["matrix"]["python"]
+    for page in ("docs/stability.md", "docs/should-i.md"):
+        assert f"Python {pythons[0]} to {pythons[-1]}" in words_of(page), page
+
+
+def test_a_stored_checkpoint_of_each_format_is_read():
+    from plait.checkpoint import layout
+
+    assert "every later release can read it; the tests have one of each format" in words_of("docs/stability.md")
+    for version in range(1, layout.VERSION + 1):
+        assert (ROOT / "tests" / "data" / f"checkpoint-v{version}").is_dir()
+        assert f'"checkpoint-v{version}"' in text_of("tests/checkpoint/test_orbax.py")
+
+
+def test_the_random_programs_of_a_night_are_counted():
+    (count,) = re.findall(r"`make differential` compares ([\d,]+) random programs", words_of("docs/migrating.md"))
+    assert re.search(rf"^differential: N = {count.replace(',', '')}$", text_of("Makefile"), re.MULTILINE)
+
+
+def test_the_older_tensorflows_of_the_page_are_those_of_the_tests():
+    named = re.findall(r"`make older` tests (\S+) and (\S+)\.", words_of("docs/export.md"))
+    releases = [version.rpartition(".")[0] for version in default_of("OLDER_TENSORFLOW").split()]
+    assert named == [tuple(releases)]
+
+
+def test_the_packages_of_the_page_have_the_versions_that_are_run():
+    shown = dict(
+        re.match(r"([\w-]+) ([\d.]+)", row[0]).groups()
+        for row in table_after("docs/migrating.md", "`make downstream` runs published packages")
+    )
+    pins = text_of("tests/downstream/requirements.txt") + text_of("tests/downstream/without_dependencies.txt")
+    pinned = dict(re.findall(r"^([\w-]+)==(\S+)", pins, re.MULTILINE))
+    assert {name: version for name, version in shown.items() if pinned.get(name) != version} == {}
+    assert f"once with Flax {pinned['flax']} and once with plait" in words_of("docs/migrating.md")
+
+
+# Library of a block, as in ``python needs-haiku`` → where its version is pinned, and under which name.
+PINNED = {"haiku": "dm-haiku", "flax": "flax", "equinox": "equinox", "torch": "torch", "distrax": "distrax"}
+
+
+def test_a_library_that_a_page_needs_is_there_in_some_run_of_the_tests():
+    needed = {block.needs for page in DOCS.glob("*.md") for block in blocks_of(page)} - {None}
+    places = ("requirements.lock", "Makefile", "tests/downstream/requirements.txt")
+    pinned = set(re.findall(r"\b([a-z][\w-]+)==\d", "".join(map(text_of, places))))
+    assert {name for name in needed if PINNED.get(name, name) not in pinned} == set()
+
+
 def test_no_budget_is_below_what_was_measured():
     row = next(
         line for line in text_of("docs/design.md").splitlines() if line.startswith("| jitted step that rewrites")
