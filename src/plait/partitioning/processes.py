@@ -178,7 +178,7 @@ def _end_at_once_on_errors() -> None:
 
 
 def all_report(error: E) -> E:
-    """Mark an error that all processes end with: each prints its own before process 0, when it ends, ends the others."""
+    """Mark an error with which all processes end: all print it before process 0, when it ends, ends the others."""
     error.raised_by_all = True  # pyright: ignore[reportAttributeAccessIssue]
     return error
 
