@@ -10,14 +10,15 @@ import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from hypothesis import given, settings
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import plait
 from plait import checkpoint
 from plait.checkpoint import orbax
-from plait.errors import ArgumentTypeError, CheckpointError, GraphError, LostUpdateWarning
+from plait.errors import ArgumentError, ArgumentTypeError, CheckpointError, GraphError, LostUpdateWarning
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -184,6 +185,53 @@ def test_values_that_are_all_in_the_manifest_need_no_arrays(tmp_path):
     checkpoint.restore(path, variable)
     assert variable.get_raw_value() == 0.1
     assert not (path / "arrays").exists()
+
+
+class Sharded(plait.Module):
+    """Layers and streams that lie on a mesh, in a list or in a stack."""
+
+    def __init__(self, seed, make_blocks=plait.Stack):
+        rngs = plait.Rngs(seed)
+        up = {"out_sharding": ("embed", "mlp")}
+        self.blocks = make_blocks([plait.Linear(8, 8, kernel_metadata=up, rngs=rngs) for _ in range(2)])
+        self.drop = plait.Dropout(0.5, rngs=rngs)
+
+
+def on_mesh(seed, **options):
+    model = Sharded(seed, **options)
+    return {"model": model, "optimizer": plait.Optimizer(model, optax.adam(1e-3), wrt=plait.Param)}
+
+
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
+@pytest.mark.parametrize("blocks", [plait.Stack, list], ids=["as saved", "a list of a stack"])
+def test_shapes_made_under_a_mesh_get_values_on_its_devices(tmp_path, axis_type, blocks):
+    """Where they are those of a model that was made there; the mesh of what ``eval_shape`` returns is abstract."""
+    mesh = jax.make_mesh((4, 2), ("fsdp", "model"), axis_types=(axis_type,) * 2)
+    with jax.set_mesh(mesh), plait.logical_axis_rules(plait.partitioning.rules_for(mesh)):
+        saved = plait.partitioning.create_sharded(lambda: on_mesh(1))
+        path = checkpoint.save(tmp_path / "1", saved)
+        abstract = plait.eval_shape(lambda: on_mesh(2, make_blocks=blocks))
+        expected = plait.partitioning.create_sharded(lambda: on_mesh(1, make_blocks=blocks))
+        checkpoint.restore(path, abstract)
+    assert contents(abstract) == contents(expected)
+    found, wanted = (jax.tree.leaves(plait.variables(each, plait.Not(plait.RngState))) for each in (abstract, expected))
+    assert all(a.sharding.is_equivalent_to(b.sharding, a.ndim) for a, b in zip(found, wanted, strict=True))
+    assert not all(leaf.sharding.is_fully_replicated for leaf in found)
+
+
+def test_shapes_of_another_mesh_are_an_error_that_says_what_to_do(tmp_path):
+    mesh = jax.make_mesh((4, 2), ("fsdp", "model"), axis_types=(AxisType.Auto,) * 2)
+    with jax.set_mesh(mesh), plait.logical_axis_rules(plait.partitioning.rules_for(mesh)):
+        path = checkpoint.save(tmp_path / "1", on_mesh(1))
+        abstract = plait.eval_shape(lambda: on_mesh(2))
+    with pytest.raises(
+        ArgumentError, match=r"model\.blocks.*\.bias\n(?s:.*)is not set(?s:.*)with jax\.set_mesh\(mesh\)"
+    ):
+        checkpoint.restore(path, abstract)
+    other = jax.make_mesh((8,), ("fsdp",), axis_types=(AxisType.Auto,))
+    with jax.set_mesh(other), pytest.raises(ArgumentError, match=r"and the current mesh AbstractMesh"):
+        checkpoint.restore(path, abstract)
+    assert isinstance(abstract["model"].blocks[0].kernel.get_raw_value(), jax.ShapeDtypeStruct)
 
 
 def test_arrays_keep_the_sharding_of_the_model(tmp_path):

@@ -19,14 +19,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 
 from .._compat import Tracer, is_mutable_array
 from ..core.functional.split import state
 from ..core.objects.nodes import Kind, check_node, kind_of
 from ..core.objects.state import State, to_flat_state
 from ..core.objects.variables import Variable
-from ..errors import ArgumentTypeError, CheckpointError
+from ..errors import ArgumentError, ArgumentTypeError, CheckpointError
 from ..ground.dtypes import is_number_dtype
 from ..ground.paths import Path, describe_path, format_path
 from ..ground.schemas import Either, check_schema, shape
@@ -239,6 +239,27 @@ def to_array(value: Any, name: str) -> Any:
         raise _unstorable(name, value, "an array with values", "give the model values before saving it")
     value = jax.random.key_data(value) if is_key(value) else value
     return np.asarray(value) if isinstance(value, np.generic) or _is_of_one_process(value) else value
+
+
+def on_devices(value: Any, name: str) -> Any:
+    """A shape with the devices of the current mesh, if its own mesh is abstract, as in what ``eval_shape`` returns.
+
+    Raises:
+        ArgumentError: the current mesh is another one, or there is none.
+    """
+    sharding = value.sharding if isinstance(value, jax.ShapeDtypeStruct) else None
+    if not isinstance(sharding, NamedSharding) or isinstance(sharding.mesh, Mesh):
+        return value
+    mesh = jax.sharding.get_mesh()
+    if mesh.abstract_mesh != sharding.mesh:
+        raise ArgumentError(
+            "a shape without values is laid out on a mesh that has no devices",
+            at=name,
+            found=f"{sharding.mesh}, and the current mesh {mesh.abstract_mesh if mesh.axis_names else 'is not set'}",
+            expected="the mesh under which the objects were made",
+            do="restore in its block too: with jax.set_mesh(mesh): ...",
+        )
+    return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=NamedSharding(mesh, sharding.spec))
 
 
 def to_target(value: Any, name: str) -> Any:

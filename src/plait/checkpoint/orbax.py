@@ -37,6 +37,7 @@ from .leaf_descriptions import (
     is_in_arrays,
     like_stored,
     named_leaves,
+    on_devices,
     stored_names,
     to_array,
 )
@@ -223,7 +224,8 @@ def restore(path: str | os.PathLike[str], node: Any, *, partial: bool = False, c
 
     Raises:
         CheckpointError: the folder is not an intact checkpoint, or does not match; names the paths that differ.
-        ArgumentError: a shape without values has a sharding that does not divide it; names the path.
+        ArgumentError: a shape without values has a sharding that does not divide it, or one on an abstract mesh that is
+            not the current one; names the path.
         GraphError: an array is in an immutable container, such as a tuple, and cannot be replaced.
 
     Example:
@@ -269,7 +271,7 @@ def read_into(source: Path, node: Any, *, partial: bool, cast: bool, is_whole: b
     if not is_whole:
         check_whole_once(source)
     positions = read_positions(source, iterators, partial=partial)
-    values = {name: like_stored(value, leaves[name]) for name, value in values.items()}
+    values = {name: on_devices(like_stored(value, leaves[name]), name) for name, value in values.items()}
     likes = {
         stored: shape_of_stored(values[name], source, stored, manifest.leaves[stored])
         for name, source in layers.items()
