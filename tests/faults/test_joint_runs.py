@@ -173,6 +173,16 @@ def test_a_disk_that_fails_in_one_process_is_an_error_in_all(tmp_path, fault, sa
     assert found.after_fault < 15
 
 
+@pytest.mark.skipif(not small_disk.is_possible(), reason="needs mounts of its own")
+def test_a_run_goes_on_when_a_full_disk_has_room_again(tmp_path):
+    program = ["-m", "tests.faults.joint", str(tmp_path), "--fault=disk-full", "--save-every=10"]
+    status, output, errors = launched(program, 2, small_disk.with_room_later(tmp_path))
+    assert status == 0, errors
+    assert "a checkpoint could not be written" in errors
+    assert output.count('{"step": 40, "reason": "steps"}') == 2
+    assert kept_in(tmp_path) == joint.STEPS
+
+
 @pytest.mark.parametrize("where", ["_begin_to_write", "arrive"])
 @pytest.mark.parametrize("process", [0, 1])
 def test_all_are_told_of_a_save_that_failed_and_can_save_again(tmp_path, where, process):

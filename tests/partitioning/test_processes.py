@@ -188,8 +188,19 @@ def test_an_error_ends_the_process_at_once_after_what_python_says():
     assert "found     Gloo: Connection closed by peer" in plait_says
 
 
-def test_a_process_that_ends_at_once_finishes_the_checkpoint_that_it_writes(monkeypatch):
-    """``os._exit`` would cut it off."""
+class Unread:
+    """A pipe whose reader is gone."""
+
+    def write(self, text=""):
+        raise BrokenPipeError
+
+    flush = write
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), jax.errors.JaxRuntimeError("Gloo: Connection closed by peer")])
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_process_that_ends_at_once_finishes_the_checkpoint_that_it_writes(monkeypatch, error, is_read):
+    """``os._exit`` would cut it off, and so would an error of the output when what has started the process is gone."""
     from plait.checkpoint import writer
 
     assert writer._finish_all in processes.BEFORE_THE_END
@@ -203,6 +214,9 @@ def test_a_process_that_ends_at_once_finishes_the_checkpoint_that_it_writes(monk
     monkeypatch.setattr(processes, "BEFORE_THE_END", [lambda: done.append("written")])
     monkeypatch.setattr(os, "_exit", leave)
     processes._end_at_once_on_errors()
+    if not is_read:
+        monkeypatch.setattr(sys, "stdout", Unread())
+        monkeypatch.setattr(sys, "stderr", Unread())
     with pytest.raises(SystemExit):
-        processes.end_at_once(OSError("gone"))
+        processes.end_at_once(error)
     assert done == ["printed", "written", 1]

@@ -9,6 +9,7 @@ task has most likely died. If it is process 0 that is silent, ``silence.py`` say
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import signal
 import socket
@@ -163,13 +164,15 @@ def _end_at_once_on_errors() -> None:
         before(kind, error, traceback)
         here = jax.process_index()
         if is_loss(error):
-            print(f"\nplait: {lost_process(error)}", file=sys.stderr)
+            with contextlib.suppress(OSError):  # nobody reads it: what has started this process may be gone
+                print(f"\nplait: {lost_process(error)}", file=sys.stderr)
         if not is_loss(error) and (getattr(error, "heard", None) or {"process": here})["process"] == here:
             tell_first(here)
         for finish in BEFORE_THE_END:
             finish()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                stream.flush()
         if getattr(error, "raised_by_all", False):
             _let_all_report()
         os._exit(130 if issubclass(kind, KeyboardInterrupt) else 1)
