@@ -93,6 +93,11 @@ def test_the_readme_counts_the_examples():
     assert f"{WORDS[programs]} small programs and {WORDS[notebooks]} notebooks" in words_of("README.md")
 
 
+def test_the_lines_of_the_tutorial_are_counted():
+    model = text_of("examples/embed.py").partition("\nclass Layer(")[2].partition("\n\n\nclass Tokenizer:")[0]
+    assert f"{len(model.splitlines())} lines." in words_of("docs/tutorial.md")
+
+
 def test_the_readme_says_whether_there_is_a_release():
     """At the first release, `make notes` writes a date into the changelog, and these pages change with it."""
     is_none = re.search(r"^## \d+\.\d+\.\d+ \(\d{4}-", text_of("CHANGELOG.md"), re.MULTILINE) is None
