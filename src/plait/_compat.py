@@ -264,6 +264,21 @@ def traced_afresh() -> Iterator[None]:
         yield
 
 
+def lowering_rules() -> Iterator[Any]:
+    """What turns primitives, constants and types into StableHLO: JAX's own functions, and those that others registered.
+
+    Raises:
+        MissingDependencyError: JAX keeps them elsewhere.
+    """
+    place = "jax._src.interpreters.mlir"
+    for name in ("_lowerings", "_constant_handlers", "ir_type_handlers"):
+        for rule in private(name, place, feature=_STORED).values():
+            yield getattr(rule, "rule", rule)
+    for rules in private("_platform_specific_lowerings", place, feature=_STORED).values():
+        for rule in rules.values():
+            yield getattr(rule, "rule", rule)
+
+
 class _Compiling(threading.local):
     own = False
 

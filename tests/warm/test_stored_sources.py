@@ -319,12 +319,15 @@ REFUSED = {
         body("return p.bind(x)", "from jax.interpreters import mlir\nfrom jax.extend.core import Primitive\nR = @@\n"
              "p = Primitive('mine')\np.def_abstract_eval(lambda x: x)\ndef low(x): return x * R\n"
              "mlir.register_lowering(p, mlir.lower_fun(low, multiple_results=False))"), {}, "was called, but is not"),
-    "a profiler": (body("with cProfile.Profile(): pass\nreturn h(x)",
-                        "import cProfile\nR = @@\ndef h(x): return x * R"), {}, "a profiler was started"),
     "a thread": (body("with ThreadPoolExecutor(1) as p: return x * p.submit(g).result()",
                       "from concurrent.futures import ThreadPoolExecutor\nR = @@\ndef g(): return R"), {},
                  "submit is called"),
 }  # fmt: skip
+PROFILED = body("with cProfile.Profile(): pass\nreturn h(x)", "import cProfile\nR = @@\ndef h(x): return x * R"), {}
+if sys.version_info < (3, 12):
+    REFUSED["a profiler"] = (*PROFILED, "a profiler was started")
+else:  # it uses sys.monitoring there, and does not end the recording
+    FOLLOWED["a profiler"] = PROFILED
 # Packages that are installed. The program only calls ``src_lib.g``.
 INSTALLED = {
     "a constant": {"src_lib/__init__.py": "RATE = @@\ndef g(x): return x * RATE\n"},

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 import plait
+from plait.warm.folder import Folder
 from tests.commands import plait_command
 
 pytestmark = pytest.mark.usefixtures("users_random_functions")
 
+RECORDED = ("reads", "packages", "settings", "sources")
 PROGRAM = """
 import json
 import sys
@@ -121,12 +123,21 @@ def check_warm(report):
     assert report["counts"] == {"loaded": 1, "stored": 0, "not stored": 0}
 
 
+def differing(folder):
+    """What two processes recorded differently, if the second one did not find the program of the first."""
+    headers = [header for _, header in Folder(folder / "programs").headers()]
+    first, *others = [{**header["parts"], **{name: header[name] for name in RECORDED}} for header in headers]
+    return [(name, first[name], value) for other in others for name, value in other.items() if first[name] != value]
+
+
 @pytest.mark.slow
 def test_w11_a_process_starts_with_what_plait_compile_stored(folder):
     done = plait_command("compile", "warm_train:calls", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"1. step: stored, {folder / 'programs'}\n"
-    check_warm(process(folder))
+    report = process(folder)
+    assert differing(folder) == []
+    check_warm(report)
     sys.modules.pop("warm_train", None)
     assert "there already" in plait_command("compile", "warm_train:calls", cwd=folder).stdout
 

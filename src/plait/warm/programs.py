@@ -59,6 +59,7 @@ from .environment import environment
 from .folder import DEFAULT_LIMIT, REFUSED, Folder
 from .forms import Forms, NoForm
 from .logbook import Logbook
+from .lowering import is_lowered_by_others
 from .misses import MALFORMED, changed, why_missed
 from .packages import package_token
 from .reads import Recording
@@ -417,10 +418,12 @@ class Stored(Compiled):
         programs, name = self.programs, _name_of(self.f)
         if programs.log is not None:
             programs.log.add("missed", function=name, why=why_missed(programs.folder, name, request))
-        with request.recording, traced_afresh():
-            traced = self.traceable.trace(*request.args, **request.kwargs)
+        with traced_afresh():
+            with request.recording:
+                traced = self.traceable.trace(*request.args, **request.kwargs)
             request.recording.lowers = True
-            lowered = traced.lower()
+            with request.recording if is_lowered_by_others() else contextlib.nullcontext():
+                lowered = traced.lower()
         reasons = self._reasons(request)
         if reasons:
             self._keep_refusal(request, reasons)

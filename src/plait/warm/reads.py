@@ -119,7 +119,7 @@ class Recording:
             if event == "call":
                 if id(frame.f_code) not in quiet:
                     full(frame, event, argument)
-            elif event == "c_call" and (argument in IN_C or type(getattr(argument, "__self__", None)) is FileIO):
+            elif event == "c_call" and (argument in IN_C or type(argument.__self__) is FileIO):
                 full(frame, event, argument)
 
         return event_or_nothing
