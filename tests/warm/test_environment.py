@@ -1,7 +1,9 @@
 """On what a program depends besides function and arguments. (rule W2)"""
 
 import decimal
+import locale
 import sys
+import time
 
 import jax
 import numpy as np
@@ -76,3 +78,30 @@ def test_earlier_arithmetic_is_not_part_of_it():
         assert environment(None, Describer()) == before
         decimal.getcontext().prec += 1
         assert environment(None, Describer()) != before
+
+
+def test_the_locale_is_part_of_it():
+    """W2: numbers and texts may be read by its rules."""
+    before, now = environment(None, Describer()), locale.setlocale(locale.LC_CTYPE)
+    try:
+        locale.setlocale(locale.LC_CTYPE, "C")
+        found = environment(None, Describer())
+        assert {name for name in found if found[name] != before[name]} == ({"locale"} if now != "C" else set())
+        locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
+        assert environment(None, Describer())["locale"] != found["locale"]
+    finally:
+        locale.setlocale(locale.LC_CTYPE, now)
+    assert environment(None, Describer()) == before
+
+
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="the time zone of a process is fixed here")
+def test_the_time_zone_is_part_of_it(monkeypatch):
+    """W2."""
+    before = environment(None, Describer())
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "XYZ-5")
+        time.tzset()
+        found = environment(None, Describer())
+    time.tzset()
+    assert {name for name in found if found[name] != before[name]} == {"time zone"}
+    assert environment(None, Describer()) == before

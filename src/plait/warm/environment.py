@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import decimal
 import functools
+import locale
 import os
 import platform
 import sys
+import time
 
 import jax
 import numpy as np
@@ -64,6 +66,8 @@ def _versions() -> dict[str, str]:
         "flags of python": f"{sys.flags.optimize} {sys.flags.dev_mode}",
         "numpy's errors": str(np.geterr()),
         "decimal": _decimal(),
+        "locale": locale.setlocale(locale.LC_ALL),
+        "time zone": f"{time.tzname} {time.timezone}",
     }
 
 
