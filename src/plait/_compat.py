@@ -270,12 +270,12 @@ def lowering_rules() -> Iterator[Any]:
     Raises:
         MissingDependencyError: JAX keeps them elsewhere.
     """
-    place = "jax._src.interpreters.mlir"
-    for name in ("_lowerings", "_constant_handlers", "ir_type_handlers"):
-        for rule in private(name, place, feature=_STORED).values():
-            yield getattr(rule, "rule", rule)
-    for rules in private("_platform_specific_lowerings", place, feature=_STORED).values():
-        for rule in rules.values():
+    rules = private("_lowerings", "jax._src.interpreters.mlir", feature=_STORED)
+    by_platform = private("_platform_specific_lowerings", "jax._src.interpreters.mlir", feature=_STORED)
+    constants = private("_constant_handlers", "jax._src.interpreters.mlir", feature=_STORED)
+    types = private("ir_type_handlers", "jax._src.interpreters.mlir", feature=_STORED)
+    for table in (rules, *by_platform.values(), constants, types):
+        for rule in table.values():
             yield getattr(rule, "rule", rule)
 
 
