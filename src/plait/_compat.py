@@ -1,7 +1,7 @@
 """Every difference between JAX versions, and every use of JAX's private names.
 
 Variables need the first few names below. Every other name is looked up by the one feature that needs it
-(``private``), so a version of JAX that has moved it breaks nothing else. ``docs/decisions/0027-private-names.md``
+(``private``), so a version of JAX that has moved it breaks nothing else. ``docs/decisions/0030-private-names.md``
 lists them all.
 
 ``trace_state.value`` is a weak reference to this thread's current trace. Reading it costs about 30 ns and keeps no
