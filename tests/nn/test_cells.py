@@ -271,3 +271,16 @@ def test_the_base_says_what_a_cell_has_to_define(use, missing):
 
     with pytest.raises(NotImplementedError, match=f"Empty does not define.* {missing}"):
         use(Empty())
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ["LSTMCell", "OptimizedLSTMCell", "GRUCell", "SimpleCell"])
+@pytest.mark.parametrize("param_dtype", [jnp.float32, jnp.float64])
+def test_initial_values_with_x64_are_those_of_flax(name, param_dtype):
+    """The recurrent kernels of LSTMCell alone are drawn in float64 there, and rounded."""
+    with jax.enable_x64(True):
+        states = []
+        for library in (flax_nnx(), plait):
+            cell = getattr(library, name)(3, 4, param_dtype=param_dtype, rngs=library.Rngs(0))
+            states.append(library.to_pure_dict(library.state(cell, library.Param)))
+        jax.tree.map(np.testing.assert_array_equal, *states)

@@ -22,7 +22,12 @@ from ..errors import ShapeError, StreamError
 from ..typing import Array, DTypeLike, Initializer
 from .checks import check_last_axis, shape_of, weight_length, wrong_rngs
 from .eager import compiled_if_eager
-from .initializers import default_bias_init, default_kernel_init, default_recurrent_init
+from .initializers import (
+    default_bias_init,
+    default_kernel_init,
+    default_lstm_recurrent_init,
+    default_recurrent_init,
+)
 from .linear import Linear
 from .promotion import promote_dtype
 
@@ -159,6 +164,8 @@ class _Cell(RNNCellBase):
         **options: Any,
     ) -> tuple[Callable[..., Linear], Callable[..., Linear]]:
         """Factories of the input maps and of the recurrent maps; called with a size and ``use_bias``."""
+        if recurrent_kernel_init is default_recurrent_init and isinstance(self, LSTMCell):
+            recurrent_kernel_init = default_lstm_recurrent_init
         make = functools.partial(Linear, bias_init=bias_init, bias_metadata=bias_metadata, **options)
         return (
             functools.partial(make, self.in_features, kernel_init=kernel_init, kernel_metadata=kernel_metadata),

@@ -100,6 +100,11 @@ def default_recurrent_init(key: Any, shape: Any, dtype: Any = jnp.float32, **opt
     return jnp.asarray(_orthogonal(key, shape, jnp.float32 if is_half else dtype, **options), dtype)
 
 
+def default_lstm_recurrent_init(key: Any, shape: Any, dtype: Any = jnp.float32, **options: Any) -> Any:
+    """``orthogonal()`` in JAX's default dtype (float64 with x64), then rounded: the numbers of Flax's ``LSTMCell``."""
+    return jnp.asarray(_orthogonal(key, shape, **options), dtype)
+
+
 _orthogonal = orthogonal()
 
 
