@@ -224,3 +224,25 @@ def test_sizes_and_axes_may_be_numpy_s(name):
     plain(x)  # draws the first key of a Dropout, as above
     run = plait.jit(lambda layer, x: layer(x))
     np.testing.assert_array_equal(run(layer, x), run(plain, x))
+
+
+@pytest.mark.parametrize(
+    ("make", "x"),
+    [
+        (lambda rngs: plait.Linear(4, 3, rngs=rngs), (2, 4)),
+        (lambda rngs: plait.LinearGeneral(4, (2, 2), rngs=rngs), (2, 4)),
+        (lambda rngs: plait.Einsum("ab,bc->ac", (4, 3), (3,), rngs=rngs), (2, 4)),
+        (lambda rngs: plait.Conv(4, 3, (1,), rngs=rngs), (2, 5, 4)),
+        (lambda rngs: plait.ConvTranspose(4, 3, (1,), rngs=rngs), (2, 5, 4)),
+        (lambda rngs: plait.LayerNorm(4, rngs=rngs), (2, 4)),
+        (lambda rngs: plait.BatchNorm(4, rngs=rngs), (2, 4)),
+        (lambda rngs: plait.GroupNorm(4, num_groups=2, rngs=rngs), (2, 4)),
+    ],
+)
+def test_a_parameter_may_be_an_array(make, x):
+    """G38: `update` with raw values sets arrays where `pop` took the variables away."""
+    layer, expected = make(plait.Rngs(0)), make(plait.Rngs(0))
+    state = plait.pop(layer, plait.PathContains("bias"))
+    plait.update(layer, plait.pure(state))
+    assert not isinstance(layer.bias, plait.Variable)
+    np.testing.assert_array_equal(layer(jnp.ones(x)), expected(jnp.ones(x)))

@@ -332,7 +332,7 @@ def _check_groups(in_features: int, out_features: int, groups: int) -> None:
 def _check_input(x: Any, layer: Conv | ConvTranspose) -> None:
     n_spatial = len(layer.kernel_size)
     check_min_rank(x, n_spatial + 1, f"{n_spatial} spatial and one for the channels", layer=layer)
-    kernel = layer.kernel.value
+    kernel = layer.kernel[...]
     if getattr(layer, "transpose_kernel", False):
         channels = weight_length(kernel, -1, layer.in_features)
     else:
@@ -343,12 +343,12 @@ def _check_input(x: Any, layer: Conv | ConvTranspose) -> None:
 
 def promoted_with_mask(x: Any, layer: Conv | ConvTranspose) -> tuple[Array, Array, Array | None]:
     """Input, masked kernel and bias of a layer in one dtype."""
-    kernel = layer.kernel.value
+    kernel = layer.kernel[...]
     if layer.mask is not None:
         check_same_shape(layer.mask, kernel.shape, layer=layer, name="mask", like="kernel")
         kernel, mask = promote_dtype((kernel, jnp.asarray(layer.mask)), inexact=False)
         kernel = kernel * mask
-    bias = None if layer.bias is None else layer.bias.value
+    bias = None if layer.bias is None else layer.bias[...]
     return layer.promote_dtype((x, kernel, bias), dtype=layer.dtype)
 
 

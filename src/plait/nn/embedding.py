@@ -81,7 +81,7 @@ class Embed(Module):
                 expected="an integer dtype",
                 do="convert the indices: inputs.astype(jnp.int32)",
             )
-        table = self.embedding.value
+        table = self.embedding[...]
         (table,) = self.promote_dtype((table,), dtype=self.dtype, inexact=False)
         if self.num_embeddings == 1:
             return jnp.broadcast_to(
@@ -101,7 +101,7 @@ class Embed(Module):
         Returns:
             ``(..., num_embeddings)``.
         """
-        table = self.embedding.value
+        table = self.embedding[...]
         check_last_axis(query, weight_length(table, 1, self.features), layer=self, size_name="features")
         query, table = self.promote_dtype((query, table), dtype=self.dtype)
         return jnp.einsum("...f,nf->...n", query, table, out_sharding=out_sharding)

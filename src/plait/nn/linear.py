@@ -96,7 +96,7 @@ class Linear(Module):
         )
 
     def __call__(self, inputs: Array, out_sharding: Any = None) -> Array:
-        kernel, bias = self.kernel.value, None if self.bias is None else self.bias.value
+        kernel, bias = self.kernel[...], None if self.bias is None else self.bias[...]
         check_last_axis(inputs, weight_length(kernel, 0, self.in_features), layer=self)
         inputs, kernel, bias = self.promote_dtype((inputs, kernel, bias), dtype=self.dtype)
         options = product_options(self.precision, self.preferred_element_type, out_sharding)
@@ -241,7 +241,7 @@ class LinearGeneral(Module):
 
     def __call__(self, inputs: Array, out_sharding: Any = None) -> Array:
         check_array(inputs, layer=self)
-        kernel, bias = self.kernel.value, None if self.bias is None else self.bias.value
+        kernel, bias = self.kernel[...], None if self.bias is None else self.bias[...]
         n_batch = len(self.batch_axis)
         contracted = self._contracted(len(shape_of(inputs)))
         for place, (axis, size) in enumerate(zip(contracted, self.in_features, strict=True), n_batch):
@@ -371,8 +371,8 @@ class Einsum(Module):
     def __call__(self, inputs: Array, einsum_str: str | None = None, out_sharding: Any = None) -> Array:
         check_array(inputs, layer=self)
         equation = self.einsum_str if einsum_str is None else resolve_equation(einsum_str)
-        bias = None if self.bias is None else self.bias.value
-        inputs, kernel, bias = self.promote_dtype((inputs, self.kernel.value, bias), dtype=self.dtype)
+        bias = None if self.bias is None else self.bias[...]
+        inputs, kernel, bias = self.promote_dtype((inputs, self.kernel[...], bias), dtype=self.dtype)
         self._check_input(inputs, kernel, equation)
         options = product_options(self.precision, self.preferred_element_type, out_sharding)
         y = self.einsum_op(equation, inputs, kernel, **options)

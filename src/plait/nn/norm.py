@@ -84,7 +84,7 @@ class _Norm(Module):
 
     def _scale_and_bias(self) -> tuple[Array | None, Array | None]:
         scale, bias = self.scale, self.bias
-        return None if scale is None else scale.value, None if bias is None else bias.value
+        return None if scale is None else scale[...], None if bias is None else bias[...]
 
     def _feature_axes(self, x: Array, feature_axes: Axes) -> tuple[int, ...]:
         """The feature axes of ``x`` as non-negative numbers, checked to have ``num_features`` entries.
@@ -97,7 +97,7 @@ class _Norm(Module):
         wanted = self.num_features
         for weight in (self.scale, self.bias):
             if weight is not None:
-                wanted = weight_length(weight.value, 0, wanted)
+                wanted = weight_length(weight[...], 0, wanted)
         # A norm without parameters accepts a shard of the features; BatchNorm checks their number itself.
         of_parts = self.axis_name is not None and self.scale is None and self.bias is None
         if size != wanted and not of_parts:
@@ -485,7 +485,7 @@ class RMSNorm(_Norm):
 
     def __call__(self, x: Array, mask: Array | None = None) -> Array:
         check_array(x, layer=self)
-        scale = None if self.scale is None else self.scale.value
+        scale = None if self.scale is None else self.scale[...]
         x, scale = self.promote_dtype((x, scale), dtype=self.dtype)
         features = self._feature_axes(x, self.feature_axes)
         axes = _resolve_axes(self.reduction_axes, x, self)

@@ -54,5 +54,5 @@ class PReLU(Module):
     def __call__(self, inputs: Array) -> Array:
         inputs = jnp.asarray(inputs)
         dtype = inputs.dtype if self.dtype is None and jnp.issubdtype(inputs.dtype, jnp.inexact) else self.dtype
-        inputs, slope = self.promote_dtype((inputs, self.negative_slope.value), dtype=dtype)
+        inputs, slope = self.promote_dtype((inputs, self.negative_slope[...]), dtype=dtype)
         return jnp.where(inputs >= 0, inputs, slope * inputs)

@@ -90,6 +90,10 @@ class QuantizedWeight(Module):
             do="call plait.dequantize(model) first",
         )
 
+    def __getitem__(self, index: Any) -> Array:
+        """The weight, or a part of it, as of the variable that it replaces."""
+        return self.value if index is ... else self.value[index]
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the weight."""
