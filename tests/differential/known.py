@@ -112,7 +112,7 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "merged models write",
-        "the model whose state was merged, after the new model has run", "has what the new model wrote", "is as it was; inside a transform a `LostUpdateWarning` says so if nothing reads what was written; `copy=False` shares the variables, as Flax does",
+        "the model whose state was merged, after the new model has run", "has what the new model wrote", "is as it was; `copy=False` shares the variables, as Flax does",
         reason="two models merged from one state do not write into each other",
         says="documented", of_detached_states=True,
         example=program(

@@ -145,8 +145,6 @@ class RNN(Module):
         if initial_carry is None:
             source = rngs.carry.fork() if isinstance(rngs, Rngs) else self.rngs if rngs is None else rngs
             initial_carry = self.cell.initialize_carry(step_shape, source)
-            if source is not None and source is self.rngs:
-                source.count.get_raw_value()  # read: a carry is usually of zeros, and no warning is due if this is lost
         initial_carry = _widened(self.cell, initial_carry, jax.ShapeDtypeStruct(step_shape, x.dtype))
         kept_lengths = seq_lengths if return_carry else None
         carry, outputs = self._scan(x, initial_carry, time, kept_lengths, backwards=backwards)
@@ -255,9 +253,7 @@ def _carry_after(graphdef: Any) -> Callable[[Any, Any, Array], Any]:
         for _, node in iter_graph_nodes(cell):  # `capture` records all steps together; this call is a single one
             if sows(node):
                 delattr(node, RECORD)
-        after = cell(carry, x)[0]
-        split(cell)  # what the cell writes is of this call alone, and not lost
-        return after
+        return cell(carry, x)[0]
 
     return step
 

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..._compat import is_mutable_array, top_level_trace, trace_state
+from ..._compat import is_mutable_array, trace_state
 from ...errors import GraphError, RegistryError
 from ...ground.words import describe_type, with_article
 from ..objects.cells import dict_of, has_ref, metadata_key
-from ..objects.clock import DETACHED
 from ..objects.journal import Journal
 from ..objects.named import Sentinel
 from ..objects.nodes import GRAPH_REGISTRY
@@ -193,11 +192,10 @@ def own_variables(definitions: Sequence[VariableDef], leaves: Sequence[Any]) -> 
 
 
 def copied_variables(definitions: Sequence[VariableDef], leaves: Sequence[Any]) -> Sequence[Any]:
-    """New variables of the current trace, for any kind of leaves. What is written into them in a trace must be read."""
+    """New variables of the current trace, for any kind of leaves."""
     kinds = [*map(type, leaves)]
     if all(issubclass(kind, Variable) and kind.copy is Variable.copy for kind in set(kinds)):
-        version = 0 if trace_state.value is top_level_trace else DETACHED
-        return copied_cells(kinds, map(cell_of, leaves), version)
+        return copied_cells(kinds, map(cell_of, leaves))
     return own_variables(definitions, [leaf.copy() if isinstance(leaf, Variable) else leaf for leaf in leaves])
 
 

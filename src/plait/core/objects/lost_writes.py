@@ -3,8 +3,7 @@
 Variables are copied when one of JAX's own transforms rebuilds them inside a trace, and when a state is split from a
 graph. A write to a leaf of a state reaches the model through ``plait.update(model, state)``, or another model through
 ``merge``; both read it. If a leaf was written and is freed before it is read, the write is lost. This causes a warning,
-once for each line of the program that writes. The same holds for a model that ``merge`` makes inside a trace, such as
-one with dropout, whose counters go no further than the function that merged it. (rule G31)
+once for each line of the program that writes.
 """
 
 from __future__ import annotations
@@ -70,10 +69,7 @@ _WRITTEN: dict[int, tuple[Any, ...]] = {}
 
 
 class UnreadCell(Cell):
-    """A cell between a write and the next read, which makes it a plain ``Cell`` again.
-
-    It is that of a leaf of a split state, or of a model merged in a trace.
-    """
+    """The cell of a leaf of a split state, between a write and the next read, which makes it a plain ``Cell`` again."""
 
     __slots__ = ()
 
@@ -99,10 +95,9 @@ def _warn(cell: UnreadCell) -> None:
     kind, place = _WRITTEN.pop(id(cell))
     if cell.version == DETACHED:  # otherwise it belongs to a graph now
         warnings.warn_explicit(
-            f"a value written into {with_article(kind)} of a state, or of a model merged from one, is lost. A state "
-            "that was split from a model has copies of its variables, and so has a model merged from a state. To "
-            "change the model, call plait.update(model, state), where the state of a merged model is "
-            "plait.state(merged); or write into plait.variables(model), which returns the model's own variables.",
+            f"a value written into {with_article(kind)} of a state is lost. A state that was split from a model "
+            "has copies of its variables. To change the model, call plait.update(model, state), or write into "
+            "plait.variables(model), which returns the model's own variables.",
             LostUpdateWarning,
             *place,
         )
