@@ -209,7 +209,13 @@ KNOWN: tuple[Row, ...] = (
         reason="a view changes no numbers of the model that it is a view of",
         says="documented",
         example=program("known", "m = nnx.Dict(r=nnx.Rngs(0))", ("v = nnx.view(m, deterministic=True, raise_if_not_found=False)", "m")),
-        kinds=("value",), step=r"nnx\.view\(", path=r"count\.value",
+        more=(
+            program(
+                "known", "r = nnx.Rngs(0)", "nnx.split_rngs(r, splits=2)",
+                "m = nnx.Dict(r=r)", "v = nnx.view(m, deterministic=True, raise_if_not_found=False)",
+            ),
+        ),
+        kinds=("value", "error"), step=r"nnx\.view\(", path=r"count\.value|^$", found_in_flax="^array|fold_in accepts a single key",
     ),
     Row(
         "averages of new variables",

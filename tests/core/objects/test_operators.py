@@ -117,6 +117,12 @@ def test_array_functions_take_a_variable(function):
     assert jax.jit(lambda x: jnp.sum(nnx.Param(x)))(x) == 3
 
 
+def test_a_dict_in_a_variable_is_no_array():
+    """JAX says so, as for the dict itself in place of the variable. (found by drawn programs)"""
+    with pytest.raises(TypeError, match=r"expected ArrayLike, got .'a'"):
+        jnp.sum(nnx.Param({"a": jnp.ones(2)}))
+
+
 def test_get_hooks_run_in_operators():
     """V28: get hooks run for operators."""
 

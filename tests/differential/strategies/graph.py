@@ -302,7 +302,7 @@ def functional_call(world: World) -> None:
 def plain_jax(world: World) -> None:
     """The functional interface inside JAX's own transforms."""
     pen = world.pen
-    pen.step(f"graphdef, params, rest = nnx.split({world.m}, nnx.Param, ...)", "params")
+    pen.step(f"graphdef, params, rest = nnx.split({world.m}, nnx.Param, ...)", "params", "rest")
     pen.step("""\
 def forward(params, rest, x):
     traces["forward"] += 1

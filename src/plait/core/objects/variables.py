@@ -339,8 +339,9 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.get_value()(*args, **kwargs)
 
-    def __jax_array__(self) -> jax.Array:
-        return jnp.asarray(value_of(self))
+    def __jax_array__(self) -> Any:
+        value = value_of(self)
+        return value if isinstance(value, Mapping) else jnp.asarray(value)  # JAX says that a dict is no array
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(value_of(self), dtype=dtype, copy=copy)
