@@ -130,7 +130,8 @@ def private_names():
             places += constants[ast.unparse(argument.value)] if is_many else [ast.literal_eval(argument)]
         (feature,) = (word.value for word in call.keywords if word.arg == "feature")
         feature = constants.get(ast.unparse(feature)) or ast.literal_eval(feature)
-        yield ast.literal_eval(call.args[0]), places, feature, id(call) in spare
+        has_spare = id(call) in spare or any(word.arg == "otherwise" for word in call.keywords)
+        yield ast.literal_eval(call.args[0]), places, feature, has_spare
 
 
 def _calls(tree):

@@ -197,10 +197,13 @@ def test_an_orbax_folder_that_lost_its_arrays_is_refused(tmp_path):
         convert.convert_checkpoint(path, plait.Linear(2, 3, rngs=plait.Rngs(0)), layout="linen")
 
 
-def test_a_folder_of_several_items_asks_which(tmp_path):
+def test_a_folder_of_several_items_is_told_by_their_names_and_one_of_them_is_read(tmp_path):
     with ocp.CheckpointManager(tmp_path / "steps") as manager:
         tree = {"kernel": np.ones((2, 3), np.float32)}
         args = {name: ocp.args.StandardSave(tree) for name in ("state", "ema")}
         manager.save(3, args=ocp.args.Composite(**args))
-    with pytest.raises(CheckpointError, match=r"found +ema, state"):
-        convert.convert_checkpoint(tmp_path / "steps" / "3", plait.Linear(2, 3, rngs=plait.Rngs(0)), layout="linen")
+    step, model = tmp_path / "steps" / "3", plait.Linear(2, 3, use_bias=False, rngs=plait.Rngs(0))
+    with pytest.raises(CheckpointError, match=r"params\.ema\.kernel of the checkpoint\n +params\.state\.kernel"):
+        convert.convert_checkpoint(step, model, layout="linen")
+    convert.convert_checkpoint(step / "ema", model, layout="linen", update=True)
+    np.testing.assert_array_equal(model.kernel[...], 1)

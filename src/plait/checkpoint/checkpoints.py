@@ -323,7 +323,7 @@ class Checkpoints:
                 do="pass another folder or step, or remove the damaged ones to start from the beginning",
             )
         by_others = written_by_orbax(self.folder, also="; give this run a folder of its own")
-        if by_others is not None:  # a run must not begin again beside what it meant to go on with
+        if by_others is not None:  # a run must not begin again beside what it was to continue
             raise by_others
         return None
 

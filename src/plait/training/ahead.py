@@ -17,7 +17,7 @@ from ..checkpoint.positions import has_position
 from ..core.functional.split import state
 from .positions import positions_of
 
-NOTHING: Any = object()  # in the place of a batch
+NOTHING: Any = object()  # instead of a batch
 
 
 class Interrupted(BaseException):
