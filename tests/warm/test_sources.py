@@ -61,7 +61,7 @@ def test_a_package_in_an_archive_is_compared(tmp_path, monkeypatch):
     tokens = []
     for rate in (2.0, 2.0, 3.0):
         with zipfile.ZipFile(archive, "w") as file:
-            file.writestr("zipped_library/__init__.py", f"RATE = {rate}")
+            file.writestr(zipfile.ZipInfo("zipped_library/__init__.py"), f"RATE = {rate}")  # of 1980, not of now
         importlib.invalidate_caches()
         assert rate == importlib.import_module("zipped_library").RATE
         files = sources_of(["zipped_library"])
