@@ -183,7 +183,7 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "one object twice under cached_partial",
-        "a model that `cached_partial` has cached, and that is passed to it again", "two models in the function", "one model in the function, as without `cached_partial`",
+        "`f = cached_partial(g, model)`, then `f(model)`", "two models in the function", "one model in the function, as without `cached_partial`",
         reason="a cache changes how long a call takes, and not what it does",
         says="documented",
         example=program(
@@ -477,7 +477,7 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "variables that recursive_map replaces",
-        "a variable that the function of `recursive_map` replaces", "is replaced in the given model too", "is another one in the result; the given model stays",
+        "a variable that the function of `recursive_map` replaces", "is replaced in the given model too", "the result has another variable; the given model is unchanged",
         reason="a function that returns a new model leaves the old one as it was",
         says="documented",
         example=program(
@@ -530,7 +530,7 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "operators of variables",
-        "`v > 1`, `v != 1`, `divmod(v, 2)` for a variable", "an error", "work as for the array",
+        "`v > 1`, `v != 1`, `divmod(v, 2)` for a variable", "an error; for `!=` of one element a `bool`", "work as for the array",
         reason="a variable stands for its array in every operator",
         says="documented",
         example=program("known", ("y = nnx.Param(jnp.ones(2)) > 1", "y")),

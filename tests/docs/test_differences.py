@@ -45,7 +45,7 @@ MET = {
         f"{RNN}; y = m(x, initial_carry=jnp.zeros((1, 3), jnp.bfloat16))", "y.dtype == jnp.float32"),
     "a `jax.Ref` that a function of `jit` returns": (
         "r = jax.new_ref(jnp.ones(()))\nnnx.jit(lambda r: r)(r)", "ValueError"),
-    "an eager `remat`, branch, loop or `Stack` after": (
+    "a changed global or class attribute": (
         "RATE = 2.0\nf = lambda x: x * RATE\nold = nnx.remat(f)(1.0), jax.checkpoint(f)(1.0)\nRATE = 3.0",
         "old == (nnx.remat(f)(1.0), jax.checkpoint(f)(1.0)) and nnx.remat(lambda x: f(x))(1.0) == 3.0 "
         "and not jax.clear_caches() and nnx.remat(f)(1.0) == 3.0"),
@@ -66,6 +66,11 @@ MET = {
         f"{MESH}\nwith jax.set_mesh(mesh): nnx.Param(jnp.ones(3), out_sharding=('a',))", "UnevenLayoutWarning"),
     "`grad` or `Optimizer` with a filter": (
         f"{D}; nnx.grad(lambda m: m.w[...].sum(), argnums=nnx.DiffState(0, nnx.BatchStat))(m)", "NothingSelectedWarning"),
+    "a jitted function that captures a model": (f"{D}; nnx.jit(lambda x: m.w * x)(jnp.ones(2))", "CapturedModelWarning"),
+    "`batch_size` and `max_length` of a view": (
+        f"{ATTENTION}; v = nnx.view(m, batch_size=5, max_length=7)", "v.cached_key.shape[:2] == (5, 7)"),
+    "`nnx.tabulate`": (
+        "m = nnx.Dict(b=nnx.List([nnx.Linear(2, 2, rngs=nnx.Rngs(0))])); text = nnx.tabulate(m)", "'b[0]' in text"),
     "errors": (f"{D}; nnx.split(m, nnx.BatchStat)", "ValueError"),
     "`bridge.Module`: a change in a collection": (
         "class N(nnx.bridge.Module):\n  @nnx.bridge.compact\n  def __call__(self, x):\n"
