@@ -243,7 +243,7 @@ def first_block(page: str, print_of: str) -> dict[str, object]:
 
 def host_time_of_the_readme() -> str:
     readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
-    table = readme.partition("| µs of one call")[2].partition("\n\n")[0].splitlines()
+    table = readme.partition("\n| arrays")[2].partition("\n\n")[0].splitlines()
     names = [cell.strip() for cell in table[0].strip("|").split("|")]
     rows = [[float(cell.replace(",", "")) for cell in line.strip("|").split("|")] for line in table[2:]]
     times = {name: [row[place] for row in rows] for place, name in enumerate(names) if name}
