@@ -168,8 +168,8 @@ def share(devices: int) -> float:
 def against_programs(layouts: list[str]) -> Table:
     """The simulator beside the compiled step of the example, for eight devices."""
     table = Table(
-        "bytes moved into a device in a step of the example: simulated, and in XLA's program for 8 CPU devices",
-        ["layout", "simulated kB", "compiled kB", "compiled / simulated", "collectives"],
+        "bytes moved into a device in a step of the example: computed, and in XLA's program for 8 CPU devices",
+        ["layout", "computed kB", "compiled kB", "compiled / computed", "collectives"],
     )
     for name in layouts:
         found = _in_fresh_process("program", json.dumps(LAYOUTS[name]), devices=8)
