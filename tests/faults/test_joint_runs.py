@@ -137,12 +137,12 @@ def test_a_signal_without_checkpoints_ends_the_run(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize("process", [0, 1])
-def test_a_process_that_is_stopped_while_it_saves_ends_the_run_within_the_heartbeat(tmp_path, process):
+def test_a_process_that_is_stopped_while_it_saves_ends_the_run_after_the_heartbeat(tmp_path, process):
     """`plait launch` used to wait for its checkpoint without end."""
     found = Outcome(tmp_path, "--fault=sigstop", "--moment=saving", "--save-every=10", f"--process={process}")
     assert found.status == 134, found.errors
     assert found.kept == 10
-    assert found.after_fault < matrix.HEARTBEAT + 15
+    assert found.after_fault < matrix.SILENCE
     if process == 0:
         assert re.search(r"\[1\] plait: process 0, which coordinates this run, does not answer", found.errors)
     else:
@@ -197,11 +197,11 @@ def test_all_are_told_of_a_save_that_failed_and_can_save_again(tmp_path, where, 
 
 @pytest.mark.skipif(not two_machines.are_possible(), reason="needs namespaces of its own, and ip")
 @pytest.mark.long
-def test_a_network_that_is_gone_ends_all_within_the_heartbeat(tmp_path):
+def test_a_network_that_is_gone_ends_all_after_the_heartbeat(tmp_path):
     found = Outcome(tmp_path, "--fault=network", "--process=0", "--save-every=8", "--load=0.1")
     assert found.status == 134, found.errors
     assert found.kept >= 8
-    assert found.after_fault < matrix.HEARTBEAT + 15
+    assert found.after_fault < matrix.SILENCE
     assert re.search(r"\[1\] plait: process 0, which coordinates this run, does not answer", found.errors)
 
 
