@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 UV     := $(shell command -v uv 2>/dev/null)
 DEMO_EXTRAS := demo tensorflow onnx
 
-# JAX 0.11 and later need Python 3.12, so Python 3.11 has the oldest set of versions, and newer Pythons the newest.
+# JAX 0.11 and later need Python 3.12, so Python 3.11 has a set of versions of its own, and newer Pythons the newest.
 OLDEST_OR_NEWEST := import sys; print("" if sys.version_info < (3, 12) else "-newest")
 SET := $(shell { $(BIN)/python -c '$(OLDEST_OR_NEWEST)' || $(PYTHON) -c '$(OLDEST_OR_NEWEST)'; } 2>/dev/null)
 LOCK      := requirements$(SET).lock

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The same program on every host of a Cloud TPU pod slice: examples/clusters/tpu_pod.sh NAME ZONE /mnt/bucket/run
 #
-# The folder is one that all hosts see: a bucket that is mounted (gcsfuse), or a network file system.
+# The folder is one that all hosts see: a network file system, or a bucket mounted by something that renames folders in one
+# step (no mount was tested).
 # connect_processes() finds the other hosts itself. A preempted host gets SIGTERM and 30 seconds; plait.training.fit then
 # ends all processes after the same step, with a checkpoint, if one can be written in that time. This waits for the slice
 # to come back, and starts the program again, which resumes.

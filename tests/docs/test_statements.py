@@ -106,7 +106,9 @@ def test_the_readme_says_whether_there_is_a_release():
     assert ("not released, with few users yet" in words_of("docs/should-i.md")) is is_none
 
 
-@pytest.mark.parametrize(("name", "lock"), [("oldest", "requirements.lock"), ("newest", "requirements-newest.lock")])
+@pytest.mark.parametrize(
+    ("name", "lock"), [("Python 3.11", "requirements.lock"), ("newest", "requirements-newest.lock")]
+)
 def test_the_versions_of_the_page_are_those_of_the_lock(name, lock):
     (row,) = [row for row in table_after("docs/stability.md", "**Python and JAX.**") if row[0].startswith(name)]
     assert f"`{lock}`" in row[0]
@@ -116,7 +118,7 @@ def test_the_versions_of_the_page_are_those_of_the_lock(name, lock):
 def test_the_jobs_of_the_page_are_those_of_the_workflows():
     rows = {row[0].split(",")[0]: row for row in table_after("docs/stability.md", "**Python and JAX.**")}
     tests = jobs_of("tests")["versions"]
-    assert tests["strategy"]["matrix"]["python"] == [rows["oldest"][1], *rows["newest"][1].split(", ")]
+    assert tests["strategy"]["matrix"]["python"] == [rows["Python 3.11"][1], *rows["newest"][1].split(", ")]
     assert [step["run"] for step in tests["steps"] if "run" in step] == ["make test PYTHON=python${{ matrix.python }}"]
     nightly = jobs_of("nightly")
     assert {"lowest", "newest-slow", "differential"} <= set(nightly["rest"]["strategy"]["matrix"]["part"])
@@ -157,7 +159,7 @@ def test_the_nights_and_weeks_of_the_page_are_those_of_the_workflows():
     rest, jax = jobs_of("nightly")["rest"], jobs_of("nightly")["jax"]
     assert rest["steps"][-1]["run"] == "make ${{ matrix.part }} PYTHON=python3.11 NEWER=python3.13"
     assert "each night, on 3.13: the slow tests" in rows["newest"][3]
-    assert "each night: `make long`" in rows["oldest"][3]
+    assert "each night: `make long`" in rows["Python 3.11"][3]
     assert "long" in rest["strategy"]["matrix"]["part"]
     assert rows["lowest"][1] == "3.11"
     assert "requirements-lowest.lock" in recipe_of("lowest")
@@ -180,8 +182,8 @@ def test_the_versions_that_the_page_calls_untested_are_in_no_lock():
 
 
 def test_each_python_gets_the_lock_that_the_page_says():
-    assert "on Python 3.11 the oldest set that plait supports (`requirements.lock`)" in words_of("docs/install.md")
-    assert "on Python 3.12 and 3.13 the newest (`requirements-newest.lock`)" in words_of("docs/install.md")
+    assert "on Python 3.11 the newest that it can have (`requirements.lock`)" in words_of("docs/install.md")
+    assert "on Python 3.12 and 3.13 the newest of all (`requirements-newest.lock`)" in words_of("docs/install.md")
     assert '"" if sys.version_info < (3, 12) else "-newest"' in text_of("Makefile")
 
 

@@ -111,7 +111,7 @@ def check_local(path: str | os.PathLike[str]) -> None:
             at=os.fspath(path),
             found="an address",
             expected="a path",
-            do="mount the bucket, with gcsfuse or Mountpoint for Amazon S3 for example, and give the path of the mount",
+            do="mount the bucket, with something that renames folders in one step, and give the path of the mount",
         )
 
 
