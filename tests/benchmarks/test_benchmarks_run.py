@@ -29,7 +29,7 @@ SHAPES = {
     "build": (5, 2),
     "stack": (6, 2),
     "tabulate": (5, 1),
-    "loop": (4, 5),
+    "loop": (4, 7),
     "eager": (5, 1),
 }
 LONG = {
