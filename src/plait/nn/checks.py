@@ -162,7 +162,8 @@ def remade(layer: Module, **changes: Any) -> str:
     cls = type(layer)
     name = f"plait.{cls.__name__}" if cls.__module__.startswith(_NN) else cls.__name__
     given = []
-    for parameter in inspect.signature(cls).parameters.values():
+    # Not the class itself: of a subclass, Python 3.11.2 gives the signature of Pytree.__new__.
+    for parameter in [*inspect.signature(cls.__init__).parameters.values()][1:]:
         value = changes.get(parameter.name, getattr(layer, parameter.name, ...))
         if parameter.name == "rngs":
             given.append("rngs=rngs")
