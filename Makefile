@@ -72,7 +72,7 @@ demo: $(VENV)/demo.stamp
 	$(BIN)/plait demo digits
 
 # The tests start a few hundred processes. Without bytecode files, each of them would compile all of plait again.
-test slow long optimized: export PYTHONDONTWRITEBYTECODE =
+test slow again long browser optimized: export PYTHONDONTWRITEBYTECODE =
 
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -q -m "not slow and not browser"
@@ -207,10 +207,11 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("plait needs Python 3.11 or newer; $(PYTHON) is %d.%d; name another: make PYTHON=python3.12" % v[:2])'
 	$(PYTHON) -m venv $(VENV)
 
-# uv where there is one; pip otherwise, or where uv does not find its way to the package index.
+# uv where there is one; pip otherwise, or where uv does not find its way to the package index. As with uv, Python compiles
+# what it imports, when it does: compiling all of it takes pip as long as installing it.
 define install
 $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python $(1) || \
-  )$(BIN)/python -m pip install --quiet --disable-pip-version-check $(1)
+  )$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(1)
 endef
 
 # Only wheels: an sdist would run its build script, with a build backend that no hash covers. In two steps, because pip
@@ -231,7 +232,7 @@ $(VENV)/dev.stamp: pyproject.toml $(LOCK) | $(BIN)/python
 
 # pip, not uv: it takes the CPU build where the machine's configuration names one.
 $(VENV)/torch.stamp: $(VENV)/dev.stamp
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile torch==2.13.0
 	@touch $@
 
 # An environment for each older TensorFlow. They have wheels for Python 3.11, and the oldest not for newer ones.
