@@ -39,6 +39,7 @@ _USERS = (
 _COMMANDS = (
     "tests/test_cli.py",
     "tests/test_cli_compare.py",
+    "tests/test_cli_compile.py",
     "tests/test_cli_explore.py",
     "tests/test_cli_export.py",
     "tests/demo/test_digits.py",

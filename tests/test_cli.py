@@ -6,13 +6,17 @@ import signal
 import subprocess
 import sys
 import time
+import types
 import weakref
 from pathlib import Path
 
 import pytest
 
 import plait
-from plait import cli
+from plait import cli, launch
+from plait.cli import MAX_SEED
+from plait.demo import digits, gpt
+from tests.command_line import FILE, interface
 from tests.commands import plait_command
 
 SOURCE = Path(cli.__file__).parents[1]
@@ -169,20 +173,169 @@ def test_a_mistake_in_plait_keeps_its_traceback(monkeypatch):
         cli.main(["demo", "digits"])
 
 
-def test_the_options_reach_the_demo(monkeypatch):
+def test_the_interface_is_the_one_that_users_have():
+    """Commands, options, defaults and help texts; see ``tests/command_line.py`` after a change."""
+    assert interface().splitlines() == FILE.read_text(encoding="utf-8").splitlines()
+
+
+REACHED = {
+    "digits": (
+        "plait.demo.digits.run",
+        "demo digits --epochs 1 --batch-size 1 --seed 2147483647 --output a/b --resume --no-export",
+        lambda: digits.Options(Path("a/b"), epochs=1, batch_size=1, seed=MAX_SEED, resume=True, export=False),
+    ),
+    "digits, defaults": ("plait.demo.digits.run", "demo digits", digits.Options),
+    "gpt": (
+        "plait.demo.gpt.run",
+        "demo gpt --size medium --steps 1 --bf16 --seed 0 --sample 1 --output a/b --resume",
+        lambda: gpt.Options(Path("a/b"), size="medium", steps=1, bf16=True, sample=1, resume=True),
+    ),
+    "gpt, defaults": ("plait.demo.gpt.run", "demo gpt", gpt.Options),
+    "launch": (
+        "plait.launch.run",
+        "launch --processes 1 --devices 1 --port 65535 --grace 0 -- python train.py --steps 3",
+        lambda: launch.Options(["python", "train.py", "--steps", "3"], 1, 1, 65535, 0),
+    ),
+    "launch, defaults": (
+        "plait.launch.run", "launch --processes 2 -- train", lambda: launch.Options(["train"], 2, None, None, 30),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REACHED)
+def test_the_options_reach_what_is_run(case, monkeypatch):
+    """Each at its lowest or highest value; the status is the one that is returned."""
+    function, words, expected = REACHED[case]
     asked = []
-    monkeypatch.setattr("plait.demo.digits.run", lambda options: asked.append(options) or 0)
-    words = "demo digits --epochs 3 --batch-size 8 --seed 5 --output a/b --resume --no-export"
-    assert cli.main(words.split()) == 0
-    from plait.demo.digits import Options
-
-    assert asked == [Options(Path("a/b"), epochs=3, batch_size=8, seed=5, resume=True, export=False)]
+    monkeypatch.setattr(function, lambda options: asked.append(options) or 7)
+    assert cli.main(words.split()) == 7
+    assert asked == [expected()]
 
 
-def test_the_defaults_are_those_of_the_demo(monkeypatch):
+MIGRATED = {
+    "migrate a b": ("migrate", {"write": False}),
+    "migrate a b --write": ("migrate", {"write": True}),
+    "migrate a b --check": ("check", {}),
+}
+
+
+@pytest.mark.parametrize("words", MIGRATED)
+def test_migrate_shows_writes_or_checks(words, monkeypatch):
     asked = []
-    monkeypatch.setattr("plait.demo.digits.run", lambda options: asked.append(options) or 0)
-    cli.main(["demo", "digits"])
-    from plait.demo.digits import Options
+    for name in ("migrate", "check"):
+        monkeypatch.setattr(
+            f"plait.migrate.files.{name}", lambda *paths, n=name, **more: asked.append((n, paths, more)) or 2
+        )
+    assert cli.main(words.split()) == 2
+    name, more = MIGRATED[words]
+    assert asked == [(name, ([Path("a"), Path("b")],), more)]
 
-    assert asked == [Options()]
+
+RUN = {
+    "run --as-flax train.py --epochs 3": ("train.py", "--epochs", "3"),
+    "run --as-flax --report train.py -m x": ("--report", "train.py", "-m", "x"),
+    "run --as-flax -m pack.train --report": ("-m", "pack.train", "--report"),
+}
+
+
+@pytest.mark.parametrize("words", RUN)
+def test_run_replaces_the_process_by_the_program(words, monkeypatch):
+    asked = []
+    monkeypatch.setattr("os.execv", lambda *command: asked.append(command))
+    cli.main(words.split())
+    assert asked == [(sys.executable, [sys.executable, "-m", "plait.as_flax", *RUN[words]])]
+
+
+WRONG_NUMBERS = {
+    "demo digits --epochs 0": "0 is not 1 or more",
+    "demo digits --batch-size 1.5": "'1.5' is not a whole number",
+    "demo digits --seed -1": "-1 is not from 0 to 2147483647",
+    "demo digits --seed 2147483648": "2147483648 is not from 0 to 2147483647",
+    "demo gpt --steps 0": "0 is not 1 or more",
+    "demo gpt --sample 0": "0 is not 1 or more",
+    "demo gpt --seed -1": "-1 is not from 0 to 2147483647",
+    "demo gpt --seed 2147483648": "2147483648 is not from 0 to 2147483647",
+    "launch --processes 0 -- x": "0 is not 1 or more",
+    "launch --processes 1 --devices 0 -- x": "0 is not 1 or more",
+    "launch --processes 1 --port 0 -- x": "0 is not from 1 to 65535",
+    "launch --processes 1 --port 65536 -- x": "65536 is not from 1 to 65535",
+    "launch --processes 1 --grace -1 -- x": "-1 is not 0 or more",
+    "demo digits --output ": "the path is empty; name a folder, such as runs/digits",
+    "demo gpt --output ": "the path is empty; name a folder, such as runs/digits",
+    "migrate ": "the path is empty; name a folder, such as runs/digits",
+}
+
+
+@pytest.mark.parametrize("words", WRONG_NUMBERS)
+def test_a_value_just_outside_of_its_limits_is_refused(words, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(words.split(" "))
+    assert capsys.readouterr().err.endswith(f": {WRONG_NUMBERS[words]}\n")
+
+
+def test_launch_needs_dashes_before_the_command(capsys):
+    """Its options would be taken for those of launch; ``--help`` is not a command."""
+    assert cli.main(["launch", "--processes", "2", "python", "train.py"]) == 2
+    assert capsys.readouterr().err == (
+        "plait: launch needs `--` before its COMMAND, such as: "
+        "plait launch --processes 2 -- python train.py --steps 10\n"
+    )
+    for word in ("-h", "--help"):
+        with pytest.raises(SystemExit, match="0"):
+            cli.main(["launch", word])
+        assert capsys.readouterr().out.startswith("usage: plait launch --processes N")
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(5, "Input/output error"), "plait: a file: Input/output error\n"),
+        (OSError("no more"), "plait: a file: no more\n"),
+    ],
+    ids=["no name", "no number"],
+)
+def test_an_error_of_the_system_is_a_message_whatever_it_says(error, message, monkeypatch, capsys):
+    def fail(options):
+        raise error
+
+    monkeypatch.setattr("plait.demo.digits.run", fail)
+    assert cli.main(["demo", "digits"]) == 2
+    assert capsys.readouterr().err == message
+
+
+def test_a_reader_that_has_gone_away_is_no_error_to_print(monkeypatch, capsys):
+    """As in ``plait demo digits | head``: what is still in the buffer goes nowhere, and nothing is said."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as stream:
+
+        def work(options):
+            print("a line", flush=True)
+
+        monkeypatch.setattr("sys.stdout", stream)
+        monkeypatch.setattr("plait.demo.digits.run", work)
+        assert cli.main(["demo", "digits"]) == 2
+        assert os.readlink(f"/proc/self/fd/{writer}") == os.devnull
+    assert capsys.readouterr().err == ""
+
+
+def test_an_ignored_interrupt_is_raised_again_and_other_ignored_errors_are_reported(monkeypatch):
+    """What the hook is given by callbacks of the garbage collector, and that it is put back."""
+    reported, outer = [], sys.unraisablehook
+    monkeypatch.setattr(sys, "unraisablehook", reported.append)
+    mine = sys.unraisablehook
+
+    def work(options):
+        sys.unraisablehook(types.SimpleNamespace(exc_type=ValueError))
+        sys.unraisablehook(types.SimpleNamespace(exc_type=KeyboardInterrupt))
+        for _ in range(500):  # seconds of one sleep would not be interrupted
+            time.sleep(0.01)
+
+    monkeypatch.setattr("plait.demo.digits.run", work)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert cli.main(["demo", "digits"]) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert [each.exc_type for each in reported] == [ValueError]
+    assert sys.unraisablehook is mine is not outer

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from plait.comparison.comparison import Compared, Comparison, Departure
+from plait.comparison.differences import Difference
 from tests.commands import plait_command
 
 SOURCE = """
@@ -40,6 +42,9 @@ def faulty():
 
 def renamed():
     return Renamed()
+
+
+make_model = make
 """
 INPUT = ("--input", "x:float32[2,4]")
 
@@ -92,3 +97,82 @@ def test_a_request_that_makes_no_sense_ends_with_status_2(folder, arguments, rea
     done = run(folder, *arguments)
     assert done.returncode == 2
     assert reason in done.stderr
+
+
+WORDS = {
+    "--input x:float32[2,4] --input n:int32[3]": {"names": None, "b_inputs": None, "tolerance": None},
+    "--inputs two.npz --b-inputs x.npz --name a.*=b.* --name c= --tolerance 0.5": {
+        "names": {"a.*": "b.*", "c": ""}, "b_inputs": [3, 4], "tolerance": 0.5,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", WORDS, ids=["random", "files"])
+def test_the_options_reach_compare(words, folder, monkeypatch):
+    """With the module's default function; a model that cannot be switched to evaluation stays as it is."""
+    (folder / "plain_nets.py").write_text("class Net:\n    eval = None\ndef make_model(): return Net()\n")
+    np.savez(folder / "two.npz", z=np.full((2, 4), 2, np.float32), a=np.arange(3))
+    asked = []
+    found = Comparison(None, (), (), ())
+    monkeypatch.setattr(Comparison, "__str__", lambda self: "the report")
+    monkeypatch.setattr(
+        "plait.comparison.comparison.compare", lambda *args, **more: asked.append((args, more)) or found
+    )
+    done = run(folder, "plain_nets", "my_nets", "--all", *words.split())
+    assert (done.returncode, done.stdout, done.stderr) == (0, "the report\n", "")
+    [((a, b, x, n), options)] = asked
+    assert (type(a).__name__, type(b).__name__, b.dropout.deterministic) == ("Net", "Net", True)
+    assert (x.shape, x.dtype, n.shape, n.dtype.kind) == ((2, 4), np.float32, (3,), "i")
+    if words.startswith("--inputs"):
+        assert (x.tolist(), n.tolist()) == ([[2] * 4] * 2, [0, 1, 2])
+        options["b_inputs"] = list(*(array.shape for array in options["b_inputs"]))
+    assert options == WORDS[words]
+
+
+def test_the_random_inputs_depend_on_the_seed_alone(folder, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "plait.comparison.comparison.compare", lambda *args, **more: asked.append(args[2]) or Comparison(None, ())
+    )
+    monkeypatch.setattr(Comparison, "__str__", lambda self: "")
+    for options in ((), ("--seed", "0"), ("--seed", "1")):
+        run(folder, "my_nets:make", "my_nets:make", *INPUT, *options)
+    np.testing.assert_array_equal(asked[0], np.random.default_rng(0).normal(size=(2, 4)).astype(np.float32))
+    np.testing.assert_array_equal(asked[0], asked[1])
+    assert not np.array_equal(asked[0], asked[2])
+
+
+def test_every_module_is_listed_with_a_mark_where_it_departs(folder, monkeypatch):
+    near, far = Difference(0.5, 2.0, 1.0), Difference(3.0, 2.0, 1.0)
+    departure = Departure("norm", "ln", "LayerNorm", "Norm", None, far)
+    rows = (Compared("embed", "wte", near), Compared("norm", "ln", far), Compared("", "", far))
+    monkeypatch.setattr("plait.comparison.comparison.compare", lambda *_, **__: Comparison(departure, rows))
+    words = ("my_nets:make", "my_nets:make", *INPUT)
+    short, long = run(folder, *words), run(folder, *words, "--all")
+    assert (short.returncode, long.returncode) == (1, 1)
+    assert long.stdout.removeprefix(short.stdout) == (
+        "  embed  wte  0.5, for values up to 2 (tolerance 1)\n"
+        "* norm  ln  3, for values up to 2 (tolerance 1)\n"
+        "* (the model)  (the model)  3, for values up to 2 (tolerance 1)\n"
+    )
+
+
+def test_what_is_refused_is_told_in_full(folder):
+    sizes = ("--input", "x:float32[n,4]", "--input", "y:float32[4]", "--input", "z:float32[m]")
+    done = run(folder, "my_nets:make", "my_nets:make", *sizes)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "plait: the inputs of compare need concrete sizes\n"
+        "  at        x, z\n"
+        "  found     ['n', 4], ['m']\n"
+        "  expected  numbers, since the models run on arrays\n"
+        "  do        plait compare my_model:make original:make --input 'x:float32[2,8]'\n"
+    )
+    for rule in ("first", "=first", "="):
+        done = run(folder, "my_nets:make", "my_nets:make", *INPUT, "--name", rule)
+        assert done.returncode == 2
+        assert done.stderr.endswith(f"{rule!r} is not a rule; write it as 'transformer.h.*=blocks.*'\n")
+    done = run(folder, "my_nets:make", "no_nets:make", *INPUT)
+    assert done.returncode == 2
+    assert done.stderr.startswith("plait: the model's factory cannot be found\n  at        no_nets:make\n")
+    assert done.stderr.endswith("  do        plait compare my_model:make original:make --input 'x:float32[2,8]'\n")

@@ -179,10 +179,10 @@ def _inspect(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    console = Console(markup=False)  # paths and names may have brackets
     for each in found:
         versions = ", ".join(f"{name} {version}" for name, version in each.versions.items())
-        console.print(f"[bold]{each.kind}[/bold] {each.path}  {each.size:,} bytes  {versions}", highlight=False)
+        print(f"{each.kind} {each.path}  {each.size:,} bytes  {versions}")
         for name, (inputs, outputs) in each.signatures.items():
             table = Table("", "name", "dtype", "shape", title=name, title_justify="left")
             for title, tensors in (("input", inputs), ("output", outputs)):
@@ -198,7 +198,7 @@ def _inspect(options: argparse.Namespace) -> int:
 
 
 def _shape(shape: tuple[int | str, ...]) -> str:
-    return "\\[" + ", ".join(map(str, shape)) + "]"  # escaped, since rich parses brackets as markup
+    return f"[{', '.join(map(str, shape))}]"
 
 
 def _validate(options: argparse.Namespace) -> int:
@@ -218,10 +218,9 @@ def _validate(options: argparse.Namespace) -> int:
         table.add_row(
             report.kind, passed, f"{report.max_abs_difference:.3g}", f"{report.mean_abs_difference:.3g}", *shown
         )
-    console = Console()
-    console.print(table)
+    Console().print(table)
     for report in reports:
-        console.print(f"{report.kind}: {report.detail}", highlight=False)
+        print(f"{report.kind}: {report.detail}")
     if options.json is not None:
         content = {"reports": [report.to_dict() for report in reports], "model_milliseconds": times}
         options.json.write_text(json.dumps(content, indent=2) + "\n")
