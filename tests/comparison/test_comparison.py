@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 import plait
+from plait.comparison.causes import Cause
+from plait.comparison.comparison import Compared, Comparison, Departure
+from plait.comparison.differences import Difference
 from plait.errors import ArgumentError, ArgumentTypeError
 from tests.sampling import slow_but
 
@@ -272,6 +275,99 @@ def test_a_difference_below_the_tolerance_is_found_where_it_jumps_if_it_grows_un
     assert plait.compare(Growing(), Growing(1e-7), X).agrees
 
 
+def test_inputs_that_depart_are_the_departure():
+    """Then nothing inside is blamed, and no cause is looked for."""
+    found = plait.compare(Net(), Net(), X, b_inputs=(X + 1,)).departure
+    assert (found.path, found.inputs.largest, found.inside, found.cause) == ("", pytest.approx(1), None, None)
+
+
+NEAR, FAR = Difference(0.0, 2.0, 1e-4), Difference(0.54321, 2.0, 1e-4, at=(1, 3))
+CAUSE = Cause("epsilon", "1e-06", "0.01", 0.5, 0.0)
+REPORTS = {
+    "a departure": (
+        Departure("norm", "ln.f", "LayerNorm", "Norm", NEAR, FAR, "in its own code", CAUSE),
+        """norm (LayerNorm) departs from ln.f (Norm)
+  inputs    0, for values up to 2 (tolerance 0.0001)
+  output    0.543, for values up to 2 (tolerance 0.0001), at [1, 3]
+  inside    in its own code
+  cause     epsilon: 1e-06 in a, 0.01 in b (with the setting of b, a differs by 0 instead of 0.5)""",
+    ),
+    "without what is not known": (
+        Departure("", "", "Net", "Other", None, NEAR),
+        """the model itself (Net) departs from the model itself (Other)
+  inputs    agree
+  output    0, for values up to 2 (tolerance 0.0001)
+  cause     none of the usual ones""",
+    ),
+    "agreement": (
+        Comparison(None, (Compared("x", "y", FAR), Compared("", "", NEAR))),
+        "the results agree: they differ by 0, for values up to 2 (tolerance 0.0001)\n2 modules compared",
+    ),
+    "remarks": (
+        Comparison(
+            None, (Compared("", "", NEAR),), ("p", "q"), tuple("stuvwxyz"),
+            unseen_a=(("", "cond"), ("e", "scan")), unseen_b=(("f", "vmap"),),
+        ),
+        "the results agree: they differ by 0, for values up to 2 (tolerance 0.0001)\n1 modules compared; "
+        "only in a: p, q; only in b: s, t, u, v, w and 3 more; "
+        "not recorded in a: the model itself (in cond), e (in scan); not recorded in b: f (in vmap)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_report_is_text(name):
+    found, text = REPORTS[name]
+    assert str(found) == text
+    if name == "a departure":
+        assert str(Comparison(found, (Compared("", "", FAR),))) == f"{text}\n1 modules compared"
+
+
+class Twice(plait.Module):
+    """Calls one layer with several inputs, and gives back several results."""
+
+    def __init__(self, change=0.0, *, second=0.0):
+        self.layer, self.last = plait.Linear(4, 4, rngs=plait.Rngs(0)), plait.Linear(4, 4, rngs=plait.Rngs(1))
+        self.change, self.second = change, second
+
+    def __call__(self, x, *, scale=1.0):
+        return {"y": self.last(jnp.tanh(self.layer(x)) * (1 + self.change)) * scale, "z": self.layer(x + self.second)}
+
+
+def test_keyword_arguments_are_those_of_both_or_of_the_second():
+    assert plait.compare(Twice(), Twice(), X, kwargs={"scale": 2.0}).agrees
+    other = plait.compare(Twice(), Twice(), X, kwargs={"scale": 2.0}, b_kwargs={"scale": 3.0})
+    assert (other.departure.path, other.departure.inside) == (
+        "",
+        "in its own code, after its submodules, such as layer",
+    )
+    assert plait.compare(Twice(), Twice(), X, kwargs={"scale": 2.0}, b_kwargs={}).departure is not None
+    assert plait.compare(Twice(), Twice(), kwargs={"x": X}).agrees
+
+
+def test_of_several_calls_of_a_module_the_largest_difference_is_kept_at_its_first_place():
+    found = plait.compare(Twice(), Twice(second=0.5), X)
+    assert [each.path for each in found.compared] == ["layer", "last", ""]
+    assert (found.compared[0].output.is_agreement, found.compared[1].output.largest) == (False, 0)
+    assert found.departure.path == ""
+
+
+def test_where_code_between_layers_departs_the_layers_around_it_are_named():
+    found = plait.compare(Twice(), Twice(0.5), X).departure
+    assert (found.path, found.kind, found.b_kind) == ("", "Twice", "Twice")
+    assert found.inside == "in its own code, after layer: what it passes to last departs already"
+    first = plait.compare(Reading(0.0), Reading(1.0), X).departure
+    assert first.inside == "in its own code: what it passes to layer departs already"
+
+
+class Reading(plait.Module):
+    def __init__(self, change):
+        self.layer, self.change = plait.Linear(4, 4, rngs=plait.Rngs(0)), change
+
+    def __call__(self, x):
+        return self.layer(x + self.change)
+
+
 # Errors ---------------------------------------------------------------------------------------------------------------
 
 
@@ -314,8 +410,14 @@ def test_a_model_without_outputs_is_told():
         def __call__(self, x):
             return None
 
-    with pytest.raises(ArgumentError, match=r"a returns no arrays"):
+    with pytest.raises(ArgumentError, match=r"a returns no arrays, so there is nothing to compare") as caught:
         plait.compare(Silent(), Net(), X)
+    assert caught.value.parts == {
+        "at": "a, a Silent",
+        "found": "a result without arrays",
+        "expected": "an array, or a tuple, list, mapping or dataclass of arrays",
+        "do": "return the outputs from the model, or pass a bound method that does: plait.compare(model.encode, ...)",
+    }
 
 
 @pytest.mark.parametrize("model", [Net, 3, {"params": {}}], ids=["class", "number", "state"])

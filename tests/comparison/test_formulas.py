@@ -1,6 +1,7 @@
 """The formulas compute what plait's own layers do, with each of their settings."""
 
 import math
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,19 @@ import pytest
 
 import plait
 from plait.comparison import formulas
-from plait.comparison.formulas import ACTIVATIONS, MASKS, attention, convolution, embedding, norm, norm_choices
+from plait.comparison.formulas import (
+    ACTIVATIONS,
+    MASKS,
+    attention,
+    attention_choices,
+    convolution,
+    convolution_choices,
+    embedding,
+    linear,
+    linear_choices,
+    norm,
+    norm_choices,
+)
 
 RANDOM = np.random.default_rng(0)
 ROWS = RANDOM.normal(size=(2, 9, 4)).astype(np.float32)
@@ -237,3 +250,129 @@ def test_rotary_embedding(parts, pairs, base):
     found = attention(flat(parts), {}, {**ALONE, "rotary halves": pairs, "rotary base": base})
     query, key = (jnp.asarray(turned(parts[name]), jnp.float32) for name in ("query", "key"))
     np.testing.assert_allclose(found, attended(query, key, jnp.asarray(parts["value"])), atol=1e-5)
+
+
+def test_a_linear_layer_has_any_number_of_feature_axes():
+    layer = plait.LinearGeneral(
+        (3, 4), (5, 2), axis=(-2, -1), rngs=plait.Rngs(0), bias_init=plait.initializers.normal()
+    )
+    x = RANDOM.normal(size=(2, 7, 3, 4)).astype(np.float32)
+    y, usual = np.asarray(layer(x)), {"kernel": "as it is", "bias": "added"}
+    found = linear({"x": x, "like": y}, parameters_of(layer), usual)
+    np.testing.assert_allclose(found, y, atol=1e-5)
+    without = linear({"x": x, "like": y}, parameters_of(layer), {**usual, "bias": "missing"})
+    np.testing.assert_allclose(without, y - np.asarray(layer.bias[...]), atol=1e-5)
+
+
+def test_a_linear_layer_may_have_its_kernel_transposed_if_it_is_square():
+    kernel, bias = RANDOM.normal(size=(4, 4)), RANDOM.normal(size=4)
+    parameters, chosen = {"kernel": kernel, "bias": bias}, {"kernel": "transposed", "bias": "added"}
+    np.testing.assert_allclose(linear({"x": ROWS, "like": ROWS}, parameters, chosen), ROWS @ kernel.T + bias)
+    wide = np.zeros((2, 9, 8))
+    assert linear({"x": ROWS, "like": wide}, {"kernel": np.ones((4, 8))}, chosen) is None
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "kernel"),
+    [((0, 4), (0, 4), (4, 4)), ((2, 4), (2, 4), (0, 4)), ((2, 4), (2, 3), (4, 4)), ((2, 4), (3, 4), (4, 4)),
+     ((3, 4), (3, 4), (6, 3)), ((1, 2), (1, 2), (8, 8))],
+)  # fmt: skip
+def test_what_is_no_linear_layer_is_none(x, y, kernel):
+    arrays = {"x": np.ones(x), "like": np.ones(y)}
+    assert linear(arrays, {"kernel": np.ones(kernel)}, {"kernel": "as it is", "bias": "missing"}) is None
+
+
+def test_the_settings_that_are_tried_begin_with_the_usual_one():
+    assert linear_choices({"bias": np.ones(1)}) == {"kernel": ("as it is", "transposed"), "bias": ("added", "missing")}
+    for absent in ({}, {"bias": None}):
+        assert linear_choices(absent)["bias"] == ("missing",)
+    conv = SimpleNamespace(strides=2, padding="circular", kernel_dilation=(1, 2))
+    other = SimpleNamespace(stride=(3, 1), padding=[(0, 1), [2, 2]], dilation=1)
+    strange = SimpleNamespace(strides=None, padding=object())
+    parameters = {"kernel": np.ones((3, 5, 1, 1))}
+    kernels = ("as it is", "window reversed", "window transposed", "channels exchanged")
+    assert convolution_choices(parameters, [conv, other, strange]) == {
+        "strides": (2, (3, 1)),
+        "padding": ("CIRCULAR", ((0, 1), (2, 2)), "SAME", "VALID", (1, 2)),
+        "dilation": ((1, 2), 1),
+        "kernel": kernels,
+        "bias": ("missing",),
+    }
+    assert convolution_choices({**parameters, "bias": np.ones(1)}, [strange]) == {
+        "strides": (1,), "padding": ("SAME", "VALID", (1, 2)), "dilation": (1,), "kernel": kernels,
+        "bias": ("added", "missing"),
+    }  # fmt: skip
+
+
+def test_the_settings_of_a_norm_are_the_modules_own_and_then_the_usual_ones():
+    modules = [
+        SimpleNamespace(eps=2),
+        SimpleNamespace(variance_epsilon=0.25, num_groups=4),
+        SimpleNamespace(epsilon=1e-5),
+    ]
+    found = norm_choices(ROWS, {"scale": np.ones(4)}, modules)
+    assert found == {
+        "statistics": ["features", "root mean square", "groups"],
+        "scale": ("used", "missing", "1 + scale"),
+        "bias": ("missing",),
+        "variance": ("biased", "unbiased"),
+        "epsilon": (2.0, 0.25, 1e-5, 1e-6, 1e-3, 1e-8, 1e-12, 0.0, 1e-7, 1e-4, 1e-2),
+        "groups": (4,),
+    }
+    plain = norm_choices(ROWS, {"bias": np.ones(4)}, [SimpleNamespace(epsilon="small")])
+    assert plain["statistics"] == ["features", "root mean square"]
+    assert (plain["scale"], plain["bias"], plain["groups"]) == (("missing",), ("added", "missing"), (None,))
+    assert plain["epsilon"][:2] == (1e-5, 1e-6)
+    assert norm_choices(ROWS, {"mean": np.ones(4)}, modules)["statistics"] == ["running", "batch"]
+
+
+def test_the_settings_of_attention_are_the_modules_own_and_then_the_usual_ones():
+    query = np.ones((2, 5, 12))
+    known = attention_choices(
+        [SimpleNamespace(nhead=3, theta=10), SimpleNamespace(num_heads=6, n_head=0, heads="all")], query, has_mask=True
+    )
+    assert known == {
+        "heads": (3, 6),
+        "rotary halves": ("none", "half", "interleaved"),
+        "rotary base": (10.0, 1e4),
+        "mask": ("given", *MASKS),
+        "scale": ("1/sqrt(head_dim)", "1", "1/sqrt(features)", "1/head_dim", "sqrt(head_dim)"),
+        "query and key": ("as they are", "exchanged"),
+    }
+    guessed = attention_choices([SimpleNamespace(rope_theta="auto")], query, has_mask=False)
+    assert (guessed["heads"], guessed["mask"], guessed["rotary base"]) == ((1, 2, 3, 4, 6, 12), (*MASKS,), (1e4,))
+    names = ("num_heads", "n_heads", "heads", "n_head", "num_attention_heads", "nhead")
+    for name, base in zip(names, ("base", "theta", "rope_theta", "rope_base", "base", "base"), strict=True):
+        found = attention_choices([SimpleNamespace(**{name: 5, base: 7})], query, has_mask=False)
+        assert (found["heads"], found["rotary base"]) == ((5,), (7.0, 1e4))
+
+
+def test_a_norm_of_too_few_values_or_without_a_finite_result_is_none():
+    usual = {"epsilon": 0.0, "scale": "missing", "bias": "missing", "variance": "unbiased", "groups": 1}
+    single = np.ones((1, 1))
+    for statistics in ("features", "root mean square", "batch", "groups"):
+        assert norm({"x": single}, {}, {**usual, "statistics": statistics}) is None
+    constant = {**usual, "variance": "biased", "statistics": "features"}
+    assert norm({"x": np.ones((2, 4))}, {}, constant) is None
+    np.testing.assert_array_equal(norm({"x": np.ones((2, 4))}, {}, {**constant, "epsilon": 1.0}), np.zeros((2, 4)))
+    two = np.array([[1.0, 3.0]])
+    root = norm({"x": two}, {}, {**usual, "statistics": "root mean square"})
+    np.testing.assert_allclose(root, two / math.sqrt(10))
+
+
+def test_attention_that_does_not_fit_is_none(parts):
+    arrays = flat(parts)
+    odd = {name: RANDOM.normal(size=(2, 5, 9)) for name in arrays}
+    for halves in ("half", "interleaved"):  # three features of each head
+        assert attention(odd, {}, {**ALONE, "rotary halves": halves}) is None
+    assert attention({**arrays, "value": arrays["value"][..., :7]}, {}, ALONE) is None
+    assert attention({**arrays, "mask": np.ones((3, 3), bool)}, {}, {**ALONE, "mask": "given"}) is None
+    two = {**arrays, "key": arrays["key"][..., :8], "value": arrays["value"][..., :8]}
+    assert attention(two, {}, ALONE) is None  # three heads cannot share two
+
+
+def test_a_mask_may_be_of_more_examples_than_are_compared(parts):
+    seen = np.random.default_rng(3).random((4, 1, 5, 5)) < 0.7
+    seen |= np.eye(5, dtype=bool)
+    found = attention({**flat(parts), "mask": seen}, {}, {**ALONE, "mask": "given"})
+    np.testing.assert_allclose(found, attended(**parts, mask=jnp.asarray(seen[:2])), atol=1e-5)

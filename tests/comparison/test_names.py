@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from plait.comparison.calls import Call, Run
-from plait.comparison.names import family, match
+from plait.comparison.names import family, match, usual_name
+from plait.errors import ArgumentError
 
 
 def run(*calls):
@@ -111,3 +112,97 @@ def test_a_map_comes_first_and_may_drop():
 )  # fmt: skip
 def test_classes_are_sorted_by_what_they_do(kind, expected):
     assert family(kind) == expected
+
+
+USUAL = {  # what the layers are called in BERT, GPT, LLaMA, T5, DistilBERT, torch, Keras and Linen
+    "attention": "attn self_attn self_attention selfattention mha multi_head_attention SelfAttention "
+    "MultiHeadDotProductAttention multiheadattention MultiheadAttention",
+    "query": "q q_proj wq to_q query_proj q_lin",
+    "key": "k k_proj wk to_k key_proj k_lin",
+    "value": "v v_proj wv to_v value_proj v_lin",
+    "qkv": "c_attn in_proj qkv_proj query_key_value Wqkv to_qkv",
+    "out": "o o_proj out_proj wo to_out out_lin",
+    "mlp": "ffn feed_forward feedforward ff",
+    "up": "fc1 linear1 dense1 up_proj c_fc w1 wi lin1 fc_1 fc_in linear_1 Dense_1",
+    "down": "fc2 linear2 dense2 down_proj w2 lin2 fc_2 fc_out linear_2 dense_2",
+    "gate": "gate_proj wi_gate",
+    "norm1": "ln1 ln_1 norm_1 layer_norm1 layer_norm_1 input_layernorm attention_norm attn_norm pre_attention_norm",
+    "norm2": "ln2 ln_2 norm_2 layer_norm2 LayerNorm_2 post_attention_layernorm ffn_norm mlp_norm pre_mlp_norm",
+    "norm": "ln ln_f final_norm final_layernorm final_layer_norm norm_f layernorm LayerNorm",
+    "layers": "layer blocks block h",
+    "embed": "embedding embeddings tok_embeddings token_embedding tok_embed token_embed wte embed_tokens "
+    "word_embeddings embedder",
+    "positions": "wpe pos pos_embed pos_embedding position_embedding position_embeddings positional_embedding",
+    "head": "lm_head classifier output_projection unembed logits",
+}
+
+
+@pytest.mark.parametrize("name", USUAL)
+def test_a_name_of_another_library_is_the_usual_one(name):
+    for word in (name, *USUAL[name].split()):
+        assert usual_name((word,)) == name, word
+        assert usual_name(("model", "transformer", word, 3)) == f"{name}.3"
+        assert usual_name(("mlp", word)) == f"mlp.{name}"
+
+
+def test_a_number_at_the_end_is_a_key_and_what_is_around_the_model_does_not_count():
+    assert usual_name(("blocks_11", "Dense_0")) == "layers.11.dense.0"
+    assert usual_name(("convBlock2",)) == "conv_block.2"
+    for around in ("model", "transformer", "module", "backbone", "net"):
+        assert usual_name((around, "stem")) == "stem"
+        assert usual_name((around,)) == around
+        assert usual_name(("stem", around)) == f"stem.{around}"
+    assert usual_name(("mlp", "w1"), frozenset({("mlp",)})) == "mlp.gate"
+    assert usual_name(("mlp", "w3"), frozenset({("mlp",)})) == "mlp.up"
+    assert usual_name(("mlp", "w2"), frozenset({("mlp",)})) == "mlp.down"
+
+
+KINDS = {
+    "linear": "Linear LinearGeneral Dense Einsum LoRALinear",
+    "convtranspose": "ConvTranspose ConvTranspose2d TransposedConv",
+    "conv": "Conv Conv1d DepthwiseConv2D",
+    "batchnorm": "BatchNorm BatchNorm1d Batch_Norm",
+    "groupnorm": "GroupNorm InstanceNorm2d group_norm Instance_Norm",
+    "norm": "LayerNorm RMSNorm norm",
+    "embed": "Embed Embedding TokenEmbedding",
+    "attention": "MultiHeadAttention CausalSelfAttn MHA",
+    "recurrent": "RNN LSTMCell GRU",
+    "dropout": "Dropout Dropout2d",
+    "mystage": "MyStage",
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_classes_of_one_kind_are_one_family(name):
+    for kind in KINDS[name].split():
+        assert family(kind) == name, kind
+
+
+def test_a_map_that_does_not_fit_is_told_in_full():
+    a = run(("", "Net", 5), *((name, "Linear", 8) for name in ("u", "v")))
+    b = run(("", "Net", 5), *((f"model.{name}", "Linear", 8) for name in "pqrstxyz"))
+    with pytest.raises(ArgumentError, match=r"the name map does not fit the models\n +at +names\n") as caught:
+        match(a, b, {"nowhere": "u", "model.p": "w"})
+    assert caught.value.parts == {
+        "at": "names",
+        "found": "'nowhere', which matches nothing in b, model.p -> w",
+        "expected": "names of b (model.p, model.q, model.r, model.s, model.t and 3 more) mapped to those of a (u, v)",
+        "do": "names={'their.name': 'our.name'}, with dots between all keys: 'layers.0.attention'",
+    }
+    with pytest.raises(ArgumentError, match=r"model\.p -> w"):
+        match(a, b, {"model.p": "w"})
+    assert pairs(a, b, {"model.p": "w", "model.q": "u"})["u"] == "model.q"  # one of them leads somewhere
+
+
+def test_models_without_anything_in_common_are_told_in_full():
+    a = run(("", "Net", 5), *((name, "Linear", 8) for name in "uvwxyz"))
+    b = run(("", "Net", 5), ("p", "Conv", 3))
+    with pytest.raises(ArgumentError, match="no module of one model corresponds to one of the other") as caught:
+        match(a, b)
+    assert caught.value.parts == {
+        "found": "a has u, v, w, x, y and 1 more; b has p",
+        "expected": "equal names, usual names (self_attn for attention), or a map of names",
+        "do": "plait.compare(a, b, x, names={'transformer.h.*': 'blocks.*'}), with names of b on the left",
+    }
+    for first, second in ((a, run(("", "Net", 5))), (run(("", "Net", 5)), b)):
+        assert pairs(first, second) == {"": ""}

@@ -109,3 +109,19 @@ def test_linen():
     found = plait.compare(model, bound, X).departure
     assert (found.path, found.b_path, found.cause.what, found.cause.b) == ("norm", "norm", "epsilon", "0.1")
     jax.tree.map(np.testing.assert_array_equal, before, variables)
+
+
+@pytest.mark.oracle
+def test_a_model_of_flax_with_a_transform_inside_is_compared_without_what_is_in_it():
+    nn = pytest.importorskip("flax.linen")
+
+    class Jitted(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return nn.Dense(2, name="down")(nn.jit(nn.Dense)(6, name="up")(x))
+
+    model = Jitted()
+    variables = model.init(jax.random.key(0), X)
+    found = plait.compare((model, variables), (model, variables), X)
+    assert found.agrees
+    assert [each.path for each in found.compared] == ["down", ""]

@@ -75,14 +75,6 @@ class Run:
     def root(self) -> Call:
         return self.calls[-1]
 
-    def children(self, call: Call) -> list[Call]:
-        """The calls directly inside a call, in the order in which they ended."""
-        found: list[Call] = []
-        for each in reversed(self.calls):
-            if call.encloses(each) and not (found and found[-1].encloses(each)):
-                found.append(each)
-        return found[::-1]
-
 
 Begun = tuple[int, dict[str, np.ndarray], dict[str, Any]]  # the position of its start; its arrays and static values
 
@@ -179,5 +171,6 @@ def is_array_of_numbers(leaf: Any) -> bool:
 
 def numpy_of(leaf: Any) -> np.ndarray | None:
     """A JAX or NumPy array as a NumPy array; ``None`` for everything else, traced arrays included."""
-    leaf = leaf.__jax_array__() if hasattr(leaf, "__jax_array__") else leaf
+    convert = getattr(leaf, "__jax_array__", None)  # None in a tracer
+    leaf = convert() if convert else leaf
     return np.asarray(leaf) if is_array_of_numbers(leaf) and not isinstance(leaf, Tracer) else None

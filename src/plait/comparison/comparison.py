@@ -181,7 +181,7 @@ def compare(
     is_one_family = "torch" not in (runs[0].library, runs[1].library)
     judge = Judge(matching.pairs, is_one_family=is_one_family, tolerance=tolerance)
     found = judge.first()
-    departure = None if found is None else _described(found, find_cause(runs, judge, found), judge)
+    departure = None if found is None else _described(runs, judge, found)
     unseen_a, unseen_b = (
         tuple((format_path(path), transform) for path, transform in run.unseen.items()) for run in runs
     )
@@ -220,11 +220,12 @@ def _run(name: str, model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     return recorded
 
 
-def _described(found: Found, cause: Cause | None, judge: Judge) -> Departure:
+def _described(runs: tuple[Run, Run], judge: Judge, found: Found) -> Departure:
     a, b = found.pair
-    return Departure(
-        a.place, b.place, a.kind, b.kind, found.inputs, found.output, inside=_inside(found, judge), cause=cause
-    )
+    described = Departure(a.place, b.place, a.kind, b.kind, found.inputs, found.output)
+    if found.inputs is not None and not found.inputs.is_agreement:
+        return described
+    return dataclasses.replace(described, inside=_inside(found, judge), cause=find_cause(runs, judge, found))
 
 
 def _inside(found: Found, judge: Judge) -> str | None:

@@ -19,7 +19,7 @@ class Found:
     """Where two runs depart.
 
     Attributes:
-        pair: the calls whose inputs agree and whose outputs depart.
+        pair: the calls whose inputs agree and whose outputs depart; the whole models if their inputs depart.
         inside: the first call directly inside whose inputs depart already; ``None`` if only the output departs.
         inputs, output: the differences of the pair; that of the inputs is ``None`` if there are none to compare.
     """
@@ -82,7 +82,7 @@ class Judge:
                 if inputs is None or inputs.is_within(part):
                     return Found(each, inside, inputs, self.output(each))
                 inside = each
-            return Found(whole, inside, self.inputs(whole), self.output(whole))
+            return Found(whole, None, self.inputs(whole), self.output(whole))
         raise AssertionError("this is a bug in plait: the outputs depart, and no call does")
 
     def _enclosing(self) -> dict[Call, list[Pair]]:

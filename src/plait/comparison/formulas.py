@@ -182,7 +182,7 @@ def norm(inputs: Arrays, parameters: Arrays, chosen: Chosen) -> np.ndarray | Non
 def _statistics(x: np.ndarray, what: str, unbiased: int, groups: int | None) -> tuple[Any, Any] | None:
     if what == "root mean square":
         n = x.shape[-1]
-        return 0.0, (x**2).sum(-1, keepdims=True) / (n - unbiased) if n > unbiased else None
+        return (0.0, (x**2).sum(-1, keepdims=True) / (n - unbiased)) if n > unbiased else None
     if what == "batch":
         axes, shape = tuple(range(x.ndim - 1)), x.shape
     elif what == "features":

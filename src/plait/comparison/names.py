@@ -21,8 +21,8 @@ from ..ground.words import first_few
 from .calls import Call, Run
 
 _WORDS = {
-    "attention": "attn self_attn self_attention selfattention mha multi_head_attention multiheadattention "
-    "multiheaddotproductattention",
+    "attention": "attn self_attn self_attention selfattention mha multi_head_attention multihead_attention "
+    "multiheadattention multi_head_dot_product_attention",
     "query": "q q_proj wq to_q query_proj q_lin",
     "key": "k k_proj wk to_k key_proj k_lin",
     "value": "v v_proj wv to_v value_proj v_lin",
