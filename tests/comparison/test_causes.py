@@ -222,6 +222,7 @@ def test_what_is_done_between_layers_is_the_cause(name):
     f, change, text = BETWEEN[name]
     g = change if change.__code__.co_argcount == 3 else lambda a, b, v: change(f(a, b, v))
     a, b = Apart(f), Apart(g)
+    a.unlike, b.other = plait.Param(jnp.asarray([0.3, 2.0, -1.0, 4.0])), plait.Param(jnp.asarray([9.0]))
     found = plait.compare(a, b, ROWS).departure
     assert (found.path, found.inside) == ("", "in its own code, after second: what it passes to last departs already")
     if text is None:
@@ -229,6 +230,7 @@ def test_what_is_done_between_layers_is_the_cause(name):
         return
     assert str(found.cause).startswith(text)
     assert found.cause.before == pytest.approx(float(jnp.abs(a._between(ROWS) - b._between(ROWS)).max()), rel=1e-6)
+    assert found.cause.after is not None
     assert 0 <= found.cause.after < 1e-6
     assert found.cause.explains
 

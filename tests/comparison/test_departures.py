@@ -1,6 +1,7 @@
 """Where two runs depart, from recorded calls: which pair is named, and how inputs are paired."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -104,6 +105,7 @@ def inputs_of(ours, theirs, *, is_one_family=True, path="layer", kinds=("Layer",
 
 def test_inputs_of_one_class_are_paired_in_order_and_those_of_two_by_size_and_kind():
     real, count, mask = np.ones(4, F32), np.ones(4, int), np.ones(4, bool)
+    paired: Any
     paired, difference = inputs_of([real, count], [count, real])
     assert [[x is a for x, a in zip(pair, (real, count), strict=True)] for pair in paired] == [
         [True, True],

@@ -93,6 +93,9 @@ def test_a_convolution_that_does_not_fit_is_none():
     assert convolution({"x": IMAGES}, {"kernel": kernel, "bias": np.ones(4)}, USUAL) is None  # 4 channels, not 3
     assert convolution({"x": ROWS}, {"kernel": np.ones((3, 3, 4, 4)), "bias": np.ones(4)}, USUAL) is None
     assert convolution({"x": IMAGES}, {"kernel": np.ones((3, 3, 4, 4))}, {**USUAL, "padding": "NONE"}) is None
+    for shape, channels in ((IMAGES.shape, (2, 3)), ((2, 5, 5, 0), (4, 4)), ((2, 5, 5, 2), (4, 4))):
+        images, kernel = np.ones(shape, np.float32), np.ones((3, 3, *channels))
+        assert convolution({"x": images}, {"kernel": kernel}, {**USUAL, "bias": "missing"}) is None
 
 
 @pytest.mark.parametrize(
@@ -131,6 +134,14 @@ def test_a_norm(statistics):
     assert all(value in known[name] for name, value in chosen.items() if name != "bias" or "bias" in parameters)
     assert (known["epsilon"][0], known["groups"]) == (options["epsilon"], (groups,))
     assert ("running" in known["statistics"]) == ("mean" in parameters) == ("features" not in known["statistics"])
+
+
+def test_a_norm_of_groups_needs_no_axes_between_examples_and_channels():
+    layer, x = plait.GroupNorm(4, num_groups=2, rngs=plait.Rngs(0)), ROWS[:, 0]
+    usual = {"scale": "used", "bias": "added", "variance": "biased", "epsilon": layer.epsilon}
+    found = norm({"x": x}, parameters_of(layer), {**usual, "statistics": "groups", "groups": 2})
+    np.testing.assert_allclose(found, layer(x), atol=1e-4)
+    assert norm({"x": x[0]}, parameters_of(layer), {**usual, "statistics": "groups", "groups": 2}) is None
 
 
 def test_a_norm_with_other_settings():

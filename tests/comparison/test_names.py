@@ -97,6 +97,14 @@ def test_a_module_around_the_counterparts_of_the_parts_is_the_counterpart():
     assert pairs(a, b) == {"": "", "inner": "whole", "inner.x": "whole.x", "inner.y": "whole.y"}
 
 
+def test_inside_of_two_that_match_equal_names_or_kinds_are_enough_and_sizes_must_agree():
+    a = run(
+        ("", "Net", 5), ("inner", "Stage", 7), ("inner.x", "Linear", 8), ("inner.y", "Pool", 8), ("inner.z", "P", 2)
+    )
+    b = run(("", "Net", 5), ("other", "Stage", 7), ("other.x", "Own", 8), ("other.v", "Cut", 8), ("other.z", "P", 3))
+    assert pairs(a, b) == {"": "", "inner": "other", "inner.x": "other.x"}
+
+
 def test_a_map_comes_first_and_may_drop():
     a = run(("", "Net", 5), ("x", "Linear", 8), ("y", "Linear", 8))
     b = run(("", "Net", 5), ("model.x", "Linear", 8), ("model.y", "Linear", 8))

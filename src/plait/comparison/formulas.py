@@ -75,9 +75,7 @@ def convolution(inputs: Arrays, parameters: Arrays, chosen: Chosen) -> np.ndarra
         kernel = np.swapaxes(kernel, 0, 1) if window == 2 else kernel
     elif chosen["kernel"] == "channels exchanged":
         kernel = np.swapaxes(kernel, -1, -2)
-    groups, rest = divmod(x.shape[-1], kernel.shape[-2])
-    if rest or not groups or kernel.shape[-1] % groups:
-        return None
+    groups = x.shape[-1] // kernel.shape[-2]
     axes = "HWD"[:window]
     dims = jax.lax.conv_dimension_numbers(x.shape, kernel.shape, (f"N{axes}C", f"{axes}IO", f"N{axes}C"))
     dilation, padding = _each(chosen["dilation"], window), chosen["padding"]
@@ -93,7 +91,7 @@ def convolution(inputs: Arrays, parameters: Arrays, chosen: Chosen) -> np.ndarra
             padding if isinstance(padding, str) else _pads(padding, window), rhs_dilation=dilation,
             dimension_numbers=dims, feature_group_count=groups, precision="highest",
         )  # fmt: skip
-    except (TypeError, ValueError, RuntimeError):  # settings of another layer, such as an unknown padding
+    except (TypeError, ValueError, RuntimeError):  # sizes or settings of another layer, such as an unknown padding
         return None
     result = np.asarray(result, np.float64)
     return result + _wide(parameters["bias"]) if chosen["bias"] == "added" else result

@@ -236,10 +236,8 @@ def _by_order(
 
 def _owner(run: Run, call: Call, known: Iterable[Place]) -> Place:
     """The innermost module around a call that has a counterpart."""
-    for other in run.calls:  # in the order in which they ended: the innermost first
-        if other.encloses(call) and (other.path, other.method) in known:
-            return other.path, other.method
-    return (), ""
+    places = ((other.path, other.method) for other in run.calls if other.encloses(call))
+    return next(place for place in places if place in known)  # the innermost has ended first; that of all is known
 
 
 def _signature(call: Call) -> tuple[str, str, int]:
