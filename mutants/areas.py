@@ -46,6 +46,7 @@ _COMMANDS = (
     "tests/demo/test_gpt.py",
 )
 _LAZY = "tests/architecture/test_lazy_packages.py"
+_FROZEN = "tests/architecture/test_frozen.py"
 
 AREAS: dict[str, Area] = {
     "core": Area("src/plait/core", ("tests/core", *_LAWS, *_USERS)),
@@ -56,7 +57,7 @@ AREAS: dict[str, Area] = {
     "warm": Area("src/plait/warm", ("tests/warm",)),
     "partitioning": Area("src/plait/partitioning", ("tests/partitioning", *_RULES)),
     "nn": Area("src/plait/nn", ("tests/nn", "tests/conformance")),
-    "training": Area("src/plait/training", ("tests/training",)),
+    "training": Area("src/plait/training", ("tests/training", _FROZEN)),
     "checkpoint": Area(
         "src/plait/checkpoint",
         ("tests/checkpoint", "tests/ground/test_scratch.py", "tests/faults/test_fuzzed_input.py", _LAZY),
@@ -64,10 +65,10 @@ AREAS: dict[str, Area] = {
     "bridge": Area("src/plait/bridge", ("tests/bridge", _LAZY)),
     "compat": Area("src/plait/compat", ("tests/compat",)),
     "inspect": Area("src/plait/inspect", ("tests/inspect", _LAZY)),
-    "export": Area("src/plait/export", ("tests/export", "tests/test_cli_export.py", _LAZY)),
-    "convert": Area("src/plait/convert", ("tests/convert",)),
-    "comparison": Area("src/plait/comparison", ("tests/comparison", "tests/test_cli_compare.py")),
-    "explorer": Area("src/plait/explorer", ("tests/explorer", "tests/test_cli_explore.py")),
+    "export": Area("src/plait/export", ("tests/export", "tests/test_cli_export.py", _LAZY, _FROZEN)),
+    "convert": Area("src/plait/convert", ("tests/convert", _FROZEN)),
+    "comparison": Area("src/plait/comparison", ("tests/comparison", "tests/test_cli_compare.py", _FROZEN)),
+    "explorer": Area("src/plait/explorer", ("tests/explorer", "tests/test_cli_explore.py", _FROZEN)),
     "command line": Area("src/plait", _COMMANDS, pattern="cli*.py"),
     "ground": Area("src/plait/ground", ("tests/ground", "tests/checkpoint/test_layout.py")),
     "migrate": Area("src/plait/migrate", ("tests/migrate",)),

@@ -74,7 +74,7 @@ def test_a_donated_array_has_no_values():
 
 def test_random_keys_are_compared_by_their_data_and_have_no_statistics():
     entry = by_path(plait.Rngs(3))["default", "key"]
-    assert (entry.is_key, entry.dtype) == (True, "key<fry>")
+    assert (entry.is_key, entry.dtype, entry.why) == (True, "key<fry>", "")
     np.testing.assert_array_equal(entry.read(), jax.random.key_data(jax.random.key(3)))
 
 

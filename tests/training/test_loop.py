@@ -351,12 +351,6 @@ def test_states_of_callbacks_in_older_checkpoints_go_by_class():
     assert (first.best, first.worse, second.best, second.worse) == (1.0, 2, 0.5, 4)
 
 
-@pytest.mark.parametrize("options", [{"mode": "minimize"}, {"patience": 0}], ids=str)
-def test_early_stopping_needs_a_direction_and_patience(options):
-    with pytest.raises(ArgumentError, match="EarlyStop"):
-        EarlyStop("loss", **{"patience": 3, **options})
-
-
 def test_parameters_that_became_nan_after_the_loss_was_computed_are_not_saved(tmp_path):
     """Or each resumed run would fail at once."""
 
@@ -698,3 +692,104 @@ def test_a_parameter_is_never_given_the_object_of_another_name():
         ArgumentError, match=r"(?s)at +step\(teacher, s, …\)\n +found.*teacher would be student.*name the"
     ):
         fit(lambda teacher, s, batch: 0.0, objects, [jnp.ones(())], steps=1, show=False)
+
+
+PARTS = {  # what is passed to fit, and the place that its error names
+    "nothing to evaluate": ({"evaluate_every": 2}, "evaluate_every"),
+    "a metric called step": ({"step": lambda p, x: {"step": 1.0}}, "step"),
+    "an object called data": ({"objects": {"data": plait.Param(1.0)}}, "objects['data']"),
+    "no number": ({"step": lambda p, x: {"loss": 1.0, "name": "text"}}, "name"),
+    "an array": ({"step": lambda p, x: jnp.ones(2)}, "loss"),
+    "data with a position that is no iterator": ({"data": WithPosition()}, "data"),
+    "a loss that is not finite": ({"step": lambda p, x: np.nan}, "the loss"),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_each_error_names_its_place(name):
+    options, place = PARTS[name]
+    given: dict = {"step": lambda p, x: 1.0, "objects": {"p": plait.Param(1.0)}, "data": [1.0], "steps": 1}
+    with pytest.raises((ArgumentError, ArgumentTypeError, NonFiniteError)) as caught:
+        fit(**{**given, "show": False, **options})
+    assert caught.value.parts["at"] == place
+
+
+def test_the_exit_status_is_that_of_the_signal():
+    statuses = {"steps": 0, "data": 0, "SIGTERM": 143, "SIGINT": 130, "no better loss 2 times": 0, "Signals": 0}
+    assert {reason: loop.Fitted(3, {}, reason).exit_status for reason in statuses} == statuses
+
+
+def test_which_metrics_are_losses():
+    """``loss`` if there is one, otherwise those with this word in their names."""
+
+    def run(**metrics):
+        fit(lambda p, x: metrics, {"p": plait.Param(1.0)}, [1.0], steps=1, show=False)
+
+    run(loss=1.0, other_loss=np.nan, accuracy=np.inf)
+    run(accuracy=np.nan)
+    for metrics in ({"loss": np.nan}, {"loss": -np.inf}, {"kl_loss": 1.0, "l2_loss": np.inf}):
+        *_, (name, value) = metrics.items()
+        with pytest.raises(NonFiniteError, match=f"the {name} is {value} at step 1") as caught:
+            run(**metrics)
+        assert (caught.value.parts["at"], caught.value.parts["found"]) == ("the loss", "finite variables")
+
+
+class Profiler:
+    def __init__(self, monkeypatch):
+        self.seen, self.step = [], 0
+        monkeypatch.setattr(loop.jax.profiler, "start_trace", lambda folder: self.seen.append((self.step + 1, folder)))
+        monkeypatch.setattr(loop.jax.profiler, "stop_trace", lambda: self.seen.append((self.step, None)))
+
+    def run(self, steps, profile):
+        def count(p, x):
+            self.step += 1
+            return jnp.ones(())
+
+        self.seen, self.step = [], 0
+        fit(count, {"p": plait.Param(1.0)}, [1.0], steps=steps, profile=profile, show=False)
+        return self.seen
+
+
+def test_a_profile_begins_and_ends_with_its_steps_or_with_the_run(monkeypatch):
+    profiler = Profiler(monkeypatch)
+    assert profiler.run(6, (range(2, 5), "f")) == [(2, "f"), (4, None)]
+    assert profiler.run(6, (range(3, 4), "f")) == [(3, "f"), (3, None)]
+    assert profiler.run(3, (range(2, 9), "f")) == [(2, "f"), (3, None)]
+    assert profiler.run(3, (range(5, 9), "f")) == []
+
+
+def test_numbers_are_logged_at_multiples_and_at_the_end():
+    class Log:
+        def __init__(self):
+            self.steps, self.closed = [], 0
+
+        def write(self, step, values):
+            self.steps.append((step, *values))
+
+        def close(self):
+            self.closed += 1
+            raise OSError("as if the disk were full")
+
+    expected = {3: [3, 6, 7], 7: [7], 1: [*range(1, 8)], None: [7], 9: [7]}
+    for every, steps in expected.items():
+        log, moments = Log(), []
+        objects = {"p": plait.Param(1.0)}
+        fitted = fit(
+            lambda p, x: jnp.asarray(x), objects, Batches(lambda epoch: [0.5, 1.5]), steps=7, log_every=every,
+            loggers=[log], callbacks=[moments.append], show=False,
+        )  # fmt: skip
+        assert (log.steps, log.closed) == ([(step, "loss") for step in steps], 1)
+        assert [(m.step, m.values["loss"]) for m in moments] == [(n, 0.5 if n % 2 else 1.5) for n in steps]
+        assert moments[0].objects == objects
+        assert (fitted.step, fitted.values, fitted.reason) == (7, {"loss": 0.5}, "steps")
+
+
+def test_a_callback_ends_the_run_after_the_step_with_its_reason():
+    def stop(moment):
+        if moment.step == 2:
+            moment.stop("enough")
+            moment.stop("later ones do not count")
+
+    fitted = fit(lambda p, x: x, {"p": plait.Param(1.0)}, [1.0], steps=9, log_every=1, callbacks=[stop], show=False)
+    assert fitted.reason == "enough"
+    assert fitted.step < 9
