@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import plait
 from plait import bridge, checkpoint, convert
 from plait._public import PUBLIC
+from plait.convert import linen_layouts, torch_layouts  # noqa: F401 - they register the layouts
 from plait.convert.layouts import alternatives, path_of_name
 from plait.errors import ArgumentError, ArgumentTypeError, CheckpointError, ConversionError
 from tests.forked import run_python
