@@ -139,3 +139,16 @@ def test_calls_inside_and_outside_of_a_branch_are_told_apart():
 def test_what_is_shut_in_is_said_on_the_page(tmp_path):
     text = plait.explore(Choosing(SHUT_IN["switch"]), X, to=tmp_path / "page.html").read_text()
     assert '"inside":"switch"' in text
+
+
+class Making(plait.Module):
+    """Makes a layer while it runs."""
+
+    def __call__(self, x):
+        return plait.Linear(3, 2, rngs=plait.Rngs(0))(x)
+
+
+def test_a_layer_that_is_made_during_the_call_runs_and_has_no_place():
+    assert calls_of(Making(), (X,), {}) == {
+        (): [Call("__call__", ("float32[4, 3]",), ("float32[4, 2]",), output_bytes=32)]
+    }

@@ -47,6 +47,7 @@ def test_a_variable_that_holds_a_container_is_a_node_above_its_arrays():
     assert (entries["held",].role, entries["held",].type) == (NODE, "Variable")
     assert entries["held", "b"].role == NODE
     assert entries["held", "b", 0].shape == (3,)
+    assert [entries["held", *path].type for path in (("a",), ("b",), ("b", 0))] == [""] * 3
 
 
 @given(graphs())

@@ -1,5 +1,6 @@
 """``fit``: what it calls, what it writes, and how it goes on and ends."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -793,3 +794,25 @@ def test_a_callback_ends_the_run_after_the_step_with_its_reason():
     fitted = fit(lambda p, x: x, {"p": plait.Param(1.0)}, [1.0], steps=9, log_every=1, callbacks=[stop], show=False)
     assert fitted.reason == "enough"
     assert fitted.step < 9
+
+
+def test_the_display_goes_on_with_each_step_and_says_what_is_logged(monkeypatch):
+    shown = []
+
+    class Display:
+        def advance(self, steps=1):
+            shown.append(steps)
+
+        def say(self, text):
+            shown.append(text.split("  ")[0])
+
+    @contextlib.contextmanager
+    def display(*label, **options):
+        shown.append((*label, options))
+        yield Display()
+
+    monkeypatch.setattr(loop, "progress", display)
+    fit(lambda p, x: 1.0, {"p": plait.Param(1.0)}, [1.0], steps=3, log_every=2)
+    assert shown[:2] == [("training", 3, {"done": 0}), 1]
+    assert shown.count(1) == 3
+    assert [each for each in shown if isinstance(each, str)] == ["step 2", "step 3"]

@@ -6,6 +6,7 @@ import struct
 import subprocess
 import sys
 import zipfile
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -158,3 +159,92 @@ def test_fit_starts_a_run_in_the_first_process_alone(store, monkeypatch):
     run(second, asked)
     assert second.run_id is None
     assert [step for step, _ in history_of(store, asked.run_id)["loss"]] == [2, 4]
+
+
+class Recorded:
+    """A package, or anything of it: every call is noted, and returns what was said, or another one."""
+
+    def __init__(self, calls, name="", **returned):
+        self._calls, self._name, self._returned = calls, name, returned
+
+    def __getattr__(self, name):
+        return Recorded(self._calls, f"{self._name}.{name}".strip("."), **self._returned)
+
+    def __call__(self, *args, **options):
+        self._calls.append((self._name, args, options))
+        return self._returned.get(self._name, self)
+
+
+def calls_of(monkeypatch, package, make, **returned):
+    calls = []
+    monkeypatch.setitem(sys.modules, package, Recorded(calls, **returned))
+    write(make())
+    return [(name, *args, options) for name, args, options in calls]
+
+
+def test_the_calls_of_wandb(monkeypatch):
+    """Settings are those of its own function; the second ``close`` does nothing."""
+    assert calls_of(monkeypatch, "wandb", lambda: WeightsAndBiases(project="p", id="7", resume="allow")) == [
+        ("init", {"project": "p", "id": "7", "resume": "allow"}),
+        ("init.log", WRITTEN[10], {"step": 10}),
+        ("init.log", WRITTEN[20], {"step": 20}),
+        ("init.finish", {}),
+    ]
+
+
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("run_id", [None, "r9"])
+def test_the_calls_of_mlflow(monkeypatch, there, run_id):
+    """An experiment is created if there is none, a run unless one is to be continued."""
+    clock = iter([1.5, 2.0])
+    monkeypatch.setattr("plait.training.trackers.time.time", lambda: next(clock))
+    found = calls_of(
+        monkeypatch, "mlflow", lambda: MLflow("e", run_name="n", run_id=run_id, tracking_uri="file:/x"),
+        **{
+            "MlflowClient.get_experiment_by_name": SimpleNamespace(experiment_id="e1") if there else None,
+            "MlflowClient.create_experiment": "e2",
+            "MlflowClient.create_run": SimpleNamespace(info=SimpleNamespace(run_id="r1")),
+            "entities.Metric": "metric",
+        },
+    )  # fmt: skip
+    run = run_id or "r1"
+    made = [("MlflowClient.create_run", "e1" if there else "e2", {"run_name": "n"})]
+    asked = [
+        ("MlflowClient.get_experiment_by_name", "e", {}),
+        *[("MlflowClient.create_experiment", "e", {})] * (not there),
+    ]
+    assert found == [
+        ("MlflowClient", "file:/x", {}),
+        *([("MlflowClient.update_run", "r9", {"status": "RUNNING"})] if run_id else [*asked, *made]),
+        ("entities.Metric", "loss", 2.5, 1500, 10, {}),
+        ("entities.Metric", "eval/loss", 0.5, 1500, 10, {}),
+        ("MlflowClient.log_batch", run, {"metrics": ["metric"] * 2}),
+        ("entities.Metric", "loss", 5.0, 2000, 20, {}),
+        ("MlflowClient.log_batch", run, {"metrics": ["metric"]}),
+        ("MlflowClient.set_terminated", run, {}),
+    ]
+
+
+def test_the_calls_of_clearml(monkeypatch):
+    """It connects to no framework and no parser of arguments, unless it is told to."""
+    quiet = {"auto_connect_frameworks": False, "auto_connect_arg_parser": False}
+    given = {"auto_connect_frameworks": True, "continue_last_task": 0}
+    for options in ({}, given):
+        found = calls_of(monkeypatch, "clearml", lambda options=options: ClearML("p", "n", **options))
+        assert found[0] == ("Task.init", {"project_name": "p", "task_name": "n", **quiet, **options})
+        reports = [call for call in found if call[0].endswith("report_scalar")]
+        assert [call[1:] for call in reports] == [
+            ("loss", "loss", 2.5, {"iteration": 10}),
+            ("eval", "loss", 0.5, {"iteration": 10}),
+            ("loss", "loss", 5.0, {"iteration": 20}),
+        ]
+        assert [call[0] for call in found if call[0].endswith("close")] == [found[-1][0]]
+        assert len(found) == 1 + 2 + 3 + 1
+
+
+@pytest.mark.parametrize("package", MAKE)
+def test_each_writes_in_the_first_process_unless_it_is_told_otherwise(monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, Recorded([]))
+    logger = MAKE[package]()
+    assert logger.every_process is False
+    logger.close()  # before the first line there is nothing to close

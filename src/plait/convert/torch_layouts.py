@@ -245,10 +245,7 @@ _CELLS: dict[type, Callable[[Any, str, str], tuple[Piece, ...]]] = {
 
 
 def _cell_pieces(cell: Any, prefix: str, suffix: str) -> tuple[Piece, ...]:
-    for cls in type(cell).__mro__:
-        if cls in _CELLS:
-            return _CELLS[cls](cell, prefix, suffix)
-    return ()
+    return next((_CELLS[cls](cell, prefix, suffix) for cls in type(cell).__mro__ if cls in _CELLS), ())
 
 
 def _cell(cell: Any) -> Sequence[Layout]:

@@ -224,9 +224,8 @@ class Together:
     def _watch(self) -> None:
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # the coordinator is gone; JAX ends this process
             while True:
-                text = None
-                while text is None:
-                    text = await_entry(f"{self._key}/event/{self._seen}", _LONG, each=_LONG)
+                text = await_entry(f"{self._key}/event/{self._seen}", each=_LONG)
+                assert text is not None
                 self._seen += 1
                 event = Ending(**json.loads(text))
                 if event.kind == "over":
@@ -246,9 +245,8 @@ class Together:
         if is_last(f"{self._key}/votes"):
             votes = [json.loads(text) for text in entries_under(f"{self._key}/vote")]
             post(f"{self._key}/last", str(max(*(each["begun"] for each in votes), min(each["have"] for each in votes))))
-        last = None
-        while last is None:
-            last = await_entry(f"{self._key}/last", _LONG, each=_LONG)
+        last = await_entry(f"{self._key}/last", each=_LONG)
+        assert last is not None
         with self._changed:
             self.ending, self._last = called, int(last)
             self._changed.notify_all()
