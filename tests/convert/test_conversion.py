@@ -86,7 +86,7 @@ def assert_same_weights(first, second):
     first, second = weights(first), weights(second)
     assert first.keys() == second.keys()
     for path in first:
-        np.testing.assert_array_equal(first[path], second[path], err_msg=str(path))
+        np.testing.assert_array_equal(first[path], second[path], err_msg=str(path), strict=True)
 
 
 def test_every_layer_has_a_case():
@@ -130,7 +130,7 @@ def test_each_alternative_of_a_layout_is_undone_by_its_way_back(case, library):
             theirs = piece.to_theirs(*ours)
             assert [array.shape for array in theirs] == piece.their_shapes([array.shape for array in ours])
             for back, value in zip(piece.to_ours(*theirs), ours, strict=True):
-                np.testing.assert_array_equal(back, value)
+                np.testing.assert_array_equal(back, value, strict=True)
 
 
 class Tied(plait.Module):

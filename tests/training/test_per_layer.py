@@ -40,6 +40,7 @@ def is_matrix(params):
 
 
 clip = optax.clip_by_global_norm(0.1)
+RATES = jnp.asarray([-0.1])
 MAPPED = {
     "sgd": optax.sgd(0.1),
     "adamw by rank": optax.adamw(1e-1, weight_decay=1.0, mask=is_matrix),
@@ -56,6 +57,7 @@ MAPPED = {
     "trust ratio": optax.chain(optax.scale_by_trust_ratio(), optax.sgd(0.1)),
     "adamax": optax.adamax(1e-1),
     "lion": optax.lion(1e-1),
+    "an array of its own": optax.stateless(lambda grads, _: jax.tree.map(lambda g: g * RATES, grads)),
     "every second step": optax.MultiSteps(optax.lamb(1e-1), 2),
     "rate in the state": optax.inject_hyperparams(optax.lamb)(0.1),
     "partition": optax.partition(

@@ -201,8 +201,6 @@ def _is_stabilized(layers: Any) -> bool:
 def _adapter_at(model: Any, where: Path, adapter: str) -> Any:
     """The LoRA of an adapter around the layer at a path of the list."""
     for key in where:
-        while isinstance(model, LoRA):
-            model = model.base_module
         model = model[key] if not isinstance(key, str) or not hasattr(model, key) else getattr(model, key)
     while model.adapter != adapter:
         model = model.base_module
