@@ -142,13 +142,18 @@ def test_what_is_shut_in_is_said_on_the_page(tmp_path):
 
 
 class Making(plait.Module):
-    """Makes a layer while it runs."""
+    """Makes a layer while it runs, of a class that it has another one of."""
+
+    def __init__(self):
+        self.layer = plait.Linear(3, 3, rngs=plait.Rngs(0))
 
     def __call__(self, x):
-        return plait.Linear(3, 2, rngs=plait.Rngs(0))(x)
+        return plait.Linear(3, 2, rngs=plait.Rngs(0))(self.layer(x))
 
 
 def test_a_layer_that_is_made_during_the_call_runs_and_has_no_place():
+    given = ("float32[4, 3]",)
     assert calls_of(Making(), (X,), {}) == {
-        (): [Call("__call__", ("float32[4, 3]",), ("float32[4, 2]",), output_bytes=32)]
+        (): [Call("__call__", given, ("float32[4, 2]",), output_bytes=32)],
+        ("layer",): [Call("__call__", given, given, output_bytes=48)],
     }
