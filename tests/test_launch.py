@@ -1,5 +1,6 @@
 """plait launch: several processes of one run."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -113,6 +114,34 @@ def test_an_interruption_ends_all(request_to_end, tmp_path):
     assert running.returncode == 128 + request_to_end
     assert "plait: interrupted" in errors
     assert [pid for pid in os.listdir(tmp_path) if is_running(pid)] == []
+
+
+def test_an_interruption_that_is_handled_late_is_heard(monkeypatch):
+    """Up to Python 3.12, ``SimpleQueue.get`` waits forever if a signal is handled after its timeout has passed.
+
+    So a launcher that was stopped, and got SIGTERM meanwhile, waited for its processes without end.
+    """
+
+    @contextlib.contextmanager
+    def requests_to_end():
+        requests = []
+
+        def note(number, _):
+            time.sleep(0.3)
+            requests.append(number)
+
+        before = signal.signal(signal.SIGALRM, note)
+        signal.setitimer(signal.ITIMER_REAL, 1)
+        try:
+            yield requests
+        finally:
+            signal.signal(signal.SIGALRM, before)
+
+    monkeypatch.setattr(launch, "_requests_to_end", requests_to_end)
+    begun = time.monotonic()
+    status = launch.run(launch.Options([sys.executable, "-S", "-c", "import time; time.sleep(60)"], 2))
+    assert status == 128 + signal.SIGALRM
+    assert time.monotonic() - begun < 30
 
 
 def test_one_that_was_killed_is_told_before_those_that_lost_it(tmp_path, launched):

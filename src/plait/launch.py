@@ -34,7 +34,7 @@ GRACE = 30.0
 MOMENT = 0.25
 LINES = 20  # of the process that failed first, repeated at the end
 # From the threads: the number of a process that has exited, or the error of forwarding its output.
-_News: TypeAlias = "queue.SimpleQueue[int | OSError]"
+_News: TypeAlias = "queue.Queue[int | OSError]"
 _Last: TypeAlias = "collections.deque[bytes]"
 _DEVICES = "--xla_force_host_platform_device_count"
 
@@ -66,7 +66,7 @@ def run(options: Options) -> int:
         The exit status: that of the first process that failed, 128 plus the number of the signal that ended all, or 0.
     """
     address = f"127.0.0.1:{options.port or _free_port()}"
-    news: _News = queue.SimpleQueue()
+    news: _News = queue.Queue()  # up to Python 3.12, a signal may make get of a SimpleQueue wait forever
     failed = None
     last: list[_Last] = [collections.deque(maxlen=LINES) for _ in range(options.processes)]
     with _requests_to_end() as requests, tempfile.TemporaryDirectory(prefix="plait-launch-") as told:

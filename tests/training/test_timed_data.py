@@ -1,6 +1,7 @@
 """Data that may hang: its items, its position, and the thread that reads them."""
 
 import gc
+import signal
 import threading
 import time
 
@@ -54,6 +55,20 @@ def test_an_item_that_does_not_arrive_is_an_error():
     with pytest.raises(DataError, match=r"at +data\n +found +nothing after 0.05 s\n(?s:.*)data_timeout"):
         next(timed(iter(freed.wait, None), 0.05))
     freed.set()
+
+
+def test_a_signal_that_is_handled_for_longer_than_the_timeout_does_not_lengthen_it():
+    """Up to Python 3.12, ``SimpleQueue.get`` then waits forever; so it does in a process that was stopped."""
+    freed = threading.Event()
+    before = signal.signal(signal.SIGALRM, lambda *_: time.sleep(0.5))
+    threading.Timer(10, freed.set).start()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(DataError, match="no batch arrived in time"):
+            next(timed(iter(freed.wait, None), 0.2))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        freed.set()
 
 
 @pytest.mark.parametrize("data", [iter("abc"), Batches("abc")], ids=["an iterator", "with a position"])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import functools
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 from ..checkpoint.positions import has_position
 from ..errors import DataError
@@ -37,7 +40,7 @@ class TimedData:
     def __init__(self, data: Any, seconds: float) -> None:
         self.seconds = seconds
         self.asked: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
-        self.answers: queue.SimpleQueue[tuple[int, str, Any, Any]] = queue.SimpleQueue()
+        self.answers = _Answers()
         self.number = 0  # of the last item that was asked for
         self.is_awaited = False  # whether it may still come; a signal or a timeout may have ended the waiting
         where = positions_of(data) if has_position(data) else lambda: None
@@ -55,17 +58,8 @@ class TimedData:
             self.is_awaited = True
             self.asked.put(functools.partial(self._get_next, self.number))
         number, kind, answer, position = 0, "", None, None
-        try:
-            while number != self.number:
-                number, kind, answer, position = self.answers.get(timeout=self.seconds)
-        except queue.Empty:
-            raise DataError(
-                "no batch arrived in time",
-                at="data",
-                found=f"nothing after {self.seconds:g} s",
-                expected="a batch",
-                do="check what the iterator is waiting for, or increase data_timeout; the state of the run is saved",
-            ) from None
+        while number != self.number:
+            number, kind, answer, position = self.answers.get(self.seconds)
         self.is_awaited = False
         if isinstance(answer, BaseException) and kind == "error":
             raise answer
@@ -101,7 +95,35 @@ def _serve(asked: queue.SimpleQueue[Callable[[], object] | None]) -> None:
         del act
 
 
-_Answers: TypeAlias = "queue.SimpleQueue[tuple[int, str, Any, Any]]"
+class _Answers:
+    """A queue of which one thread reads, also while a signal is handled.
+
+    Up to Python 3.12, ``SimpleQueue.get`` waits forever if that takes until the timeout has passed. ``Queue`` stays
+    locked if the handler raises.
+    """
+
+    def __init__(self) -> None:
+        self._items: collections.deque[tuple[int, str, Any, Any]] = collections.deque()
+        self._has_more = threading.Lock()  # held while nothing was put
+        self._has_more.acquire()
+
+    def put(self, item: tuple[int, str, Any, Any]) -> None:
+        self._items.append(item)
+        with contextlib.suppress(RuntimeError):  # it is free
+            self._has_more.release()
+
+    def get(self, seconds: float) -> tuple[int, str, Any, Any]:
+        deadline = time.monotonic() + seconds
+        while not self._items:
+            if not self._has_more.acquire(timeout=max(deadline - time.monotonic(), 0)):
+                raise DataError(
+                    "no batch arrived in time",
+                    at="data",
+                    found=f"nothing after {seconds:g} s",
+                    expected="a batch",
+                    do="check what the iterator is waiting for, or increase data_timeout; the state is saved",
+                )
+        return self._items.popleft()
 
 
 def _get_next(data: Any, where: Callable[[], Any], answers: _Answers, number: int) -> None:
