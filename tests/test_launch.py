@@ -281,6 +281,24 @@ def test_when_nobody_reads_on_the_processes_are_ended():
 
 
 @pytest.mark.slow
+def test_when_nobody_reads_on_the_processes_have_time_to_save(tmp_path):
+    """No process has failed: a full disk of the launcher's output, or a closed pipe, costs no work."""
+    program = (
+        "import os, signal, sys, time\n"
+        f"place = {str(tmp_path)!r} + '/' + os.environ['JAX_PROCESS_ID']\n"
+        "def save(*_):\n    time.sleep(2); open(place, 'w').close(); os._exit(0)\n"
+        "signal.signal(signal.SIGTERM, save)\n"
+        "while True: print('hello'); time.sleep(0.01)"
+    )
+    running = start(program, patience=0.3)
+    with running.stdout as output, running.stderr:
+        assert output.readline().endswith("hello\n")
+        output.close()
+    assert running.wait(timeout=LIMIT) == 2
+    assert sorted(os.listdir(tmp_path)) == ["0", "1"]
+
+
+@pytest.mark.slow
 def test_what_the_processes_start_is_ended_too(tmp_path, launched):
     program = (
         "import os, subprocess, sys, time\n"

@@ -90,7 +90,7 @@ def run(options: Options) -> int:
                 failed = _first_of(failed, started, Path(told))
                 _say_who_failed(failed, started[failed].returncode, options.processes)
         finally:
-            _end(started, options.grace if requests and failed is None else PATIENCE, requests, Path(told))
+            _end(started, options.grace if failed is None else PATIENCE, requests, Path(told))
             for reader in readers:
                 reader.join(PATIENCE)
             if failed is not None and options.processes > 1:
@@ -152,15 +152,18 @@ def _pass_on(child: subprocess.Popen[bytes], prefix: bytes, news: _News, last: _
 
 
 def _copy_lines(source: IO[bytes], target: IO[bytes], prefix: bytes, news: _News, last: _Last) -> None:
+    is_read = True
     with source:
-        try:
-            # As bytes: the output of the processes may not be valid in this process's encoding.
-            for line in source:
-                last.append(prefix + line.rstrip(b"\n") + b"\n")
-                target.write(last[-1])
-                target.flush()
-        except OSError as error:  # the pipe is closed, or the disk is full
-            news.put(error)
+        # As bytes: the output of the processes may not be valid in this process's encoding.
+        for line in source:
+            last.append(prefix + line.rstrip(b"\n") + b"\n")
+            try:
+                if is_read:
+                    target.write(last[-1])
+                    target.flush()
+            except OSError as error:  # the pipe is closed, or the disk is full; the process may go on, and save
+                is_read = False
+                news.put(error)
 
 
 def _watch(child: subprocess.Popen[bytes], number: int, news: _News) -> None:
