@@ -185,7 +185,8 @@ def main(options: argparse.Namespace) -> None:
             model_of["ballast"] = Ballast(options.process, mesh)
         fitted = fit(
             step, model_of, Batches(lambda epoch: source(fault), epochs=1), steps=STEPS, checkpoints=checkpoints,
-            save_every=options.save_every, log_every=1, callbacks=[notice], show=False,
+            save_every=7 if fault.strikes("other-arguments") else options.save_every,
+            log_every=1, callbacks=[notice], show=False,
             evaluate=evaluate if options.evaluate else None, evaluate_every=MIDDLE if options.evaluate else None,
             data_timeout=5.0 if fault.kind == "data-hangs" else None,
         )  # fmt: skip

@@ -120,6 +120,14 @@ def test_data_that_raises_in_one_process_saves_what_all_have_done(tmp_path):
     assert "the last lines of process 1, which failed first" in found.errors
 
 
+def test_processes_that_save_at_different_steps_are_told_so(tmp_path):
+    """The run used to hang: one was in a save, and the other in a step, which it alone had begun."""
+    found = Outcome(tmp_path, "--fault=other-arguments", "--save-every=10")
+    assert (found.status, found.kept) == (1, 0)
+    assert found.all_say("different arguments")
+    assert found.all_say("save_every=10; save_every=7")
+
+
 @pytest.mark.parametrize("copies", [[], ["--copies"]], ids=["shared", "copies"])
 def test_data_that_ends_in_one_process_ends_all(tmp_path, copies):
     found = Outcome(tmp_path, "--fault=data-ends", *copies)

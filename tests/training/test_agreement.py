@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from plait.checkpoint import together
-from plait.errors import ProcessError
+from plait.errors import ArgumentError, ProcessError
 from plait.training import agreement
-from plait.training.agreement import AHEAD, Alone, Ending, Together, error_ending
+from plait.training.agreement import AHEAD, Alone, Ending, Together, check_same, error_ending
 from plait.training.ahead import Ahead, Pace
 from plait.training.batches import Batches
 
@@ -202,6 +202,18 @@ def test_the_first_error_is_that_of_all(simulated):
     assert isinstance(first, ProcessError)
     assert "OSError: gone" in first.parts["found"]
     assert isinstance(second, OSError)
+
+
+def test_processes_with_other_arguments_are_an_error_in_all(simulated):
+    """They used to wait for each other without end, or to meet at different places: KeyError, and nothing saved."""
+    same = simulated(3, lambda number: check_same({"steps": 5, "save_every": None}))
+    assert same == [None] * 3
+    errors = simulated(3, lambda number: check_same({"steps": 5, "save_every": 7 if number == 1 else None}))
+    assert [type(error) for error in errors] == [ArgumentError] * 3
+    assert {str(error.parts) for error in errors} == {str(errors[0].parts)}
+    assert errors[0].parts["at"] == "save_every"
+    assert errors[0].parts["found"] == "save_every=7; save_every=None"
+    assert all(error.raised_by_all for error in errors)
 
 
 @pytest.mark.parametrize("read", [1, 2])

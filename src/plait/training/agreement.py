@@ -26,8 +26,9 @@ from typing import Any
 import jax
 
 from ..checkpoint.together import Meeting, told, untold
-from ..errors import PlaitError
+from ..errors import ArgumentError, PlaitError
 from ..partitioning.noticeboard import await_entry, entries_under, is_last, post
+from ..partitioning.processes import all_report
 
 AHEAD = 2  # steps
 PATIENCE = 3.0  # seconds for a process to end after another has failed, before it is taken to be stuck
@@ -68,6 +69,30 @@ class Ending:
 def error_ending(error: BaseException, *, kind: str = "error", last: int = 0) -> Ending:
     """The end by an error."""
     return Ending(kind, "error", last, error=told(error))
+
+
+def check_same(given: dict[str, Any]) -> None:
+    """Raise in all processes if one calls ``fit`` with other arguments: they would wait for each other without end.
+
+    Raises:
+        ArgumentError: names those that differ.
+    """
+    key = f"plait/fit/{next(_FITS)}"
+    post(f"{key}/given/{jax.process_index()}", json.dumps(given))
+    if is_last(f"{key}/all"):
+        post(f"{key}/different", json.dumps([json.loads(text) for text in sorted({*entries_under(f"{key}/given")})]))
+    different: list[dict[str, Any]] = json.loads(await_entry(f"{key}/different") or "[]")
+    names = [name for name in given if any(each[name] != different[0][name] for each in different)]
+    if names:
+        raise all_report(
+            ArgumentError(
+                "the processes of this run call fit with different arguments",
+                at=", ".join(names),
+                found="; ".join(", ".join(f"{name}={each[name]}" for name in names) for each in different[:4]),
+                expected="the same in all processes, which evaluate and save together",
+                do="pass the same values, whatever jax.process_index() is; loggers write on process 0 alone",
+            )
+        )
 
 
 class Alone:

@@ -35,7 +35,7 @@ from ..ground.dtypes import is_number_dtype
 from ..ground.words import first_few
 from ..observing.nonfinite import find_nonfinite, has_nan
 from ..partitioning.processes import all_report, end_at_once, is_loss
-from .agreement import PATIENCE, Alone, Ending, Together, error_ending
+from .agreement import PATIENCE, Alone, Ending, Together, check_same, error_ending
 from .ahead import NOTHING, Ahead, Interrupted, Pace
 from .batches import Batches
 from .callbacks import Moment, restore_states, states_of
@@ -129,8 +129,8 @@ def fit(
         The step, the last metrics, and why training ended.
 
     Raises:
-        ArgumentError: a number of steps is below 1, an object has the name ``data``, or a parameter of ``step`` would
-            get another object than the one of its name.
+        ArgumentError: a number of steps is below 1, an object has the name ``data``, a parameter of ``step`` would
+            get another object than the one of its name, or another process has other arguments.
         ArgumentTypeError: there are ``checkpoints``, but the data iterator has no position; or ``step`` returned
             something other than numbers.
         DataError: no batch arrived in time. The state is saved.
@@ -167,6 +167,9 @@ def fit(
             do="pass evaluate=lambda: {'loss': ...}, or leave out evaluate_every",
         )
     loop = _Loop(step, dict(objects), data, checkpoints, evaluate, loggers, callbacks, data_timeout)
+    if not loop.is_alone:
+        given = {"checkpoints": checkpoints is not None, "evaluate": evaluate is not None, "objects": sorted(objects)}
+        check_same({"steps": steps, "save_every": save_every, "evaluate_every": evaluate_every, **given})
     with loop.running(steps, show):
         return loop.run(steps, save_every, evaluate_every, log_every, profile)
 
