@@ -56,9 +56,6 @@ MET = {
     "`jit_partial` with `graph=False`": (
         "v = nnx.Param(jnp.ones(2)); m = nnx.Dict(a=v, b=v)\n"
         "nnx.jit_partial(lambda m: 0, m, graph=False, graph_updates=False)()", "ValueError"),
-    "`capture` of values sown in a transform": (
-        "class S(nnx.Module):\n  def __call__(self, x): self.sow(nnx.Intermediate, 'y', x)\n"
-        "nnx.capture(nnx.jit(lambda m, x: m(x), graph_updates=False), nnx.Intermediate)(S(), 1.0)", "LostUpdateWarning"),
     "`PReLU` of integers": ("y = nnx.PReLU()(jnp.array([-1]))", "y.dtype == jnp.float32"),
     "`BatchNorm` training with one value": (
         "nnx.BatchNorm(2, use_running_average=False, rngs=nnx.Rngs(0))(jnp.ones((1, 2)))", "SingleValueWarning"),

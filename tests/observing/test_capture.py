@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import plait as nnx
-from plait.errors import GraphError, LostUpdateWarning, TraceContextError
+from plait.errors import ArgumentError, ArgumentTypeError, GraphError, TraceContextError
 from plait.observing.capture import recording
 
 
@@ -447,16 +447,48 @@ def test_flax_returns_the_same_beside_what_was_preset():
     assert nnx.to_pure_dict(ours) == flax_nnx.to_pure_dict(theirs)
 
 
-def test_what_is_sown_where_only_values_come_out_is_warned_about():
-    """It does come out with structural changes, and where the values existed before."""
+VALUES_ONLY = {
+    "jit": lambda f: nnx.jit(f, graph_updates=False),
+    "jit in tree mode": lambda f: nnx.jit(f, graph=False),
+    "remat": lambda f: nnx.remat(f, graph_updates=False),
+    "grad": lambda f: nnx.grad(lambda m, x: f(m, x).sum(), argnums=1, graph_updates=False),
+    "vjp": lambda f: lambda m, x: nnx.vjp(f, m, x, graph_updates=False)[0],
+    "cond": lambda f: lambda m, x: nnx.cond(True, f, f, m, x, graph_updates=False),
+    "vmap": lambda f: nnx.vmap(f, in_axes=(None, 0), graph_updates=False),
+    "scan": lambda f: lambda m, x: nnx.scan(lambda c, x: (c, f(c, x)), graph_updates=False)(m, x),
+}
+REFUSED = {
+    "vmap": (ArgumentError, r"at +m\._pytree__sown\.values\.y"),
+    "scan": (ArgumentTypeError, r"at +c\._pytree__sown\.values\.y"),
+}
+
+
+@pytest.mark.parametrize("name", VALUES_ONLY)
+def test_what_is_sown_comes_out_where_only_values_do(name):
+    """As in Flax, also perturbations, and nothing else that the function sets. Where it would depend on the example or
+    the iteration, it is an error."""
 
     class Sower(nnx.Module):
+        def __init__(self):
+            self.steps, self.seen, self.parts = nnx.Variable(jnp.array(0)), 0, [nnx.Param(jnp.ones(2))]
+
         def __call__(self, x):
             self.sow(nnx.Intermediate, "y", x)
-            return x
+            self.steps[...] += 1
+            self.steps.set_metadata("tag", "new")
+            self.seen, self.other = 1, nnx.Dict(a=nnx.Param(x))
+            self.parts.append(2)
+            return self.perturb("z", x)
 
-    for updates, seen in ((True, ["y"]), (False, [])):
-        run = nnx.jit(lambda model, x: model(x), graph_updates=updates)
-        expected = contextlib.nullcontext() if updates else pytest.warns(LostUpdateWarning, match=r"at +y of a Sower")
-        with expected:
-            assert list(nnx.capture(run, nnx.Intermediate)(Sower(), jnp.ones(2))[1]) == seen
+    run = nnx.capture(VALUES_ONLY[name](lambda m, x: m(x)), nnx.Perturbation, nnx.Intermediate)
+    model, x = Sower(), jnp.arange(2.0)
+    before = nnx.graphdef(model)
+    if name in REFUSED:
+        kind, text = REFUSED[name]
+        with pytest.raises(kind, match=text):
+            run(model, x)
+    else:
+        _, probes, seen = run(model, x)
+        assert (seen["y"].value[0].tolist(), probes["z"].value.tolist()) == ([0.0, 1.0], [0.0, 0.0])
+        assert model.steps.value == 1
+    assert nnx.graphdef(model) == before

@@ -24,6 +24,9 @@ around_call: Callable[[Any, list[Callable[[], Any]]], AbstractContextManager[Non
 around_body: dict[str, Callable[[Any, Any, Callable[[], Any]], Any]] = {}
 """By the name of a guest: (body, entered arguments, the call of its function) → the result of the call."""
 
+recorded_in: Callable[[Any], str | None] | None = None
+"""objects → the attribute of theirs whose changes leave every call, even where only values are carried out."""
+
 around_change: Callable[[Any], AbstractContextManager[None]] | None = None
 """node → the context in which a method of the node changes its modes."""
 

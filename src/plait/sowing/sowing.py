@@ -18,15 +18,19 @@ import jax.numpy as jnp
 
 from .._compat import current_trace, trace_state, transform_of
 from ..core import seams
+from ..core.graph.graphdef import VariableDef
+from ..core.graph.plan import plan_of
+from ..core.graph.unflatten import UNTOUCHED, Builder
+from ..core.objects.journal import Journal
 from ..core.objects.module import Module
 from ..core.objects.settings import Restoring, Settings, declared
 from ..core.objects.trace_guard import check_trace
 from ..core.objects.variable_kinds import Perturbation
 from ..core.objects.variables import Variable
 from ..core.objects.visit import iter_graph_nodes
-from ..errors import ArgumentError, LostUpdateWarning, ShapeError
-from ..ground.notices import deprecated, warn
-from ..ground.words import describe_type, first_few, with_article
+from ..errors import ArgumentError, ShapeError
+from ..ground.notices import deprecated
+from ..ground.words import describe_type, with_article
 from .variable_names import variable_type_from_name
 
 R = TypeVar("R")
@@ -64,9 +68,27 @@ def around_body(body: Any, entered: Any, call: Callable[[], R]) -> R:
     """Call the function of a body, where it is known what sowing cannot do there."""
     with _kept_in(body, entered):
         out = call()
-    if not body.structural and body.loop is None:
-        _warn_of_sown(body.name, entered)
+    if body.structural == RECORD:
+        _restore_structure(entered)
     return out
+
+
+def _restore_structure(entered: Any) -> None:
+    """Only the values of the function's arguments are carried out, and what is sown: their records stay."""
+    records = [(node, vars(node)[RECORD]) for node in entered.index_ref.values() if sows(node)]
+    values = iter(entered.values)
+    with Journal() as journal:
+        builder = Builder({}, entered.index_ref, journal=journal)
+        for graphdef in entered.structure.roots:
+            leaves = zip(plan_of(graphdef).leaves, values, strict=False)
+            builder.build(graphdef, [UNTOUCHED if isinstance(part, VariableDef) else value for part, value in leaves])
+    for node, record in records:
+        set_record(node, record)
+
+
+def recorded_in(roots: Iterable[Any]) -> str | None:
+    """The record, where there is one: what modules sow leaves every call."""
+    return RECORD if any(map(sows, roots)) else None
 
 
 def _kept_in(body: Any, entered: Any) -> AbstractContextManager[Any]:
@@ -96,23 +118,6 @@ def _shared_by_all(modules: Iterable[Any], transform: str) -> Iterator[None]:
     finally:
         for record in told:
             del record[_SHARED]
-
-
-def _warn_of_sown(transform: str, entered: Any) -> None:
-    """A variable that the function sowed first is a structural change, which is not carried out."""
-    known = set(map(id, entered.variables()))
-    for node in entered.index_ref.values():
-        sown = node.__dict__[RECORD]["values"] if sows(node) else {}
-        new = [key for key, variable in sown.items() if id(variable) not in known]
-        if new:
-            warn(
-                LostUpdateWarning,
-                f"{transform} with graph_updates=False does not carry out what a module sows for the first time",
-                at=f"{first_few(new)} of {describe_type(node)}",
-                found="new variables while plait.capture runs",
-                expected="variables that exist before the call, such as those of init=, or structural changes",
-                do="use graph_updates=True, or return the values from the function",
-            )
 
 
 def set_record(module: Any, record: Any) -> None:
@@ -275,4 +280,4 @@ def _keep(module: Any, record: dict[str, Any] | None, name: str, variable: Varia
 
 
 Module.sow, Module.perturb = sow, perturb
-seams.around_body["sowing"] = around_body
+seams.around_body["sowing"], seams.recorded_in = around_body, recorded_in

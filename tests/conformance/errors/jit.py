@@ -8,7 +8,6 @@ from plait.errors import (
     DonatedArrayError,
     FilterError,
     GraphError,
-    LostUpdateWarning,
     TraceContextError,
 )
 
@@ -99,14 +98,6 @@ ROWS = {
         ("captures model", "later changes do not affect"),
         "plait.jit(lambda model, x: model(x))(model, x)",
         setup="f = lambda x: model(x)",
-    ),
-    "what a module sows, with values only": Row(
-        "plait.capture(plait.jit(f, graph_updates=False), plait.Intermediate)(model, x)",
-        LostUpdateWarning,
-        (r"at +h of a Two", "return the values from the function"),
-        "plait.capture(plait.jit(f, $), plait.Intermediate)(model, x)",
-        setup="f = lambda model, x: model.sow(plait.Intermediate, 'h', x)",
-        fix="graph_updates=True",
     ),
     "a captured list is changed": Row(
         "plait.jit(g)(x)",

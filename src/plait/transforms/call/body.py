@@ -69,7 +69,8 @@ class Body:
         value_ports, plain_ports: the port of each input value and each plain input leaf, by number.
         prefixes: the prefix of each object of the arguments.
         outs: the prefix of the output.
-        structural: whether structural changes are carried out, or only values.
+        structural: whether structural changes are carried out, or only values; or the name of an attribute, if only
+            its changes are.
         writes: the port by which written values leave; ``OWN`` means their input port.
         loop: the rules of the loop, if the function is the body of one.
         axis_metadata: names of the axis that the transform removes inside; ``None`` if ranks do not change.
@@ -88,7 +89,7 @@ class Body:
     plain_ports: tuple[int, ...]
     prefixes: tuple[Any, ...]
     outs: Prefix
-    structural: bool = True
+    structural: bool | str | None = True
     writes: Any = OWN
     loop: Loop | None = None
     axis_metadata: Any = None
@@ -148,7 +149,7 @@ class Body:
         if left.copies_captured:
             self.forget()
         if self.loop is not None:
-            self.loop.check(left, self.prefixes, self.labels, self.structural)
+            self.loop.check(left, self.prefixes, self.labels, bool(self.structural))
         return _Sorting(self, left, out, inputs).done()
 
     def __repr__(self) -> str:
@@ -190,7 +191,7 @@ class Body:
         """The flattened output of the function; its changes to the arguments are ignored."""
         entered = self.enter(inputs)
         out = self.call(entered)
-        left = TracedResult(self.name, entered, out, self.structural, self.root_labels)  # raises for captured objects
+        left = TracedResult(self.name, entered, out, bool(self.structural), self.root_labels)  # raises for captives
         if entered.roots:  # the output may refer to them
             return gather(out).parts()
         return left.output, left.raws, [leaf for leaf in left.leaves if not is_graph_leaf(leaf)]
@@ -247,7 +248,7 @@ class Body:
         return joined(objects[root], path)
 
     def _leave(self, entered: TracedArguments, out: Any, dropped: Mapping[int, Any]) -> TracedResult:
-        structural = self.structural or self.loop is not None  # the returned carry consists of the input objects
+        structural = bool(self.structural) or self.loop is not None  # the returned carry consists of the input objects
         if self.axis_metadata is None:
             return TracedResult(self.name, entered, out, structural, self.root_labels)
         variables = entered.variables()

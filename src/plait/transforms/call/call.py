@@ -89,7 +89,8 @@ class Call:
         self.name, self.f = name, f
         gathered = gather((args, dict(kwargs or {})), f) if gathered is None else gathered
         self.gathered = gathered
-        structural, graphdefs = crossing.updates, gathered.structure.graphdefs
+        graphdefs = gathered.structure.graphdefs
+        structural = crossing.updates or (seams.recorded_in and seams.recorded_in(gathered.roots))
 
         def labels() -> Sequence[str]:
             return gathered.structure.labels(f)[0]
