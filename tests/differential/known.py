@@ -91,6 +91,30 @@ KNOWN: tuple[Row, ...] = (
         found_in_plait="^ShapeError",
     ),
     Row(
+        "precision of attention",
+        "`precision` of attention without dropout", "not used", "used",
+        reason="what is asked for is done; a precision of JAX's choice is one that a CPU lacks for float16",
+        says="documented",
+        example=program(
+            "known", "m = nnx.MultiHeadAttention(1, 2, dtype=jnp.float16, precision='highest', decode=False, rngs=nnx.Rngs(0))",
+            "y = jax.jit(m)(jnp.ones((1, 2, 2)))",
+        ),
+        found_in_flax="The precision 'F16_F16_F32' is not supported by dot_general on CPU", found_in_plait=NO_ERROR,
+        text=r"MultiHeadAttention\([^\n]*float16[^\n]*precision=",
+    ),
+    Row(
+        "norms of arrays",
+        "a norm whose scale is an array, which `update` with raw values sets where `pop` took the variable", "an error of the array's truth value; `BatchNorm` works", "works",
+        reason="layers read a parameter as one reads a variable or an array",
+        says="documented",
+        example=program(
+            "known", "m = nnx.LayerNorm(2, rngs=nnx.Rngs(0))", "nnx.update(m, nnx.to_pure_dict(nnx.pop(m, nnx.Param)))",
+            ("y = m(jnp.ones(2))", "y"),
+        ),
+        found_in_flax="^ValueError.*truth value of an array", found_in_plait=NO_ERROR,
+        text=r"(?s)(Layer|RMS|Group|Instance)Norm\(.*nnx\.update\(m, nnx\.(to_pure_dict|pure)\(",
+    ),
+    Row(
         "derivatives in default mode",
         "`vjp`, `jvp`, `make_jaxpr`, `jit_partial` and `with_rngs` without `graph_updates=False`", "an error", "values are carried out, and changes of structure are not",
         reason="the program that works in Flax works; the other works too",

@@ -335,3 +335,16 @@ def test_a_promotion_of_one_s_own_does_not_choose_the_dtype_of_the_result(name, 
             outputs.append(norm(some_input(3, 5, 4, dtype=x_dtype)))
     assert outputs[0].dtype == outputs[1].dtype
     np.testing.assert_array_equal(*outputs)
+
+
+@pytest.mark.parametrize("name", ["scale", "bias"])
+@pytest.mark.parametrize("kind", [plait.BatchNorm, plait.LayerNorm, plait.InstanceNorm, plait.RMSNorm])
+def test_a_parameter_that_was_removed_is_missed(kind, name):
+    """``RMSNorm`` never has a bias."""
+    norm = kind(4, rngs=plait.Rngs(0))
+    if name == "bias" and kind is plait.RMSNorm:
+        assert "bias" not in vars(norm)
+        return
+    plait.pop(norm, plait.PathContains(name))
+    with pytest.raises(AttributeError, match=f"no attribute '{name}'"):
+        norm(jnp.ones((2, 4)))

@@ -142,9 +142,9 @@ class LoRA(Module):
     def __call__(self, x: Array, **kwargs: Any) -> Array:
         if self.base_module is not None and (self.is_merged or not self.is_active):
             return self.base_module(x, **kwargs)
-        a = self.lora_a.value
+        a = self.lora_a[...]
         check_last_axis(x, weight_length(a, 0, self.in_features), layer=self)
-        values, a, b = self.promote_dtype((x, a, self.lora_b.value), dtype=self.dtype)
+        values, a, b = self.promote_dtype((x, a, self.lora_b[...]), dtype=self.dtype)
         y = self._scaled(self._dropped(values) @ a @ b)
         return y if self.base_module is None else _sum(y, self.base_module(values, **kwargs))
 
@@ -158,7 +158,7 @@ class LoRA(Module):
 
     def product(self) -> Array:
         """What the layer adds to the weight of its base: ``scale · (lora_a @ lora_b)``, in the shape of the weight."""
-        a, b = self.lora_a.value, self.lora_b.value
+        a, b = self.lora_a[...], self.lora_b[...]
         return self._scaled(a @ b)
 
     def merge(self) -> Any:
@@ -233,7 +233,7 @@ class LayerLoRA(LoRA):
                 expected=f"calls with {base.einsum_str!r}",
                 do="leave that layer out of the selection of plait.add_lora",
             )
-        form, a, b = form_of(base), self.lora_a.value, self.lora_b.value
+        form, a, b = form_of(base), self.lora_a[...], self.lora_b[...]
         assert form is not None
         if form.takes_indices:
             a, b = self.promote_dtype((a, b), dtype=self.dtype)
@@ -248,13 +248,13 @@ class LayerLoRA(LoRA):
         y = self.base_module.attend(query, out_sharding)
         if self.is_merged or not self.is_active:
             return y
-        query, a, b = self.promote_dtype((query, self.lora_a.value, self.lora_b.value), dtype=self.dtype)
+        query, a, b = self.promote_dtype((query, self.lora_a[...], self.lora_b[...]), dtype=self.dtype)
         h = jnp.einsum("...f,rf->...r", query, b)
         return _sum(self._scaled(jnp.einsum("...r,nr->...n", h, a, out_sharding=out_sharding)), y)
 
     def product(self) -> Array:
         """What the layer adds to the weight of its base, in the shape of the weight."""
-        return self._scaled(product_of(self.innermost(), self.lora_a.value, self.lora_b.value))
+        return self._scaled(product_of(self.innermost(), self.lora_a[...], self.lora_b[...]))
 
 
 def _below_adapters(layer: Any) -> Any:

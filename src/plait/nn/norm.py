@@ -43,7 +43,7 @@ class _Norm(Module):
     A subclass chooses the axes. Its constructor stores its other arguments, and determines whether there is a bias.
     """
 
-    bias: Param[Any] | None = None  # RMSNorm has none
+    bias: Param[Any] | None
 
     def __init__(
         self,
@@ -447,6 +447,8 @@ class RMSNorm(_Norm):
 
     Reference: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019, arXiv:1910.07467.
     """
+
+    bias = None  # no attribute of the graph
 
     def __init__(
         self,
