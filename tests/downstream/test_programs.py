@@ -70,7 +70,7 @@ def test_the_tests_that_nnx_ppo_brings_along_pass(tmp_path):
     script = "import nnx_ppo.networks as found; print(*found.__path__)"
     folder = subprocess.run([PYTHON, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
     done = subprocess.run(
-        [PYTHON, "-m", "plait.as_flax", "-m", "pytest", "-q", "-p", "no:cacheprovider", folder],
+        [PYTHON, "-m", "plait.as_flax", "-m", "pytest", "-q", "-c", os.devnull, "-p", "no:cacheprovider", folder],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(Path(plait.__file__).parents[1])},
         capture_output=True, text=True, check=False,
     )  # fmt: skip

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 import plait
 from plait.nn import eager
@@ -76,3 +77,24 @@ def test_an_eager_recurrent_layer_is_compiled_once():
     found = rnn(x), other(x)
     assert not compiled
     assert not np.array_equal(*found)
+
+
+def _replacement(*args, **kwargs):
+    raise RuntimeError("the replacement was called")
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "product"),
+    [
+        (lambda rngs: plait.Linear(4, 4, rngs=rngs), (2, 4), lax.dot_general),
+        (lambda rngs: plait.Conv(4, 4, (1,), rngs=rngs), (2, 3, 4), lax.conv_general_dilated),
+    ],
+)
+def test_products_whose_code_was_replaced_are_those_that_run(make, shape, product, monkeypatch):
+    """qwix quantizes so; also where the layer has been compiled before."""
+    layer, x = make(plait.Rngs(0)), jnp.ones(shape)
+    before = layer(x)
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="the replacement was called"):
+        patch.setattr(product, "__code__", _replacement.__code__)
+        layer(x)
+    np.testing.assert_array_equal(layer(x), before)

@@ -6,16 +6,18 @@ settings, and inside a trace it is called as it is, so programs do not change. T
 on the CPU operations are not fused, since fusing would combine products and sums without rounding between them, and
 half precision is rounded after each operation.
 
-JAX keeps the programs, as for every jitted function.
+JAX keeps the programs, as for every jitted function. Some libraries, such as qwix, replace the code of JAX's products
+to quantize what a model computes. A program would not call theirs, so products then run as single operations.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import jax
+from jax import lax
 
 from .._compat import SINGLE_OPERATIONS, SINGLE_PRODUCTS, top_level_trace, trace_state
 
@@ -36,11 +38,20 @@ def compiled_if_eager(*static: str, products: bool = False) -> Callable[[Callabl
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             if trace_state.value is not top_level_trace or jax.debug_nans.value:  # it names single operations
                 return f(*args, **kwargs)
+            if products and _products() != _OWN:
+                return f(*args, **kwargs)
             return _compiled(f, static, products)(*args, **kwargs)
 
         return call
 
     return decorate
+
+
+def _products() -> tuple[Any, ...]:
+    return lax.dot_general.__code__, lax.conv_general_dilated.__code__
+
+
+_OWN = _products()
 
 
 @functools.cache
