@@ -413,21 +413,36 @@ def binary_of(stage: Any) -> bytes:
     return bytes(unloaded.backend.serialize_executable(unloaded.xla_executable))
 
 
-def deserialized(executable: Executable, avals: Sequence[Any], backend: str | None) -> Any:
+def read_binary(executable: Executable, backend: str | None) -> Any:
+    """What the client of the devices makes of stored bytes. Python's lock is free while it does.
+
+    Args:
+        backend: the platform; ``None`` means the default one.
+    """
+    client, devices = _client_and_devices(executable, backend)
+    return client.deserialize_executable(executable.binary, executable_devices=devices)
+
+
+def _client_and_devices(executable: Executable, backend: str | None) -> tuple[Any, Any]:
+    device_list = private("DeviceList", "jaxlib.xla_client", "jaxlib._jax", feature=_STORED)
+    client = jax.devices(backend)[0].client
+    by_id = {device.id: device for device in client.devices()}
+    return client, device_list(tuple(by_id[number] for number in executable.devices))
+
+
+def deserialized(executable: Executable, avals: Sequence[Any], backend: str | None, binary: Any) -> Any:
     """JAX's executable of stored bytes; nothing is traced or compiled.
 
     Args:
         avals: those of all arguments.
         backend: the platform; ``None`` means the default one.
+        binary: the result of ``read_binary``.
     """
     make = private("UnloadedMeshExecutable", "jax._src.interpreters.pxla", feature=_STORED)
-    device_list = private("DeviceList", "jaxlib.xla_client", "jaxlib._jax", feature=_STORED)
-    client = jax.devices(backend)[0].client
-    by_id = {device.id: device for device in client.devices()}
-    devices = device_list(tuple(by_id[number] for number in executable.devices))
+    client, devices = _client_and_devices(executable, backend)
     outs = [_ShapedArray(shape, dtype, weak_type=weak, sharding=None) for shape, dtype, weak in executable.out_avals]
     return make(
-        xla_executable=client.deserialize_executable(executable.binary, executable_devices=devices),
+        xla_executable=binary,
         device_list=devices,
         backend=client,
         input_avals=[avals[i] for i in executable.kept],

@@ -93,7 +93,7 @@ class Folder:
         self.check()
         for file in sorted(self.path.glob(f"{key}-*{suffix}")):
             try:
-                header, program = _opened(file)
+                header, program = opened(file)
                 if f"{header['key']}-{header['variant']}{suffix}" != file.name:
                     raise Damaged("it belongs to a different program")
             except FileNotFoundError:  # removed by another process since
@@ -114,7 +114,7 @@ class Folder:
         """All programs: file and header. Files that cannot be read, or are damaged, are left out."""
         for file in sorted(self.path.glob(f"*{suffix}")):
             with contextlib.suppress(Damaged, OSError):
-                yield file, _opened(file)[0]
+                yield file, opened(file)[0]
 
     def used(self, file: Path) -> None:
         """Record that a program was used."""
@@ -194,7 +194,7 @@ class Folder:
             )
 
 
-def _opened(file: Path) -> tuple[dict[str, Any], bytes]:
+def opened(file: Path) -> tuple[dict[str, Any], bytes]:
     """The header of a file, and the program, after all checks."""
     descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
     with os.fdopen(descriptor, "rb") as opened:

@@ -26,6 +26,7 @@ _LINE = {
     "function?": str,
     "why?": [str],
     "seconds?": float,
+    "file?": str,
     "program?": str,
     "started?": str,
     "pid?": int,
@@ -50,13 +51,19 @@ class Logbook:
             lines = [json.dumps({"what": what, **parts})]
             if not file.exists():
                 self.folder.mkdir(mode=0o700, exist_ok=True)
-                program = os.path.basename(sys.argv[0]) if sys.argv else ""
-                lines.insert(
-                    0, json.dumps({"what": "process", "program": program, "started": _STARTED, "pid": os.getpid()})
-                )
+                first = {"what": "process", "program": _program(), "started": _STARTED, "pid": os.getpid()}
+                lines.insert(0, json.dumps(first))
             descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
             with os.fdopen(descriptor, "ab", buffering=0) as opened:
                 opened.write(("\n".join(lines) + "\n").encode())
+
+    def last_used(self) -> list[str]:
+        """The files of the programs that the last process of this name loaded or stored, in that order."""
+        for file in reversed(_files(self.folder)):
+            first, *lines = _lines(file) or [{}]
+            if first.get("program") == _program() and first["pid"] != os.getpid():
+                return [*dict.fromkeys(line["file"] for line in lines if "file" in line)]
+        return []
 
     def trim(self) -> None:
         """Remove the files of the oldest processes."""
@@ -68,13 +75,22 @@ class Logbook:
 def processes(folder: Path) -> Iterator[list[dict[str, Any]]]:
     """The lines of each process that used a folder of programs, oldest first; a damaged line is left out."""
     for file in _files(folder / FOLDER):
-        lines: list[dict[str, Any]] = []
-        with contextlib.suppress(OSError):
-            for line in file.read_bytes().splitlines():
-                with contextlib.suppress(schemas.SchemaError):
-                    lines.append(schemas.parse_json(line, _LINE))
+        lines = _lines(file)
         if lines:
             yield lines
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    lines: list[dict[str, Any]] = []
+    with contextlib.suppress(OSError):
+        for line in file.read_bytes().splitlines():
+            with contextlib.suppress(schemas.SchemaError):
+                lines.append(schemas.parse_json(line, _LINE))
+    return lines
+
+
+def _program() -> str:
+    return os.path.basename(sys.argv[0]) if sys.argv else ""
 
 
 def _files(folder: Path) -> list[Path]:

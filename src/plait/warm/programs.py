@@ -39,6 +39,7 @@ from .._compat import (
     deserialized,
     dispatcher,
     executable_of,
+    read_binary,
     run_executable,
     top_level_trace,
     trace_state,
@@ -53,6 +54,7 @@ from ..ground.words import first_few
 from ..transforms.call.call import Call
 from ..transforms.call.outcome import Outcome
 from ..transforms.jit.compiled import Compiled, OutputsWithOutcome
+from .ahead import Ahead
 from .codes import digest
 from .descriptions import Describer, Unrecordable
 from .environment import environment
@@ -76,14 +78,17 @@ class Programs:
         folder: the folder.
         log: the report of this process, if the folder is that of ``plait.cache``. Then the report says what could not
             be stored, instead of a warning, and later processes do not try again.
+        ahead: what is read ahead, if anything is.
         counts: how many programs were loaded, stored, and not stored.
         reasons: the reasons that were reported for programs not stored.
         is_fallback_said: whether the warning that executables cannot be stored here was given.
     """
 
-    def __init__(self, path: str | os.PathLike[str], limit: int | None, log: Logbook | None = None) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], limit: int | None, log: Logbook | None = None, ahead: Ahead | None = None
+    ) -> None:
         self.folder = Folder(path, DEFAULT_LIMIT if limit is None else limit)
-        self.log = log
+        self.log, self.ahead = log, ahead
         self.counts = {"loaded": 0, "stored": 0, "not stored": 0}
         self.reasons: list[str] = []
         self.is_fallback_said = False
@@ -169,6 +174,7 @@ class Request:
         reason: the part that could not be described.
         parts: what the key consists of.
         changed: what differs from the programs stored under the key.
+        file: its name, once it is stored.
     """
 
     def __init__(self, stored: Stored, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
@@ -180,6 +186,7 @@ class Request:
         self.reason = ""
         self.parts: dict[str, str] = {}
         self.changed: list[str] = []
+        self.file = ""
         self.inputs = [_signature(leaf, self.describer) for leaf in self.leaves]
         try:
             self.parts = {
@@ -352,7 +359,9 @@ class Stored(Compiled):
             if header["donated leaves"] is not None:
                 loaded = compiled_export(executable, request.leaves, header["donated leaves"])
             else:
-                loaded = deserialized(executable, [aval_of(leaf) for leaf in request.leaves], backend)
+                ahead = self.programs.ahead
+                binary = (ahead and ahead.taken(found.file.name, executable)) or read_binary(executable, backend)
+                loaded = deserialized(executable, [aval_of(leaf) for leaf in request.leaves], backend, binary)
         except (NoForm, RuntimeError, *MALFORMED) as error:
             warn(
                 ProgramCacheWarning,
@@ -369,7 +378,8 @@ class Stored(Compiled):
         self.programs.counts["loaded"] += 1
         if self.programs.log is not None:
             seconds = round(time.perf_counter() - start, 3)
-            self.programs.log.add("loaded", function=header["function"], seconds=seconds)
+            name = found.file.name
+            self.programs.log.add("loaded", function=header["function"], seconds=seconds, file=name)
         return Program(loaded, self._tree(outcome, ports))
 
     def _tree(self, outcome: Outcome, ports: Any) -> Any:
@@ -410,7 +420,7 @@ class Stored(Compiled):
         if reasons:
             self.programs.refuse(self.f, reasons)
         elif self.programs.log is not None:
-            self.programs.log.add("stored", function=_name_of(self.f), seconds=seconds)
+            self.programs.log.add("stored", function=_name_of(self.f), seconds=seconds, file=request.file)
         return Program(executable_of(stage), stage.out_tree)
 
     def _compile_and_store(self, request: Request) -> tuple[list[str], Any]:
@@ -475,7 +485,7 @@ class Stored(Compiled):
             "executable": forms.write(described_executable(stage)),
             "donated leaves": donated_leaves,
         }
-        self.programs.folder.write(header, binary)
+        request.file = self.programs.folder.write(header, binary).name
         self.programs.counts["stored"] += 1
 
 

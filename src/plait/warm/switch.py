@@ -11,8 +11,10 @@ first program is asked for. ``_there`` is what is in force; ``cache`` sets it, a
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import os
+import sys
 from collections import Counter
 from typing import Any
 
@@ -51,6 +53,7 @@ class Place:
         self.log = Logbook(folder.path)
         self.counts: Counter[str] = Counter()
         self._programs: Any = None
+        self._ahead: Any = None  # ``False``: there is nothing to read ahead
 
     def programs(self) -> Any:
         """Where the programs of ``plait.jit`` are stored."""
@@ -58,11 +61,26 @@ class Place:
             from ..observing import module_names  # noqa: F401  # not first in a trace, whose imports are recorded
             from .programs import Programs
 
-            self._programs = Programs(self.folder.path, self.folder.limit, self.log)
+            self._programs = Programs(self.folder.path, self.folder.limit, self.log, self._ahead or None)
         return self._programs
+
+    def read_ahead(self) -> None:
+        """Let a thread read the programs that the last process used; JAX has its devices now. (rule W17)"""
+        if self._ahead is not None or sys.getprofile() is not None:  # what a recorded trace does counts
+            return
+        names = self.log.last_used()
+        self._ahead = False
+        if names and self._programs is None:
+            from .ahead import Ahead
+            from .descriptions import Unrecordable
+
+            with contextlib.suppress(Unrecordable):
+                self._ahead = Ahead(self.folder, names)
 
     def leave(self) -> None:
         """Write what JAX's cache did, and remove what is too much."""
+        if self._ahead:
+            self._ahead.drop()
         if self.counts:
             self.log.add("jax", counts=dict(self.counts))
             self.counts.clear()
@@ -169,6 +187,7 @@ def _listen() -> None:
 def _count(event: str, **_: Any) -> None:
     if _there is not None and event in _EVENTS:
         _there.counts[_EVENTS[event]] += 1
+        _there.read_ahead()
 
 
 def _at_exit() -> None:

@@ -1,0 +1,117 @@
+"""Programs that the last process used are read before they are needed, and only those that a call needs are used.
+(rule W17)"""
+
+import dataclasses
+import json
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import plait
+from plait.errors import ProgramCacheWarning
+from plait.warm import programs, switch
+from plait.warm.ahead import Ahead
+from plait.warm.folder import Folder
+from plait.warm.forms import Forms
+
+from .test_switch import switched as switched
+
+RATE = 2
+
+
+def scaled(x):
+    return x * RATE
+
+
+def compile_something():
+    """What JAX compiles first shows that it has its devices."""
+    return jax.jit(lambda x: x + len(compile_something.__name__))(jnp.ones(3))
+
+
+@pytest.fixture
+def again(switched):
+    """A process has used a program, and this one begins; the program's file."""
+    plait.jit(scaled)(jnp.ones(3))
+    plait.cache(None)
+    (log,) = (switched / "log").iterdir()
+    first, *rest = map(json.loads, log.read_text().splitlines())
+    log.write_text("".join(json.dumps(line) + "\n" for line in [{**first, "pid": 1}, *rest]))
+    plait.cache(switched)
+    (file,) = switched.glob("*.program")
+    return file
+
+
+def is_not_read_again(monkeypatch):
+    def read(*_):
+        raise AssertionError("it was read ahead")
+
+    monkeypatch.setattr(programs, "read_binary", read)
+
+
+def executable_of(file):
+    ((_, header),) = Folder(file.parent).headers()
+    return dataclasses.replace(Forms([]).read(header["executable"]), binary=file.read_bytes().split(b"\n", 2)[2])
+
+
+def test_w17_what_the_last_process_used_is_read_when_something_is_compiled(again, monkeypatch):
+    is_not_read_again(monkeypatch)
+    compile_something()
+    assert plait.jit(scaled)(jnp.ones(3)).tolist() == [2, 2, 2]
+
+
+def test_w17_without_a_compilation_nothing_is_read_ahead(again, monkeypatch):
+    is_not_read_again(monkeypatch)
+    with pytest.raises(AssertionError, match="read ahead"):
+        plait.jit(scaled)(jnp.ones(3))
+
+
+def test_w17_a_program_that_no_longer_fits_is_not_used(again, monkeypatch):
+    compile_something()
+    monkeypatch.setitem(globals(), "RATE", 5)
+    assert plait.jit(scaled)(jnp.ones(3)).tolist() == [5, 5, 5]
+
+
+def test_w17_a_file_that_was_replaced_is_read_again(again):
+    right = executable_of(again)
+    other = dataclasses.replace(right, binary=right.binary + b" ")
+    for given, is_taken in ((other, False), (right, True)):
+        ahead = Ahead(Folder(again.parent), [again.name])
+        ahead._thread.join()
+        assert (ahead.taken(again.name, given) is not None) is is_taken
+        assert ahead.taken(again.name, given) is None  # once
+        ahead.drop()
+
+
+def test_w17_a_program_for_another_environment_is_not_read(again, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
+    ahead = Ahead(Folder(again.parent), [again.name])
+    ahead._thread.join()
+    assert ahead.taken(again.name, executable_of(again)) is None
+
+
+def test_w17_a_damaged_file_is_reported_by_the_call_that_needs_it(again):
+    again.write_bytes(again.read_bytes()[:-1])
+    compile_something()
+    with pytest.warns(ProgramCacheWarning, match="rejected"):
+        assert plait.jit(scaled)(jnp.ones(3)).tolist() == [2, 2, 2]
+
+
+def test_w17_a_recorded_trace_starts_no_thread(again):
+    sys.setprofile(lambda *_: None)
+    try:
+        switch._count("/jax/compilation_cache/compile_requests_use_cache")
+    finally:
+        sys.setprofile(None)
+    assert switch._there is not None
+    assert switch._there._ahead is None
+
+
+def test_w17_what_was_not_needed_is_let_go(again):
+    compile_something()
+    assert switch._there is not None
+    ahead = switch._there._ahead
+    plait.cache(None)
+    assert not ahead._thread.is_alive()
+    assert not ahead._readings
