@@ -138,3 +138,39 @@ def test_a_job_that_slurm_ends_saves_and_goes_back_into_the_queue(tmp_path, to):
     assert asked.read_text() == "requeue 7\n"
     with Checkpoints(runs) as checkpoints:
         assert [saved.step > 0 for saved in checkpoints.all()] == [True]
+
+
+GCLOUD = """#!/usr/bin/env bash
+echo "$4 $*" >> "$CALLS"
+case "$4" in
+  ssh) exec bash -c "${@: -1}" ;;
+  describe) [ "$(grep -c '^describe' "$CALLS")" -gt 1 ] && echo READY || echo PREEMPTED ;;
+esac
+"""
+
+
+def test_a_slice_that_was_preempted_is_waited_for_and_starts_again(tmp_path):
+    programs, home, calls = tmp_path / "bin", tmp_path / "home", tmp_path / "calls"
+    for folder in (programs, home / "plait"):
+        folder.mkdir(parents=True)
+    (programs / "gcloud").write_text(GCLOUD)
+    program = '#!/usr/bin/env bash\necho "$PLAIT_GRACE $*" >> "$CALLS.run"; [ "$(wc -l < "$CALLS.run")" -gt 1 ]\n'
+    (programs / "python3").write_text(program)
+    for each in programs.iterdir():
+        each.chmod(0o755)
+    done = subprocess.run(
+        [CLUSTERS / "tpu_pod.sh", "slice", "europe-west4-b", "/mnt/my run"], cwd=home, text=True, timeout=60,
+        env={**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "CALLS": str(calls), "PAUSE": "0"},
+        capture_output=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.split()[0] for line in calls.read_text().splitlines()] == ["ssh", "describe", "describe", "ssh"]
+    assert all("slice --zone europe-west4-b" in line for line in calls.read_text().splitlines())
+    runs = calls.with_suffix(".run").read_text().splitlines()
+    assert runs == ["30 examples/clusters/run.py --steps 100000 --save-every 1000 --folder /mnt/my run"] * 2
+
+
+def test_a_pod_without_its_arguments_is_told_what_they_are():
+    done = subprocess.run([CLUSTERS / "tpu_pod.sh", "slice"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("usage: ")
