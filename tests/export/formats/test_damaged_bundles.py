@@ -5,6 +5,7 @@ import json
 import random
 import shutil
 
+import jax
 import numpy as np
 import pytest
 
@@ -48,6 +49,22 @@ def test_a_damaged_file_is_refused_by_name(copy, name, how):
     else:
         place.write_bytes({"cut": content[: len(content) // 2], "empty": b"", "other": content[::-1]}[how])
     with pytest.raises(ExportError, match=name.replace(".", r"\.")):
+        load(copy)
+
+
+def test_what_was_compared_with_the_checksum_is_what_is_used(bundle, copy, monkeypatch):
+    read = np.fromfile
+
+    def read_and_overwrite(place, *args):
+        content = read(place, *args)
+        place.write_bytes(bytes(len(content)))
+        return content
+
+    expected = load(bundle)(batch(3))
+    monkeypatch.setattr(stablehlo_loader.np, "fromfile", read_and_overwrite)
+    jax.tree.map(np.testing.assert_array_equal, load(copy)(batch(3)), expected)
+    monkeypatch.undo()
+    with pytest.raises(ExportError, match="was changed"):
         load(copy)
 
 
