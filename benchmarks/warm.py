@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,10 +102,10 @@ def _load(folder: Path) -> float:
     return time.perf_counter() - start
 
 
-def run(*, quick: bool = False) -> Iterator[Table]:
+def run(*, quick: bool = False, blocks: Sequence[int] = (6, 12, 24), rounds: int = 5) -> Iterator[Table]:
     """One table for each depth."""
-    for blocks in (1,) if quick else (6, 12, 24):
-        yield _table(blocks, rounds=1 if quick else 5)
+    for depth in (1,) if quick else blocks:
+        yield _table(depth, rounds=1 if quick else rounds)
 
 
 def _table(blocks: int, rounds: int) -> Table:

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .._compat import top_level_trace, trace_state
 from ..core.functional.merge import merge
 from ..core.functional.split import split
 from ..core.graph.locate import describe_place
@@ -28,6 +29,7 @@ from ..ground.paths import Path
 from ..sowing.sowing import RECORD, sows
 from ..surgery.traversal import variables
 from ..transforms.call.prefixes import Carry, StateAxes
+from ..transforms.jit.function import jit
 from ..transforms.loops import scan
 from ..transforms.streams import split_rngs
 from ..typing import Array, FilterLiteral
@@ -145,9 +147,11 @@ class RNN(Module):
         if initial_carry is None:
             source = rngs.carry.fork() if isinstance(rngs, Rngs) else self.rngs if rngs is None else rngs
             initial_carry = self.cell.initialize_carry(step_shape, source)
-        initial_carry = _widened(self.cell, initial_carry, jax.ShapeDtypeStruct(step_shape, x.dtype))
         kept_lengths = seq_lengths if return_carry else None
-        carry, outputs = self._scan(x, initial_carry, time, kept_lengths, backwards=backwards)
+        is_usual = self.broadcast_rngs is None and type(self.cell).__module__ == _CELLS
+        is_eager = trace_state.value is top_level_trace and not jax.debug_nans.value
+        scan_of = _compiled_scan if is_usual and is_eager else type(self)._scan
+        carry, outputs = scan_of(self, x, initial_carry, time, kept_lengths, backwards=backwards)
         if reverse and keep_order != backwards:
             outputs = jax.tree.map(flip, outputs)
         return (carry, outputs) if return_carry else outputs
@@ -156,6 +160,8 @@ class RNN(Module):
         self, x: Array, initial_carry: Any, time: int, seq_lengths: Array | None, *, backwards: bool
     ) -> tuple[Any, Any]:
         """The loop. With lengths, it also carries the carry after the last step of each sequence."""
+        step_shape = x.shape[:time] + x.shape[time + 1 :]
+        initial_carry = _widened(self.cell, initial_carry, jax.ShapeDtypeStruct(step_shape, x.dtype))
         # `capture`: values recorded by steps are stacked, values recorded by `initialize_carry` are not.
         recorded = {_is_of_a_step: 0, PathContains(RECORD): Carry}
         state_axes = StateAxes({**recorded, **self.state_axes})
@@ -194,6 +200,10 @@ class RNN(Module):
         if self.broadcast_rngs is None:
             return []
         return [count for _, count in to_flat_state(variables(cell, All(RngCount, self.broadcast_rngs)))]
+
+
+# The loop of one of plait's cells, and what leads to it, outside of traces. Other cells may read what changes.
+_compiled_scan = jit(RNN._scan, static_argnames=("time", "backwards"))
 
 
 def _run(cell: RNNCellBase, carries: Any, x: Array, step: Array) -> Any:
