@@ -233,3 +233,30 @@ def test_ctrl_c_while_a_step_is_traced_leaves_the_model_usable(options):
     assert model.w[0] == 1
     step(model, 3.0)
     assert model.w[0] == 3
+
+
+@pytest.mark.parametrize("options", [{}, {"donate": True}], ids=str)
+@pytest.mark.parametrize("phase", ["jaxpr_to_mlir_module_duration", "backend_compile_duration"])
+def test_ctrl_c_while_a_step_is_compiled_leaves_the_model_usable(phase, options):
+    """The events of JAX come when it has lowered, and when XLA has compiled, but nothing has run."""
+    model, interrupts = Everything(), []
+
+    def double(model, x):
+        model.w[...] = model.w * x
+
+    def interrupt(event, *_, fun_name="", **__):
+        if event.endswith(phase) and "double" in fun_name:
+            interrupts.append(event)
+            raise KeyboardInterrupt
+
+    step = plait.jit(double, **options)
+    jax.monitoring.register_event_duration_secs_listener(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            step(model, 3.0)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(interrupt)
+    assert len(interrupts) == 1
+    assert model.w[0] == 1
+    step(model, 3.0)
+    assert model.w[0] == 3
