@@ -66,7 +66,7 @@ AREAS: dict[str, Area] = {
     "compat": Area("src/plait/compat", ("tests/compat",)),
     "inspect": Area("src/plait/inspect", ("tests/inspect", _LAZY)),
     "export": Area("src/plait/export", ("tests/export", "tests/test_cli_export.py", _LAZY, _FROZEN)),
-    "convert": Area("src/plait/convert", ("tests/convert", _FROZEN)),
+    "convert": Area("src/plait/convert", ("tests/convert", "tests/faults/test_fuzzed_input.py", _FROZEN)),
     "comparison": Area("src/plait/comparison", ("tests/comparison", "tests/test_cli_compare.py", _FROZEN)),
     "explorer": Area("src/plait/explorer", ("tests/explorer", "tests/test_cli_explore.py", _FROZEN)),
     "command line": Area("src/plait", _COMMANDS, pattern="cli*.py"),

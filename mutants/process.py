@@ -45,6 +45,10 @@ class Outcomes:
             self.failed = self.failed or report.nodeid
             self.failures.append(report.nodeid)
 
+    def pytest_keyboard_interrupt(self) -> None:
+        """A fault may leave a signal to the tests; the terminal's do not reach this process."""
+        self.failed = self.failed or "an interrupt"
+
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed and not self.failed:
             self.failed = report.nodeid or "while collecting"

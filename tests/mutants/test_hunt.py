@@ -87,6 +87,7 @@ ENDINGS = {
     "a crash": "import os, signal\n\ndef total(numbers):\n    os.kill(os.getpid(), signal.SIGSEGV)\n",
     "an exit": "import os\n\ndef total(numbers):\n    os._exit(0)\n",
     "an error while it is imported": "raise OSError\n",
+    "an interrupt": "def total(numbers):\n    raise KeyboardInterrupt\n",
     "nothing": TESTED,
     "an error in a process of its own": f"import sys\n{TESTED}\nif sys.argv[0] == '-c':\n    del total\n",
 }
