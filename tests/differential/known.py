@@ -91,6 +91,19 @@ KNOWN: tuple[Row, ...] = (
         found_in_plait="^ShapeError",
     ),
     Row(
+        "weak types of cotangents",
+        "zero cotangents of weakly typed values in a `custom_vjp` rule", "have a weak type", "have no weak type",
+        reason="plait asks JAX for symbolic zeros, so that it knows which cotangents are zero; arrays made of them have no weak type",
+        says="documented",
+        example=program(
+            "known", "m = nnx.Dict(a=nnx.Param(jnp.asarray(2.0)))",
+            "f = nnx.custom_vjp(lambda m, x: m.a * x)",
+            "f.defvjp(lambda m, x: (f(m, x), m), lambda m, g: (nnx.clone(g[0][0]), g[1]))",
+            ("g = nnx.grad(f)(m, 1.0)", "g"),
+        ),
+        kinds=("weak",), found_in_flax="^array float32.*, weak, ", text=r"nnx\.custom_vjp\(",
+    ),
+    Row(
         "precision of attention",
         "`precision` of attention without dropout", "not used", "used",
         reason="what is asked for is done; a precision of JAX's choice is one that a CPU lacks for float16",
@@ -104,7 +117,7 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "norms of arrays",
-        "a norm whose scale is an array, which `update` with raw values sets where `pop` took the variable", "an error of the array's truth value; `BatchNorm` works", "works",
+        "a norm whose scale is a bare array", "an error, but for `BatchNorm`", "works",
         reason="layers read a parameter as one reads a variable or an array",
         says="documented",
         example=program(
