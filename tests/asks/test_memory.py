@@ -45,7 +45,8 @@ def raw_loss(params, x):
 def raw_step(params, state, x):
     value, grads = jax.value_and_grad(raw_loss)(params, x)
     updates, state = TX.update(grads, state, params)
-    return value, optax.apply_updates(params, updates), state
+    # The loss comes last, as in plait's programs: XLA of JAX 0.10.0 holds one activation more for that.
+    return optax.apply_updates(params, updates), state, value
 
 
 def made():
