@@ -68,6 +68,26 @@ def test_a_model_without_values_is_restored_group_by_group(tmp_path, monkeypatch
         assert not read[...].committed, "it can be combined with arrays on any device, as a new model's can"
 
 
+def test_a_restored_model_without_values_has_run_no_initialiser(tmp_path):
+    runs = []
+
+    def zeros(key, shape, dtype):
+        jax.debug.callback(lambda: runs.append(shape))
+        return jnp.zeros(shape, dtype)
+
+    def make():
+        return plait.Linear(4, 3, kernel_init=zeros, rngs=plait.Rngs(0))
+
+    path = save(tmp_path / "one", make())
+    jax.effects_barrier()
+    assert runs == [(4, 3)]
+    model = plait.eval_shape(make)
+    restore(path, model)
+    jax.effects_barrier()
+    assert runs == [(4, 3)]
+    np.testing.assert_array_equal(model.kernel[...], jnp.zeros((4, 3)))
+
+
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_an_array_may_be_larger_than_what_is_read_at_once(tmp_path, monkeypatch, dtype):
     """As an embedding of some gigabytes is: into a model with values, whole and sharded, and into another dtype."""
