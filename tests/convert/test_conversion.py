@@ -162,6 +162,16 @@ def test_shared_variables_come_under_each_name_and_must_agree():
         convert.convert_checkpoint(there, tied, layout="torch")
 
 
+def test_the_names_of_a_shared_layer_may_become_one():
+    tied = with_noise(Tied(plait.Rngs(0)))
+    apart = convert.to_torch(tied)
+    together = convert.to_torch(tied, names={"again": "first"})
+    assert apart.keys() - together.keys() == {"again.weight", "again.bias"}
+    assert together.keys() <= apart.keys()
+    for name, array in together.items():
+        np.testing.assert_array_equal(array, apart[name], strict=True)
+
+
 def test_two_names_of_one_variable_must_hold_the_same():
     ours = plait.Linear(2, 3, rngs=plait.Rngs(0))
     there = convert.to_torch(ours)

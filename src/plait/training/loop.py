@@ -639,7 +639,7 @@ class _Loop:
 
 
 class _Silent:
-    def advance(self, steps: int = 1) -> None:
+    def advance(self) -> None:
         pass
 
     def say(self, text: str) -> None:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 class Progress(Protocol):
     """The object that ``progress`` yields."""
 
-    def advance(self, steps: int = 1) -> None:
-        """Advance by some steps."""
+    def advance(self) -> None:
+        """Advance by one step."""
         ...
 
     def say(self, text: str) -> None:
@@ -57,7 +57,7 @@ def progress(label: str, total: int, *, done: int = 0) -> Iterator[Progress]:
 
 
 class _Lines:
-    def advance(self, steps: int = 1) -> None:
+    def advance(self) -> None:
         pass
 
     def say(self, text: str) -> None:
@@ -69,8 +69,8 @@ class _Bar:
         self.display = display
         self.task = task
 
-    def advance(self, steps: int = 1) -> None:
-        self.display.advance(self.task, steps)
+    def advance(self) -> None:
+        self.display.advance(self.task)
 
     def say(self, text: str) -> None:
         self.display.print(text, markup=False, highlight=False, soft_wrap=True)
