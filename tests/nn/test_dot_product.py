@@ -149,7 +149,15 @@ def test_f4_the_weights_are_flax_s(options):
 @pytest.mark.oracle
 @pytest.mark.parametrize(
     "options",
-    [{}, {"precision": "highest"}, {"sow": True}, {"sow": True, "precision": "highest"}, {"dropout_rate": 0.5}],
+    [
+        {},
+        {"precision": "highest"},
+        {"sow": True},
+        {"sow": True, "precision": "highest"},
+        {"dropout_rate": 0.5},
+        {"dropout_rate": 0.5, "deterministic": True},
+        {"dropout_rate": 0.5, "deterministic": True, "precision": "highest"},
+    ],
     ids=str,
 )
 @pytest.mark.filterwarnings("ignore:.*sow.*outside of:DeprecationWarning")
@@ -162,7 +170,7 @@ def test_f4_it_is_flax_s_to_the_last_bit(options):
     with users_promotion():
         for nnx in (plait, flax_nnx()):
             module = {"module": nnx.Module()} if sow else {}
-            found.append(nnx.dot_product_attention(*operands(), **options, **module))
+            found.append(nnx.dot_product_attention(*operands(depth=3), **options, **module))
     np.testing.assert_array_equal(*found)
 
 

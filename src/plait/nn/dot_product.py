@@ -92,8 +92,11 @@ def dot_product_attention(
     bias, mask = _fitted(bias, query, key, "bias"), _fitted(mask, query, key, "mask")
     dropping = dropout_rate > 0 and not deterministic
     obstacle = _obstacle(query, key, value, precision, dropping, module)
+    scaled = dropout_rate > 0 or module is not None
+    if scaled:
+        query, scaled = _scaled(query)
     if obstacle is None:
-        return _jax_attention(query, key, value, bias, mask, is_causal, implementation)
+        return _jax_attention(query, key, value, bias, mask, is_causal, implementation, scaled=scaled)
     if implementation is not None:
         raise ArgumentError(
             f"this attention cannot be computed by implementation={implementation!r}",
@@ -101,8 +104,7 @@ def dot_product_attention(
             expected="no dropout, no sown weights, no precision, keys and values of one shape, and at most float32",
             do="omit implementation: plait then chooses one",
         )
-    scale_queries = dropping or module is not None
-    weights = _weights(query, key, bias, mask, is_causal, precision, module, scale_queries=scale_queries)
+    weights = _weights(query, key, bias, mask, is_causal, precision, module, scaled=scaled)
     if dropping:
         weights = _dropped(weights, dropout_rate, dropout_rng, broadcast_dropout)
     return _weighted_mean(weights, value, precision)
@@ -137,7 +139,8 @@ def dot_product_attention_weights(
     query, key = jnp.asarray(query), jnp.asarray(key)
     _check_operands({"query": query, "key": key})
     bias, mask = _fitted(bias, query, key, "bias"), _fitted(mask, query, key, "mask")
-    weights = _weights(query, key, bias, mask, is_causal, precision, module, scale_queries=True)
+    query, scaled = _scaled(query)
+    weights = _weights(query, key, bias, mask, is_causal, precision, module, scaled=scaled)
     if dropout_rate > 0 and not deterministic:
         weights = _dropped(weights, dropout_rate, dropout_rng, broadcast_dropout)
     return weights
@@ -220,13 +223,16 @@ def _jax_attention(
     mask: Array | None,
     is_causal: bool,
     implementation: Implementation | None,
+    *,
+    scaled: bool,
 ) -> Array:
     """``jax.nn.dot_product_attention``, which takes one batch axis or none."""
     batch, shape = query.shape[:-3], query.shape
     if len(batch) > 1:
         query, key, value = (_merged(x, batch, batch) for x in (query, key, value))
         bias, mask = (None if x is None else _merged(x, x.shape[:-3], batch) for x in (bias, mask))
-    y = jax.nn.dot_product_attention(query, key, value, bias, mask, is_causal=is_causal, implementation=implementation)
+    options: dict[str, Any] = {"is_causal": is_causal, "implementation": implementation}
+    y = jax.nn.dot_product_attention(query, key, value, bias, mask, scale=1.0 if scaled else None, **options)
     return jnp.reshape(y, shape)
 
 
@@ -248,18 +254,12 @@ def _weights(
     precision: PrecisionLike,
     module: Module | None,
     *,
-    scale_queries: bool,
+    scaled: bool,
 ) -> Array:
-    """The weights before dropout.
-
-    Args:
-        scale_queries: whether to scale the queries, as Flax does for weights, or the products, as JAX's attention does.
-    """
-    scale = math.sqrt(query.shape[-1])
-    if scale_queries and _logits_dtype(query) == query.dtype:  # half precision would be rounded more
-        logits = _products(query / scale, key, precision)
-    else:
-        logits = _products(query, key, precision) / scale
+    """The weights before dropout; ``scaled``: of queries that are scaled."""
+    logits = _products(query, key, precision)
+    if not scaled:
+        logits = logits / math.sqrt(query.shape[-1])
     if bias is not None:
         logits = logits + bias
     if is_causal:
@@ -271,6 +271,16 @@ def _weights(
     if module is not None:
         module.sow(Intermediate, "attention_weights", weights)
     return weights
+
+
+def _scaled(query: Array) -> tuple[Array, bool]:
+    """The queries, and whether they are scaled, in place of the products.
+
+    Flax scales them for weights and for every rate of dropout. Half precision would be rounded more.
+    """
+    if _logits_dtype(query) != query.dtype:
+        return query, False
+    return query / math.sqrt(query.shape[-1]), True
 
 
 def _products(query: Array, key: Array, precision: PrecisionLike) -> Array:
