@@ -116,6 +116,25 @@ KNOWN: tuple[Row, ...] = (
         text=r"MultiHeadAttention\([^\n]*float16[^\n]*precision=",
     ),
     Row(
+        "dtypes of caches",
+        "`init_cache` with a different dtype from the layer's", "an error in the first step", "steps are converted",
+        reason="a cache may be narrower than the layer, to save memory; float32 is only the default",
+        says="documented",
+        example=program(
+            "known", "m = nnx.MultiHeadAttention(1, 2, dtype=jnp.bfloat16, decode=True, rngs=nnx.Rngs(0))", "m.init_cache((1, 3, 2))",
+            ("y = m(jnp.ones((1, 1, 2)))", "y"),
+        ),
+        more=(
+            program(
+                "known", "m = nnx.MultiHeadAttention(1, 2, dtype=jnp.float16, decode=True, rngs=nnx.Rngs(0))", "m.init_cache((1, 3, 2))",
+                "y = nnx.jit(lambda m: m(jnp.ones((1, 1, 2))))(m)",
+            ),
+        ),
+        # Then a CPU may lack the products of float16, where Flax does not arrive.
+        found_in_flax="dynamic_update_slice requires arguments to have the same dtypes",
+        found_in_plait="^(no error|ValueError .*The precision 'F16_F16_F32' is not supported by dot_general on CPU)", text=r"\.init_cache\(",
+    ),
+    Row(
         "norms of arrays",
         "a norm whose scale is a bare array", "an error, but for `BatchNorm`", "works",
         reason="layers read a parameter as one reads a variable or an array",
@@ -571,7 +590,9 @@ KNOWN: tuple[Row, ...] = (
         reason="a variable stands for its array in every operator",
         says="documented",
         example=program("known", ("y = nnx.Param(jnp.ones(2)) > 1", "y")),
-        found_in_flax="'>' not supported|divmod|truth value of an array", found_in_plait=NO_ERROR, step="v > 1|divmod|v != 1|> 1$",
+        more=(program("known", "v = nnx.Param(jnp.array(3.0))", ("y = v != 1", "y")),),
+        kinds=("error", "text"), step="v > 1|divmod|v != 1|> 1$",
+        found_in_flax="'>' not supported|divmod|truth value of an array|^(True|False)$", found_in_plait="^(no error|array bool.*)$",
     ),
     Row(
         "update with parts that a model lacks",
