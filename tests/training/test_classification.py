@@ -74,6 +74,9 @@ def test_scores_are_those_of_numpy(kind, average, examples):
 def test_with_a_threshold_the_score_is_that_of_the_second_class(kind, score):
     metric = kind(threshold=0.5)
     assert np.isnan(metric.compute())
+    metric.update(logits=jnp.array([0.9]), labels=jnp.array([1]))
+    assert metric.compute() == 1
+    metric.reset()
     metric.update(logits=jnp.array([0.9, 0.5, 0.6, 0.1, 0.2]), labels=jnp.array([1, 0, 0, 3, 0]))
     np.testing.assert_allclose(metric.compute(), score, rtol=1e-6)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import plait
-from plait.errors import ArgumentError, ArgumentTypeError
+from plait.errors import ArgumentError, ArgumentTypeError, TraceContextError
 from plait.training.ema import EMA
 from tests.nn.twins import flax_nnx, pure, some_input, users_promotion
 
@@ -103,6 +103,15 @@ def test_values_that_do_not_fit_are_named_and_change_nothing():
         ema.update(plait.Linear(4, 3, rngs=plait.Rngs(0)))
     with pytest.raises(ArgumentError, match=r"at +bias\s+found +nothing"):
         ema.update(plait.Linear(2, 3, use_bias=False, rngs=plait.Rngs(0)))
+    assert all(a is b for a, b in zip(jax.tree.leaves(plait.state(ema)), before, strict=True))
+
+
+def test_averages_from_outside_of_a_trace_are_refused():
+    model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+    ema = EMA(model, 0.5)
+    before = jax.tree.leaves(plait.state(ema))
+    with pytest.raises(TraceContextError, match=r"change the value of"):
+        plait.jit(lambda model: ema.update(model))(model)
     assert all(a is b for a, b in zip(jax.tree.leaves(plait.state(ema)), before, strict=True))
 
 
