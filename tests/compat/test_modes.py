@@ -175,6 +175,40 @@ def test_value_only_updates_refuse_returned_inputs():
         plait.jit(lambda m: m.a, graph_updates=False)(plait.Dict(a=Param(1.0)))
 
 
+RETURNING = {
+    "jit": lambda f, m, **mode: plait.jit(f, **mode)(m),
+    "jit in jit": lambda f, m, **mode: plait.jit(plait.jit(f, **mode), **mode)(m),
+    "vmap": lambda f, m, **mode: plait.vmap(f, in_axes=None, axis_size=1, **mode)(m),
+    "value_and_grad": lambda f, m, **mode: plait.value_and_grad(
+        lambda x, m: (x.sum(), f(m)), has_aux=True, **mode
+    )(jnp.ones(2), m)[0][1],
+    "remat": lambda f, m, **mode: plait.remat(f, **mode)(m),
+    "cond": lambda f, m, **mode: plait.cond(True, f, f, m, **mode),
+    "jit_partial": lambda f, m, **mode: plait.jit_partial(f, m, **mode)(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", [{"graph_updates": False}, {"graph": False, "graph_updates": False}], ids=str)
+@pytest.mark.parametrize("name", RETURNING)
+def test_value_only_updates_return_a_copy_of_an_input_without_variables(name, mode):
+    """U32: what the function did to it is in the copy only."""
+
+    class Table(plait.Module):
+        def __init__(self):
+            self.rows, self.uses = jnp.arange(2.0), 0
+
+    def use(model):
+        model.table.rows, model.table.uses = model.table.rows + 1, model.table.uses + 1
+        return plait.Dict(used=model.table)
+
+    model = plait.Dict(table=Table())
+    for _ in range(2):
+        result = RETURNING[name](use, model, **mode)
+        assert result.used is not model.table
+        assert (result.used.rows.ravel().tolist(), result.used.uses) == ([1, 2], 1)
+        assert (model.table.rows.tolist(), model.table.uses) == ([0, 1], 0)
+
+
 def test_the_mode_for_updates_is_the_threads():
     """U32."""
     with plait.set_graph_updates(False):

@@ -330,14 +330,15 @@ class _Sorting:
         written, unwritten = self._values_of_inputs() if left.arguments is None else ([], [])
         sources: list[Address] = []
         fixed = body.donated
-        if body.all_values or (not body.structural and body.loop is None):
+        only_values = not body.structural and body.loop is None  # a returned argument comes out as a copy
+        if body.all_values or only_values:
             fixed = frozenset(range(len(self.values)))
         self.inputs = {id(value): i for i, value in enumerate(self.values) if i not in fixed}
         if left.arguments is not None:
             sources = [self._source(number) for number in range(left.argument_count)]
         returned = [self._source(number) for number in range(left.argument_count, len(left.walk.leaves))]
         plain = self._plain_leaves()
-        needs_mapping = left.arguments is not None or bool(left.output.roots)
+        needs_mapping = left.arguments is not None or (bool(left.output.roots) and not only_values)
         outcome = Outcome(
             tuple(written),
             tuple(unwritten),
