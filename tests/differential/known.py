@@ -332,15 +332,23 @@ KNOWN: tuple[Row, ...] = (
         says="documented",
         example=program(
             "known", "graphdef, s = nnx.split(nnx.Dropout(0.5, rngs=nnx.Rngs(0)))",
-            ("y = nnx.call((graphdef, s))(jnp.ones(2))", "s"),
+            "y = nnx.call((graphdef, s))(jnp.ones(2))", ("s", "s"),
         ),
         more=(
             program(
                 "known", "m = nnx.BatchNorm(2, momentum=1 - 1e-6, rngs=nnx.Rngs(0))", "graphdef, s = nnx.split(m)",
                 "y = nnx.call((graphdef, s))(0.1 * jnp.arange(4.0).reshape(2, 2))", ("s = nnx.state(m)", "s"),
             ),
+            program(
+                "known", "m = nnx.Dropout(0.5, rngs=nnx.Rngs(0))", "graphdef, s = nnx.split(m)",
+                "y = nnx.call((graphdef, s))(jnp.ones(2))", ("c = nnx.clone(m)", "c"),
+            ),
+            program(
+                "known", "m = nnx.Dropout(0.5, rngs=nnx.Rngs(0))", "graphdef, s = nnx.split(m)",
+                "y = nnx.call((graphdef, s))(jnp.ones(2))", ("y = m(jnp.ones(64))", "y"),
+            ),
         ),
-        kinds=("value", "bits"), path=r"^(s|m)\b", found_in_flax="array", text=r"nnx\.call\(",
+        kinds=("value", "bits"), step=r"^(?!y\b)|^y = (m|c)\(", path=r"^(s|m|c|y)\b", found_in_flax="array", text=r"nnx\.call\(",
     ),
     Row(
         "EMA of keys",
