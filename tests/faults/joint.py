@@ -24,7 +24,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 import plait
 from plait.checkpoint import Checkpoints, orbax
 from plait.partitioning import connect_processes, create_sharded
-from plait.training import Batches, fit
+from plait.training import Batches, Moment, fit
 
 STEPS, MIDDLE, LOAD = 40, 20, 0.02
 BALLAST = (
@@ -122,6 +122,24 @@ def source(fault: Fault):
         yield np.full(8, number, np.int32)
 
 
+class Notice:
+    """A callback with a state, which checkpoints save."""
+
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+
+    def __call__(self, moment: Moment) -> None:
+        if moment.step == self.fault.step and self.fault.strikes("callback-raises"):
+            raise OSError("the callback is wrong")
+
+    def get_state(self) -> dict[str, int]:
+        if self.fault.strikes("callback-state-raises"):
+            raise OSError("the callback's state is wrong")
+        return {}
+
+    def set_state(self, state: dict[str, int]) -> None: ...
+
+
 def main(options: argparse.Namespace) -> None:
     connect_processes()
     mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))
@@ -154,10 +172,6 @@ def main(options: argparse.Namespace) -> None:
         time.sleep(0.3)
         return {"total": float(total(shared(np.arange(8))))}
 
-    def notice(moment) -> None:
-        if moment.step == fault.step and fault.strikes("callback-raises"):
-            raise OSError("the callback is wrong")
-
     begin, arrive = orbax.Saving._begin, orbax.Saving.arrive
 
     def begin_in_time(saving: orbax.Saving) -> None:
@@ -186,7 +200,7 @@ def main(options: argparse.Namespace) -> None:
         fitted = fit(
             step, model_of, Batches(lambda epoch: source(fault), epochs=1), steps=STEPS, checkpoints=checkpoints,
             save_every=7 if fault.strikes("other-arguments") else options.save_every,
-            log_every=1, callbacks=[notice], show=False,
+            log_every=1, callbacks=[Notice(fault)], show=False,
             evaluate=evaluate if options.evaluate else None, evaluate_every=MIDDLE if options.evaluate else None,
             data_timeout=5.0 if fault.kind == "data-hangs" else None,
         )  # fmt: skip

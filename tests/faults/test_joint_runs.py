@@ -120,6 +120,14 @@ def test_data_that_raises_in_one_process_saves_what_all_have_done(tmp_path):
     assert "the last lines of process 1, which failed first" in found.errors
 
 
+@pytest.mark.parametrize("process", [0, 1])
+def test_a_callback_whose_state_cannot_be_saved_is_an_error_in_all(tmp_path, process):
+    """The run used to hang: the others went on to the save, in which they waited for this one."""
+    found = Outcome(tmp_path, "--fault=callback-state-raises", f"--process={process}", "--save-every=10")
+    assert (found.status, found.kept) == (1, 0)
+    assert found.all_say("OSError: the callback's state is wrong")
+
+
 def test_processes_that_save_at_different_steps_are_told_so(tmp_path):
     """The run used to hang: one was in a save, and the other in a step, which it alone had begun."""
     found = Outcome(tmp_path, "--fault=other-arguments", "--save-every=10")

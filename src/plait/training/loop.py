@@ -484,13 +484,17 @@ class _Loop:
             return
         if not self.agreement.worst("new" if self.saved != self.done or self.unsaved else ""):
             return
-        on_all(self.check_whole)
+        extra: dict[str, Any] = {EVALUATED: self.evaluated_at}
+
+        def prepare() -> None:  # what may fail in one process alone, before they save together
+            self.check_whole()
+            states = states_of(self.callbacks)
+            if states:
+                extra["callbacks"] = states
+
+        on_all(prepare)
         numbers = _numbers(self.last)
         metrics = {name: value for name, value in self.values.items() if not name.startswith(EVALUATION)} | numbers
-        extra: dict[str, Any] = {EVALUATED: self.evaluated_at}
-        states = states_of(self.callbacks)
-        if states:
-            extra["callbacks"] = states
         self.checkpoints.save(self.done, self.with_data(self.ahead), metrics=metrics | self.unsaved, extra=extra)
         self.saved, self.unsaved = self.done, {}
 
