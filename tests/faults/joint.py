@@ -74,7 +74,7 @@ class Fault:
         self.options = options
         self.kind, self.moment = options.fault, options.moment
         self.here = jax.process_index() == options.process
-        self.step = 1 if self.moment == "first" else MIDDLE
+        self.step = {"first": 1, "evaluated": MIDDLE + 2}.get(self.moment, MIDDLE)
         self.number = 0  # of the batch
 
     def strikes(self, *kinds: str) -> bool:

@@ -120,6 +120,13 @@ def test_data_that_raises_in_one_process_saves_what_all_have_done(tmp_path):
     assert "the last lines of process 1, which failed first" in found.errors
 
 
+def test_an_evaluation_is_not_lost_to_data_that_raises_soon_after(tmp_path):
+    """All know of the error before the evaluation, and leave that to the resumed run, which used to begin too late."""
+    found = Outcome(tmp_path, "--fault=data-raises", "--evaluate", "--moment=evaluated")
+    assert (found.status, found.kept) == (1, joint.MIDDLE)
+    assert found.all_say("OSError: the data is gone")
+
+
 @pytest.mark.parametrize("process", [0, 1])
 def test_a_callback_whose_state_cannot_be_saved_is_an_error_in_all(tmp_path, process):
     """The run used to hang: the others went on to the save, in which they waited for this one."""

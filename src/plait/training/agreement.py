@@ -117,6 +117,9 @@ class Alone:
         """
         return self.ending is None or step <= self.ending.last
 
+    def end_after(self, step: int) -> None:
+        """All processes, of which one has called, are after this step, and do no other one."""
+
     def meet(self, has_called: bool) -> None:
         """Before the first step: wait until all have their first batches, or one has called."""
 
@@ -196,6 +199,12 @@ class Together:
                     return False
             self._begun = step
             return True
+
+    def end_after(self, step: int) -> None:
+        """As in ``Alone``."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._last is not None)
+            self._last = step
 
     def meet(self, has_called: bool) -> None:
         """As in ``Alone``."""

@@ -404,6 +404,7 @@ class _Loop:
         self.attempt(self.look, len(self.pending))
         word = self.agreement.worst("failed" if self.error else "signal" if self.signalled else "")
         if word == "failed":
+            self.agreement.end_after(self.done)  # the resumed run evaluates
             return
         if word:
             self.save()  # whoever sent the signal may not wait for the evaluation
