@@ -390,7 +390,13 @@ KNOWN: tuple[Row, ...] = (
             "known", "m = nnx.metrics.Welford('loss')",
             ("m.update(loss=jnp.arange(3.0), mask=jnp.array([1, 1, 0]))", "m"),
         ),
-        kinds=("value", "bits"), text=r"(?s)metrics\.Welford.*mask=",
+        more=(
+            program(
+                "known", "m = nnx.metrics.Welford('loss')", "m.update(loss=jnp.ones((5, 3)), mask=jnp.array([1, 1, 0, 1, 0]))",
+            ),
+        ),
+        kinds=("value", "bits", "error"), found_in_flax=f"^array|{NO_ERROR}",
+        found_in_plait="^array|Incompatible types for broadcasting|Incompatible shapes for broadcasting", text=r"(?s)metrics\.Welford.*mask=",
     ),
     Row(
         "captured models",
@@ -517,7 +523,7 @@ KNOWN: tuple[Row, ...] = (
             "nnx.fori_loop(0, 2, lambda i, m: m, m, graph=False)",
         ),
         # Flax may fail later, where plait does not arrive.
-        found_in_flax=f"{NO_ERROR}|dot_general requires", found_in_plait="tree mode takes no shared objects",
+        found_in_flax=f"{NO_ERROR}|dot_general requires|A ShapeDtypeStruct does not have a value", found_in_plait="tree mode takes no shared objects",
     ),
     Row(
         "arrays of carried modules without updates",
