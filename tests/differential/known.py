@@ -396,7 +396,7 @@ KNOWN: tuple[Row, ...] = (
             ),
         ),
         kinds=("value", "bits", "error"), found_in_flax=f"^array|{NO_ERROR}",
-        found_in_plait="^array|Incompatible types for broadcasting|Incompatible shapes for broadcasting", text=r"(?s)metrics\.Welford.*mask=",
+        found_in_plait="^(array|ValueError .*Incompatible types for broadcasting)", text=r"(?s)metrics\.Welford.*mask=",
     ),
     Row(
         "captured models",
