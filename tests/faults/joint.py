@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +193,9 @@ def main(options: argparse.Namespace) -> None:
         if not options.copies:
             held.enter_context(jax.set_mesh(mesh))
         checkpoints = None
+        if fault.strikes("warning-raises"):
+            warnings.simplefilter("error", plait.errors.CheckpointWarning)
+            os.environ["PLAIT_GRACE"] = "0.001"
         if not options.without_checkpoints:
             checkpoints = held.enter_context(Checkpoints(options.folder / "checkpoints"))
         model_of["model"] = Counter() if options.copies else create_sharded(Counter)

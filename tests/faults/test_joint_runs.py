@@ -135,6 +135,13 @@ def test_a_callback_whose_state_cannot_be_saved_is_an_error_in_all(tmp_path, pro
     assert found.all_say("OSError: the callback's state is wrong")
 
 
+def test_a_warning_of_process_0_that_is_an_error_is_one_in_all(tmp_path):
+    """It alone warns of the last checkpoint, before it saves the next, in which the others waited for it."""
+    found = Outcome(tmp_path, "--fault=warning-raises", "--process=0", "--save-every=10")
+    assert (found.status, found.kept) == (1, joint.MIDDLE)
+    assert found.all_say("CheckpointWarning: a checkpoint takes longer than the time")
+
+
 def test_processes_that_save_at_different_steps_are_told_so(tmp_path):
     """The run used to hang: one was in a save, and the other in a step, which it alone had begun."""
     found = Outcome(tmp_path, "--fault=other-arguments", "--save-every=10")

@@ -87,7 +87,9 @@ class Checkpoints:
         self._release: Callable[[], object] | None = None
         self._opened_by: int | None = None
         self._damaged: set[Path] = set()
+        # Of the last save: what process 0 is still to warn of.
         self._not_removed: OSError | None = None
+        self._seconds = 0.0
         self._has_warned = self._has_warned_of_grace = False
         check_path(self.folder)
         self._open()
@@ -143,7 +145,7 @@ class Checkpoints:
             CheckpointWarning: the folder of this step has no manifest, and was moved aside; or an old checkpoint, which
                 ``keep`` does not keep, could not be removed.
         """
-        self.wait()
+        self._wait()
         self._open()
         path = self.folder / _name(int(step))
         on_first(functools.partial(self._prepare, path, int(step)))
@@ -157,6 +159,7 @@ class Checkpoints:
             self.wait()
 
     def _prepare(self, path: Path, step: int) -> None:
+        self._warn_of_last()
         self._warn_of_later(step)
         if is_taken(path) and not (path / MANIFEST).is_file():
             aside = move_aside(path, "damaged")
@@ -234,6 +237,11 @@ class Checkpoints:
             CheckpointWarning: an old checkpoint could not be removed; or the checkpoint took longer than the grace
                 period in ``PLAIT_GRACE``, which ``plait launch`` sets.
         """
+        self._wait()
+        self._warn_of_last()
+
+    def _wait(self) -> None:
+        """Wait, without the warnings, which may be errors in process 0, while the others go on and wait for it."""
         writer, self._writer = self._writer, None
         if writer is None:
             return
@@ -244,7 +252,11 @@ class Checkpoints:
             writer.abandon()  # it may wait for the process that failed
         if failed is not None:
             raise failed
-        self._warn_of_grace(writer.seconds)
+        self._seconds = writer.seconds
+
+    def _warn_of_last(self) -> None:
+        seconds, self._seconds = self._seconds, 0.0
+        self._warn_of_grace(seconds)
         not_removed, self._not_removed = self._not_removed, None
         if not_removed is not None:
             warn(
@@ -296,11 +308,12 @@ class Checkpoints:
             CheckpointError: all checkpoints are damaged, there is none of this step, or it does not match the objects.
                 Or the folder has none but those that another program wrote with Orbax; names the call that reads them.
         """
-        self.wait()
+        self._wait()
         found = on_first(lambda: self._newest(step))
         return read_into(Path(found), node, partial=partial, cast=cast, is_whole=True) if found else None
 
     def _newest(self, step: int | None) -> str | None:
+        self._warn_of_last()
         broken: list[str] = []
         saved = [each for each in saved_in(self.folder) if step is None or each.step == step]
         for each in reversed(saved):
