@@ -1,6 +1,8 @@
 """Batches put on the devices ahead of the step."""
 
 import itertools
+import subprocess
+import sys
 import threading
 
 import jax
@@ -86,6 +88,47 @@ def test_no_batch_is_lost_after_an_error_that_passes():
         except OSError:
             found.append("again")
     assert found == [0, 1, "again", 2, 3, 4]
+
+
+def test_going_back_does_not_wait_for_data_that_hangs():
+    """A signal used to end a run of several processes only when the data went on."""
+    goes_on = threading.Event()
+
+    def epoch(number):
+        yield from DATA[:3]
+        assert goes_on.wait(60)
+        yield from DATA[3:]
+
+    ahead = prefetch(Batches(epoch, epochs=1), 2)
+    next(ahead)
+    state = ahead.get_state()
+    next(ahead)
+    next(ahead)
+    ahead.set_state(state)
+    assert not goes_on.is_set()
+    assert ahead.get_state() == state
+    goes_on.set()
+    assert [float(batch["x"][0, 0]) for batch in ahead] == [1, 2, 3, 4]
+
+
+HANGS = """
+import threading, numpy as np
+from plait.training import prefetch
+
+def data():
+    yield np.ones(2)
+    threading.Event().wait()
+
+ahead = prefetch(data())
+print(next(ahead).sum(), flush=True)
+raise SystemExit(143)
+"""
+
+
+def test_a_program_that_ends_does_not_wait_for_data_that_hangs():
+    """It used to wait without end, also after ``fit`` had raised that no batch arrived in time."""
+    done = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout, done.returncode) == ("2.0\n", 143), done.stderr
 
 
 def test_nothing_ahead_is_an_error():

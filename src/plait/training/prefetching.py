@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import collections
-import concurrent.futures
-from collections.abc import Iterable, Iterator
+import functools
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import CancelledError, Future, wait
 from typing import Any
 
 from jax.sharding import Mesh, Sharding
@@ -12,6 +18,9 @@ from jax.sharding import Mesh, Sharding
 from ..errors import ArgumentError
 from .placing import placing
 from .positions import positions_of
+from .timed_data import serve
+
+PATIENCE = 5.0  # seconds
 
 
 def prefetch(
@@ -19,7 +28,8 @@ def prefetch(
 ) -> Prefetched:
     """The same batches, of which the next ones are put on the devices ahead of time.
 
-    A thread reads and transfers them, so that a step waits only for data that is slower than it.
+    A thread reads and transfers them, so that a step waits only for data that is slower than it. If the data hangs, a
+    program that ends does not wait for it, but for a few seconds.
 
     Args:
         batches: pytrees of arrays, such as ``Batches`` or a data loader.
@@ -54,13 +64,20 @@ class Prefetched(Iterator[Any]):
     def __init__(self, batches: Iterable[Any], size: int, sharding: Sharding | Mesh | None, *, whole: bool) -> None:
         self._source, self._batches = batches, iter(batches)
         self._size, self._place = size, placing(sharding, whole=whole)
-        self._pool = concurrent.futures.ThreadPoolExecutor(1, "plait-prefetch")
-        self._held: collections.deque[concurrent.futures.Future[tuple[Any, Any]]] = collections.deque()
+        self._asked: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        thread = threading.Thread(target=serve, args=(self._asked,), daemon=True, name="plait prefetches")
+        _THREADS[thread] = self._asked
+        thread.start()
+        weakref.finalize(self, self._asked.put, None)
+        self._held: collections.deque[Future[Any]] = collections.deque()
+        self._moved: Future[Any] | None = None
         self._position = positions_of(batches) if hasattr(batches, "get_state") else lambda: None
         self._state, self._has_failed = self._position(), False
         self._read: list[Any] = []  # what was read, and could not be put on the devices
 
     def __next__(self) -> Any:
+        if self._moved is not None:
+            self._moved.result()
         self._fill()
         first = self._held[0]
         try:
@@ -76,12 +93,18 @@ class Prefetched(Iterator[Any]):
 
     def _fill(self) -> None:
         while len(self._held) < self._size:
-            self._held.append(self._pool.submit(self._take))
+            self._held.append(self._submit(self._take))
+
+    def _submit(self, act: Callable[[], Any]) -> Future[Any]:
+        """Let the thread act, after what it was asked for before."""
+        future: Future[Any] = Future()
+        self._asked.put(functools.partial(_act, future, act))
+        return future
 
     def _take(self) -> tuple[Any, Any]:
         """The next batch on the devices, and the position after it; in the thread."""
         if self._has_failed:  # what comes after an error is asked for again, and must not be lost
-            raise concurrent.futures.CancelledError
+            raise CancelledError
         try:
             self._read = self._read or [next(self._batches)]
             placed, self._read = self._place(self._read[0]), []
@@ -91,8 +114,7 @@ class Prefetched(Iterator[Any]):
             raise
 
     def _drop(self) -> None:
-        running = [future for future in self._held if not future.cancel()]
-        concurrent.futures.wait(running)
+        wait([future for future in self._held if not future.cancel()])
         self._held.clear()
         self._has_failed = False
 
@@ -104,6 +126,35 @@ class Prefetched(Iterator[Any]):
         """Go to a position that ``get_state`` returned; what is held is dropped, unless that is where it is."""
         if state == self._state and not self._has_failed:
             return
-        self._drop()
+        running = [future for future in self._held if not future.cancel() and not future.done()]
+        self._held.clear()
+        self._state, self._moved = state, self._submit(functools.partial(self._move, state))
+        if not running:  # otherwise after the batch that is being read, which may never come
+            self._moved.result()
+
+    def _move(self, state: Any) -> None:
+        """Move the source; in the thread."""
+        self._has_failed = True
         self._source.set_state(state)  # type: ignore[attr-defined]
-        self._batches, self._state, self._read = iter(self._source), state, []
+        self._batches, self._read, self._has_failed = iter(self._source), [], False
+
+
+def _act(future: Future[Any], act: Callable[[], Any]) -> None:
+    if future.set_running_or_notify_cancel():
+        try:
+            future.set_result(act())
+        except BaseException as error:
+            future.set_exception(error)
+
+
+# Each with the queue that ends it.
+_THREADS: weakref.WeakKeyDictionary[threading.Thread, queue.SimpleQueue[Any]] = weakref.WeakKeyDictionary()
+
+
+@atexit.register
+def _end_all() -> None:
+    """Let the threads finish what they put on devices: one that Python stops there may abort the process."""
+    deadline = time.monotonic() + PATIENCE
+    for thread, asked in tuple(_THREADS.items()):
+        asked.put(None)
+        thread.join(max(deadline - time.monotonic(), 0))

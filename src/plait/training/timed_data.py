@@ -46,7 +46,7 @@ class TimedData:
         where = positions_of(data) if has_position(data) else lambda: None
         self._get_next = functools.partial(_get_next, data, where, self.answers)
         # The thread has no reference to this object, whose end tells it to stop.
-        threading.Thread(target=_serve, args=(self.asked,), daemon=True, name="plait waits for data").start()
+        threading.Thread(target=serve, args=(self.asked,), daemon=True, name="plait waits for data").start()
         weakref.finalize(self, self.asked.put, None)
 
     def __iter__(self) -> Any:
@@ -89,7 +89,8 @@ class PositionedTimedData(TimedData):
         self.position = position
 
 
-def _serve(asked: queue.SimpleQueue[Callable[[], object] | None]) -> None:
+def serve(asked: queue.SimpleQueue[Callable[[], object] | None]) -> None:
+    """Do what is asked for, until that is ``None``."""
     while (act := asked.get()) is not None:
         act()
         del act
