@@ -2,8 +2,10 @@
 (rule W17)"""
 
 import dataclasses
-import json
+import os
 import sys
+import threading
+import time
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +17,7 @@ from plait.warm import programs, switch
 from plait.warm.ahead import Ahead
 from plait.warm.folder import Folder
 from plait.warm.forms import Forms
+from plait.warm.logbook import Logbook
 
 from .test_switch import switched as switched
 
@@ -36,8 +39,7 @@ def again(switched):
     plait.jit(scaled)(jnp.ones(3))
     plait.cache(None)
     (log,) = (switched / "log").iterdir()
-    first, *rest = map(json.loads, log.read_text().splitlines())
-    log.write_text("".join(json.dumps(line) + "\n" for line in [{**first, "pid": 1}, *rest]))
+    log.rename(log.with_name(f"2026-01-01 00.00.00-{os.getpid()}.jsonl"))  # another container, with the same numbers
     plait.cache(switched)
     (file,) = switched.glob("*.program")
     return file
@@ -57,6 +59,34 @@ def executable_of(file):
 
 def test_w17_what_the_last_process_used_is_read_when_something_is_compiled(again, monkeypatch):
     is_not_read_again(monkeypatch)
+    compile_something()
+    assert plait.jit(scaled)(jnp.ones(3)).tolist() == [2, 2, 2]
+
+
+def test_w17_threads_that_compile_at_once_read_once(again, monkeypatch):
+    made, look = [], Logbook.last_used
+
+    def last_used(log):
+        time.sleep(0.1)
+        return look(log)
+
+    monkeypatch.setattr(Logbook, "last_used", last_used)
+    monkeypatch.setattr("plait.warm.ahead.Ahead", lambda *given: made.append(Ahead(*given)) or made[-1])
+    threads = [threading.Thread(target=compile_something) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
+
+
+def test_w17_where_no_thread_can_start_nothing_is_read_ahead(again, monkeypatch):
+    """As in a function that ``atexit`` calls, since Python 3.12."""
+
+    def start(_):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
     compile_something()
     assert plait.jit(scaled)(jnp.ones(3)).tolist() == [2, 2, 2]
 

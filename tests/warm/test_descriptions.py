@@ -82,6 +82,7 @@ VALUES = [
     *(np.array([1, 2], np.int32), np.array([1, 3], np.int32), np.array([[1, 2]], np.int32), np.array([1, 2], np.int64)),
     *(np.array([1, 2], ">i4"), np.array(["a", None], object), np.array(["b", None], object)),
     *(Color.RED, Color.BLUE, Signal.RED),
+    *(math.nan, -math.nan, complex(0, math.nan), complex(0, -math.nan), 0.0, -0.0),
 ]
 
 
@@ -210,7 +211,8 @@ KINDS = {
     ],
     "objects": lambda: [
         Settings(), Settings(0.2), Settings(names=("a",)), Slots(1), Slots(2), Slots(1, b=1), Slots(None),
-        Numbers(1), Numbers(1, 2), Numbers(1, a=1), Numbers(1, a=2), dataclasses.field(default=1),
+        Numbers(1), Numbers(1, 2), Numbers(1, a=1), Numbers(1, a=2), Numbers(1, _hash=1), Numbers(1, _hash=2),
+        dataclasses.field(default=1),
         dataclasses.field(default=2), dataclasses.field(default=1, repr=False), pathlib.Path("a"), pathlib.Path("b"),
         logging.getLogger("a"), logging.getLogger("b"), plait.static(1), plait.static(2),
     ],

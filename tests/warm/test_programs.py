@@ -344,6 +344,35 @@ def asks_for_a_variable(x):
     return x * float(getenv("NOT_THERE", "2"))
 
 
+def asks_for_the_process(x):
+    return x * os.getpid()
+
+
+def draws_without_a_seed(x):
+    return x * random.Random().random()
+
+
+def reads_the_bases_as_written(x):
+    return x * len(Listed.__orig_bases__)
+
+
+class Listed(list[int]):
+    pass
+
+
+def changes_its_default(x, calls=[]):  # noqa: B006
+    calls.append(1)
+    return x * len(calls)
+
+
+def changing_its_closure(calls):
+    def changes_its_closure(x):
+        calls["made"] = x.shape
+        return x * len(calls)
+
+    return changes_its_closure
+
+
 def captures_a_variable(x):
     return x * CAPTURED.value
 
@@ -375,6 +404,11 @@ UNRECORDABLE = {
     asks_whether_a_file_exists: "posix.stat gives a different result",
     asks_for_the_date: "datetime.datetime.now gives a different result",
     asks_for_a_variable: "os.getenv gives a different result",
+    asks_for_the_process: "getpid gives a different result",
+    draws_without_a_seed: "Random.seed gives a different result",
+    reads_the_bases_as_written: "uses __orig_bases__",
+    changes_its_default: "changes_its_default changed its defaults",
+    changing_its_closure({}): "changes_its_closure changed its defaults, its closure",
     captures_a_variable: "'CAPTURED'.*Param that is not an argument",
     uses_a_module: "module .*warm_programs' itself is used",
     runs_text: "builtins.eval",

@@ -124,6 +124,17 @@ def test_w13_without_a_folder_nothing_of_this_is_imported():
     assert subprocess.run([sys.executable, "-c", program], env=environment, timeout=60).returncode == 0
 
 
+def test_w13_a_function_may_be_called_first_while_python_ends(tmp_path):
+    program = (
+        "import atexit, plait, jax.numpy as jnp\n"
+        "atexit.register(lambda: print(plait.jit(lambda x: 2 * x)(jnp.ones(2)).tolist()))"
+    )
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("JAX_COMPILATION")}
+    environment = {**kept, "PYTHONPATH": str(Path(plait.__file__).parents[1]), "PLAIT_CACHE": str(tmp_path / "all")}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.stdout == "[2.0, 2.0]\n", done.stderr
+
+
 def test_w16_the_report_names_programs_misses_and_what_could_not_be_stored(tmp_path):
     process(tmp_path, PLAIT_CACHE="all")
     process(tmp_path, PLAIT_CACHE="all", XLA_FLAGS="--xla_force_host_platform_device_count=2")

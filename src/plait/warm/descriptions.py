@@ -106,7 +106,7 @@ class Describer:
         if type(value) in _SIMPLE:
             return f"{type(value).__name__}:{value!r}"
         if type(value) is float:
-            return f"float:{value.hex()}"
+            return f"float:{np.float64(value).tobytes().hex()}"
         if isinstance(value, enum.Enum) and id(type(value)) not in self._open:
             number = value.value if isinstance(value.value, int) else ""  # several flags at once have no name
             return digest("enum", [self.token(type(value), place), str(value.name), str(number)])
@@ -262,7 +262,8 @@ class Describer:
         content += [
             f"{name}={self.token(item, f'{place}.{name}')}"
             for name, item in attributes.items()
-            if name != "_hash" and not isinstance(getattr(kind, name, None), functools.cached_property)
+            if (name != "_hash" or is_users(kind))
+            and not isinstance(getattr(kind, name, None), functools.cached_property)
         ]
         return digest("object", [self.token(kind, place), *content])
 
@@ -395,7 +396,7 @@ _MAKERS: dict[Any, Callable[[Describer, Any, str], str]] = {
     tuple: _sequence,
     set: _set,
     frozenset: _set,
-    complex: lambda self, value, place: f"complex:{value.real.hex()},{value.imag.hex()}",
+    complex: lambda self, value, place: f"complex:{np.complex128(value).tobytes().hex()}",
     bytearray: lambda self, value, place: f"bytearray:{bytes(value)!r}",
     np.ndarray: _ndarray,
     types.ModuleType: _module,

@@ -46,7 +46,7 @@ class Logbook:
 
     def add(self, what: str, **parts: Any) -> None:
         """Append a line about an event: ``loaded``, ``missed``, ``stored``, ``not stored``, or ``jax``."""
-        file = self.folder / f"{_STARTED}-{os.getpid()}{_SUFFIX}"
+        file = self._file()
         with contextlib.suppress(OSError):
             lines = [json.dumps({"what": what, **parts})]
             if not file.exists():
@@ -61,9 +61,12 @@ class Logbook:
         """The files of the programs that the last process of this name loaded or stored, in that order."""
         for file in reversed(_files(self.folder)):
             first, *lines = _lines(file) or [{}]
-            if first.get("program") == _program() and first["pid"] != os.getpid():
+            if first.get("program") == _program() and file != self._file():
                 return [*dict.fromkeys(line["file"] for line in lines if "file" in line)]
         return []
+
+    def _file(self) -> Path:
+        return self.folder / f"{_STARTED}-{os.getpid()}{_SUFFIX}"
 
     def trim(self) -> None:
         """Remove the files of the oldest processes."""

@@ -35,6 +35,7 @@ import sys
 import tempfile
 import threading
 import time
+import types
 import typing
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -47,7 +48,7 @@ import numpy as np
 from .origins import Origin, is_own, origin_of
 
 _SYSTEM = sys.modules[os.name if os.name in sys.modules else "posix"]  # the module that defines the functions of os
-_HARMLESS = frozenset({"fspath", "_path_normpath", "_path_splitroot", "get_terminal_size", "getpid", "cpu_count"})
+_HARMLESS = frozenset({"fspath", "_path_normpath", "_path_splitroot"})
 
 
 def _functions_of(module: Any) -> list[BuiltinFunctionType]:
@@ -78,7 +79,7 @@ ASKING_CODE: dict[int, str] = {
     id(type(os.environ).__getitem__.__code__): "os.environ",
     id(jnp.load.__code__): "jax.numpy.load",
     id(importlib.machinery.SourceFileLoader.get_data.__code__): "the data of a package",
-    **_codes([pkgutil.get_data, platform.node, socket.socket.__init__]),
+    **_codes([pkgutil.get_data, platform.node, socket.socket.__init__, random.Random.seed]),
 }
 
 # Functions that reach values without naming them, or run code where it cannot be seen. The first ones count wherever
@@ -90,6 +91,7 @@ _RUNNING = frozenset({
 _REACHING = frozenset({
     sys._getframe, sys._current_frames, builtins.globals, builtins.eval, builtins.exec, builtins.__import__,
     sys.setprofile, sys.getrecursionlimit,
+    *(getattr(_SYSTEM, name) for name in ("get_terminal_size", "getpid", "cpu_count")),  # libraries log these
 })  # fmt: skip
 _RUNNING_CODE = _codes([ThreadPoolExecutor.submit, threading.Thread.start, pickle._loads])  # type: ignore[attr-defined]
 _REACHING_CODE = _codes([
@@ -97,7 +99,7 @@ _REACHING_CODE = _codes([
     inspect.findsource, inspect.getdoc, inspect.getcomments, inspect.getclosurevars, inspect.get_annotations,
     inspect.signature, inspect.getfullargspec, linecache.getline, linecache.getlines, tempfile.gettempdir,
     importlib.util.find_spec, importlib.reload, importlib.util.module_from_spec, runpy.run_path, runpy.run_module,
-    typing.get_type_hints,
+    typing.get_type_hints, getattr(types, "get_original_bases", typing.get_type_hints),
 ])  # fmt: skip
 _IMPORTS = id(importlib.import_module.__code__)
 _LOGGERS = id(logging.getLogger.__code__)
@@ -108,7 +110,7 @@ IN_C = ASKING | _RUNNING | _REACHING
 # Attributes through which code reaches globals, frames, classes and texts that no description covers.
 REACHING_ATTRIBUTES = frozenset({
     "__globals__", "f_globals", "f_locals", "f_builtins", "f_back", "gi_frame", "cr_frame", "tb_frame",
-    "__subclasses__", "__annotations__", "__doc__", "__builtins__", "__loader__", "__spec__",
+    "__subclasses__", "__annotations__", "__doc__", "__builtins__", "__loader__", "__spec__", "__orig_bases__",
 })  # fmt: skip
 # Names of standard modules, the same.
 REACHING_NAMES = frozenset({

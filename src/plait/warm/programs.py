@@ -457,7 +457,15 @@ class Stored(Compiled):
         if request.key is None:
             return [request.reason]
         request.recording.finish()
-        return request.recording.reasons
+        return request.recording.reasons + self._changes(request)
+
+    def _changes(self, request: Request) -> list[str]:
+        """Why a program cannot be stored, if what was described before the trace has changed."""
+        try:
+            changes = not self.description(Describer()).items() <= request.parts.items()
+        except Unrecordable:
+            changes = True
+        return [f"{_name_of(self.f)} changed its defaults, its closure or a static value"] if changes else []
 
     def _keep_refusal(self, request: Request, reasons: list[str]) -> None:
         """Let later processes know that the program cannot be stored, so that they do not record its trace."""

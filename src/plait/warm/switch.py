@@ -11,10 +11,12 @@ first program is asked for. ``_there`` is what is in force; ``cache`` sets it, a
 from __future__ import annotations
 
 import atexit
+import concurrent.futures.thread  # noqa: F401  # which cannot be imported while Python ends
 import contextlib
 import functools
 import os
 import sys
+import threading
 from collections import Counter
 from typing import Any
 
@@ -53,7 +55,8 @@ class Place:
         self.log = Logbook(folder.path)
         self.counts: Counter[str] = Counter()
         self._programs: Any = None
-        self._ahead: Any = None  # ``False``: there is nothing to read ahead
+        self._ahead: Any = None
+        self._once = threading.Lock()  # which the first thread that reads ahead keeps
 
     def programs(self) -> Any:
         """Where the programs of ``plait.jit`` are stored."""
@@ -61,20 +64,19 @@ class Place:
             from ..observing import module_names  # noqa: F401  # not first in a trace, whose imports are recorded
             from .programs import Programs
 
-            self._programs = Programs(self.folder.path, self.folder.limit, self.log, self._ahead or None)
+            self._programs = Programs(self.folder.path, self.folder.limit, self.log, self._ahead)
         return self._programs
 
     def read_ahead(self) -> None:
         """Let a thread read the programs that the last process used; JAX has its devices now. (rule W17)"""
-        if self._ahead is not None or sys.getprofile() is not None:  # what a recorded trace does counts
+        if sys.getprofile() is not None or not self._once.acquire(blocking=False):  # what a recorded trace does counts
             return
         names = self.log.last_used()
-        self._ahead = False
         if names and self._programs is None:
             from .ahead import Ahead
             from .descriptions import Unrecordable
 
-            with contextlib.suppress(Unrecordable):
+            with contextlib.suppress(Unrecordable, RuntimeError):  # no thread starts while Python ends
                 self._ahead = Ahead(self.folder, names)
 
     def leave(self) -> None:
