@@ -183,7 +183,7 @@ def _kernel(cell: Any, what: str) -> Any:
     for name in (f"dense_{what}", f"{what}i"):
         kernel = getattr(getattr(cell, name, None), "kernel", None)
         if kernel is not None:
-            return kernel.value
+            return kernel[...]
     return None
 
 

@@ -10,8 +10,9 @@ import jax
 from ..core.objects.cells import read
 from ..core.objects.state import State, from_flat_state, to_flat_state
 from ..core.objects.variables import Variable
-from ..errors import GraphError
+from ..errors import ArgumentTypeError, GraphError
 from ..ground.paths import describe_path
+from ..ground.words import describe_type
 
 
 def to_pure_dict(state: Mapping[Any, Any], extract_fn: Callable[[Any], Any] | None = None) -> dict[Any, Any]:
@@ -20,10 +21,20 @@ def to_pure_dict(state: Mapping[Any, Any], extract_fn: Callable[[Any], Any] | No
     Args:
         extract_fn: the value to store for a leaf; by default the value of a variable, and other leaves unchanged.
 
+    Raises:
+        ArgumentTypeError: ``state`` is no mapping, such as the tuple of states that ``pop`` returns.
+
     Example:
         >>> plait.to_pure_dict(plait.State({"a": {0: plait.Param(1.0)}}))
         {'a': {0: 1.0}}
     """
+    if not isinstance(state, Mapping):
+        raise ArgumentTypeError(
+            "to_pure_dict takes one state",
+            found=describe_type(state),
+            expected="a State or a nested dict",
+            do="to_pure_dict(state); for several, to_pure_dict(plait.merge_state(*states))",
+        )
     extract = extract_fn or plain_value
     return from_flat_state((path, extract(leaf)) for path, leaf in to_flat_state(state))._mapping
 

@@ -305,6 +305,13 @@ def _with_text_keys(tree):
     return {str(key): _with_text_keys(item) for key, item in tree.items()} if isinstance(tree, dict) else tree
 
 
+def test_a_pure_dict_is_of_one_state():
+    states = nnx.State({"a": nnx.Param(1.0)}), nnx.State({"b": nnx.Param(2.0)})
+    with pytest.raises(nnx.errors.ArgumentTypeError, match=r"takes one state\s+found +a tuple"):
+        nnx.to_pure_dict(states)
+    assert nnx.to_pure_dict(nnx.merge_state(*states)) == {"a": 1.0, "b": 2.0}
+
+
 def test_an_unknown_key_of_a_pure_dict_is_an_error_and_changes_nothing():
     """G49; error table: unknown key in replace_by_pure_dict."""
     state = nnx.State({"a": {"b": nnx.Param(1)}})
