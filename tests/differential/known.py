@@ -116,6 +116,30 @@ KNOWN: tuple[Row, ...] = (
         text=r"MultiHeadAttention\([^\n]*float16[^\n]*precision=",
     ),
     Row(
+        "attention of float64",
+        "attention of float64", "softmax in float32", "in float64",
+        reason="who computes in float64 asks for its digits",
+        says="documented",
+        example=program(
+            "known", "with jax.enable_x64(True):\n    q = jnp.linspace(0, 1, 12).reshape(3, 2, 2)",
+            ("with jax.enable_x64(True):\n    y = nnx.dot_product_attention(q, q, q)", "y"),
+        ),
+        kinds=("bits",), found_in_flax="^array float64", text=r"(MultiHeadAttention|dot_product_attention)\(",
+    ),
+    Row(
+        "methods in attributes",
+        "a method of a module in an attribute: `self.act = self.gate`", "transforms, `split` and `clone` keep the original module in it, silently",
+        "part of the graph: its owner is a reference like any other",
+        reason="a method reads the module that it is a method of; its parameters are trained",
+        says="documented",
+        example=program(
+            "known", "other = Other()", "m = nnx.Dict(other=other, act=other.act)",
+            ("y = nnx.grad(lambda m: m.act(jnp.ones(2)).sum())(m)", "y"),
+            definitions="class Other(nnx.Module):\n    def __init__(self):\n        self.w = nnx.Param(jnp.ones(2))\n    def act(self, x):\n        return x * self.w[...]",
+        ),
+        kinds=("value",), found_in_flax="^array", text=r"other\.act\b",
+    ),
+    Row(
         "dtypes of caches",
         "`init_cache` with a different dtype from the layer's", "an error in the first step", "steps are converted",
         reason="a cache may be narrower than the layer, to save memory; float32 is only the default",
@@ -622,7 +646,14 @@ KNOWN: tuple[Row, ...] = (
         reason="the text says what was given and what may stand there",
         says="ArgumentTypeError",
         example=program("known", "nnx.update(nnx.Dict(a=nnx.Param(1.0)), ({'a': 2.0},))"),
-        found_in_flax="^AttributeError .*no attribute 'items'", found_in_plait="^ArgumentTypeError .*update takes states",
+        more=(
+            program(
+                "known", "m = nnx.Dict(a=nnx.Param(jnp.ones(2)))", "s = nnx.pop(m, nnx.BatchStat, nnx.Param)",
+                "nnx.update(m, nnx.to_pure_dict(s))",
+            ),
+        ),
+        found_in_flax="^AttributeError .*no attribute '(items|_mapping)'",
+        found_in_plait="^ArgumentTypeError .*(update takes states|to_pure_dict takes one state)",
     ),
     Row(
         "overlapping filters of streams",

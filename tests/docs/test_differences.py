@@ -28,8 +28,6 @@ MET = {
     "leaves of `split(model)[1]`": (f"{D}; s = nnx.state(m); s['w'][...] = jnp.zeros(2); del s", "LostUpdateWarning"),
     "a state that was taken before the model changed": (
         f"{D}; s = nnx.state(m); m.w[...] = jnp.zeros(2)", "s['w'][...].sum() == 2"),
-    "a method of a module in an attribute": (
-        "m = nnx.Dict(w=nnx.Param(jnp.ones(2))); m.act = m.values; c = nnx.clone(m)", "c.act.__self__ is c"),
     "a decoding step with `is_causal=True`": (
         f"{ATTENTION}; m(x); n = nnx.clone(m)", "jnp.array_equal(m(2 * x, is_causal=True), n(2 * x))"),
     "a decoding step with several positions": (ATTENTION, "m(jnp.ones((1, 2, 2))).shape == (1, 2, 2)"),
