@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from concurrent.futures import Future
 
 import jax
 import jax.numpy as jnp
@@ -136,6 +137,19 @@ def test_w17_a_recorded_trace_starts_no_thread(again):
         sys.setprofile(None)
     assert switch._there is not None
     assert switch._there._ahead is None
+
+
+def test_w17_a_call_may_take_a_program_while_all_are_dropped(again):
+    ahead = Ahead(Folder(again.parent), [])
+
+    class TakingAnother(Future):
+        def cancel(self):
+            ahead.taken("other", None)
+            return super().cancel()
+
+    ahead._readings = {"one": TakingAnother(), "other": Future()}
+    ahead.drop()
+    assert not ahead._readings
 
 
 def test_w17_what_was_not_needed_is_let_go(again):

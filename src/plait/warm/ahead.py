@@ -55,7 +55,7 @@ class Ahead:
 
     def drop(self) -> None:
         """Read nothing more, and let go of what was read."""
-        for reading in self._readings.values():
+        for reading in [*self._readings.values()]:  # another thread may take one
             reading.cancel()
         self._readings.clear()
         self._thread.join()
