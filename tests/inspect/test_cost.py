@@ -332,7 +332,8 @@ def test_an_instruction_that_cannot_be_read_counts_for_the_root(opcode, monkeypa
 
 
 @pytest.mark.parametrize("show", [nnx.tabulate, nnx.explore], ids=["tabulate", "explore"])
-def test_tables_and_pages_say_that_costs_are_incomplete(show, monkeypatch):
+def test_tables_and_pages_say_that_costs_are_incomplete(show, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # where the page is written
     monkeypatch.setattr(hlo, "_HEAD", re.compile(r"(?!)()()"))
     with pytest.warns(UserWarning, match="counts for the root"):
         show(TWO, jnp.ones((3, 4)), **({"compute_flops": True} if show is nnx.tabulate else {}))
