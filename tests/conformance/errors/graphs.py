@@ -394,6 +394,13 @@ ROWS = {
         fix="to_pure_dict(state)",
         cure="plait.replace_by_pure_dict(state, plait.$)",
     ),
+    "several states in one dict": Row(
+        "plait.to_pure_dict(plait.state(model, plait.Param, ...))",
+        ArgumentTypeError,
+        "found +a tuple",
+        fix="plait.merge_state(*states)",
+        cure="states = plait.state(model, plait.Param, ...); plait.to_pure_dict($)",
+    ),
     "a number as a state": Row(
         "plait.update(model, 3)",
         ArgumentTypeError,
