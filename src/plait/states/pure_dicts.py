@@ -22,7 +22,7 @@ def to_pure_dict(state: Mapping[Any, Any], extract_fn: Callable[[Any], Any] | No
         extract_fn: the value to store for a leaf; by default the value of a variable, and other leaves unchanged.
 
     Raises:
-        ArgumentTypeError: ``state`` is no mapping, such as the tuple of states that ``pop`` returns.
+        ArgumentTypeError: ``state`` is not a mapping, such as the tuple of states that ``pop`` returns.
 
     Example:
         >>> plait.to_pure_dict(plait.State({"a": {0: plait.Param(1.0)}}))
