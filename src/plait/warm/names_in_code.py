@@ -41,8 +41,7 @@ class Step(NamedTuple):
 @functools.lru_cache(maxsize=8192)
 def names_in(code: CodeType) -> Names:
     """The names that a code object uses, without the functions that are defined in it."""
-    steps = [*_steps(code)]
-    chains = {chain: None for kind, chain in _chains(steps) if kind == "global"}
+    steps = _steps(code)
     imports = {
         (level, module, (*path, *chain[1:])): None
         for name, (level, module, path) in _imported(steps)
@@ -51,7 +50,15 @@ def names_in(code: CodeType) -> Names:
     assigned = {step.name: None for step in steps if step.kind == "assign"}
     reaching = {step.name: None for step in steps if step.kind == "attribute" and step.name in REACHING_ATTRIBUTES}
     reaching |= {each: None for each in code.co_consts if isinstance(each, str) and each in REACHING_ATTRIBUTES}
-    return Names(tuple(chains), tuple(imports), tuple(assigned), tuple(reaching))
+    return Names(globals_in(code), tuple(imports), tuple(assigned), tuple(reaching))
+
+
+@functools.lru_cache(maxsize=8192)
+def globals_in(code: CodeType) -> tuple[Chain, ...]:
+    """The globals that a code object uses, each followed by its accessed attributes."""
+    if not code.co_names:
+        return ()
+    return tuple({chain: None for kind, chain in _chains(_steps(code)) if kind == "global"})
 
 
 _KINDS = {
@@ -61,7 +68,12 @@ _KINDS = {
 }  # fmt: skip
 
 
-def _steps(code: CodeType) -> Iterator[Step]:
+@functools.lru_cache(maxsize=64)
+def _steps(code: CodeType) -> list[Step]:
+    return [*_instructions(code)]
+
+
+def _instructions(code: CodeType) -> Iterator[Step]:
     """The instructions; those for two local variables at once are two steps."""
     cells = {*code.co_cellvars, *code.co_freevars}
     before: list[Any] = [None, None]
@@ -99,7 +111,7 @@ def _chains(steps: list[Step]) -> Iterator[tuple[str, Chain]]:
 
 def _uses(name: str, code: CodeType) -> Iterator[Chain]:
     """The uses of a local variable, also by functions that are defined in the code."""
-    for kind, chain in _chains([*_steps(code)]):
+    for kind, chain in _chains(_steps(code)):
         if kind == "local" and chain[0] == name:
             yield chain
     for inner in code.co_consts:

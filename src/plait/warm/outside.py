@@ -16,6 +16,7 @@ import _socket  # type: ignore[import-not-found]
 import _thread
 import builtins
 import datetime
+import functools
 import gc
 import importlib
 import importlib.machinery
@@ -101,11 +102,14 @@ _REACHING_CODE = _codes([
     importlib.util.find_spec, importlib.reload, importlib.util.module_from_spec, runpy.run_path, runpy.run_module,
     typing.get_type_hints, getattr(types, "get_original_bases", typing.get_type_hints),
 ])  # fmt: skip
+# Functions in C that differ from process to process, if the user's own code calls them: libraries make keys of these.
+_OF_THE_PROCESS = frozenset({builtins.id, builtins.hash, _thread.get_ident, _thread.get_native_id})
 _IMPORTS = id(importlib.import_module.__code__)
 _LOGGERS = id(logging.getLogger.__code__)
 _LEVELS = frozenset({"level", "disabled", "isEnabledFor", "getEffectiveLevel"})
 _CODE = {**ASKING_CODE, **_RUNNING_CODE, **_REACHING_CODE, _IMPORTS: "an import", _LOGGERS: "a logger"}
-IN_C = ASKING | _RUNNING | _REACHING
+IN_C = ASKING | _RUNNING | _REACHING | _OF_THE_PROCESS
+_CLOCKS = frozenset({"now", "utcnow", "today"})
 
 # Attributes through which code reaches globals, frames, classes and texts that no description covers.
 REACHING_ATTRIBUTES = frozenset({
@@ -157,11 +161,21 @@ def refusal_in_c(frame: Any, function: Any) -> str | None:
     Args:
         frame: the frame of the caller.
     """
+    if function in _OF_THE_PROCESS:  # a method for hashing makes no value of the program
+        counts = _is_users(frame) and frame.f_code.co_name != "__hash__"
+        return f"{_named(function)} gives a different result in each process" if counts else None
     if function in IN_C:
-        name = f"{function.__module__ or function.__self__.__module__}.{function.__qualname__}"
-        return _refusal(name, function in ASKING, function in _REACHING, frame)
-    is_file = type(getattr(function, "__self__", None)) is io.FileIO and function.__name__.startswith("read")
-    return _refusal("io.FileIO", True, False, frame) if is_file else None
+        return _refusal(_named(function), function in ASKING, function in _REACHING, frame)
+    owner = getattr(function, "__self__", None)
+    if type(owner) is io.FileIO and function.__name__.startswith("read"):
+        return _refusal("io.FileIO", True, False, frame)
+    if isinstance(owner, type) and issubclass(owner, datetime.date) and function.__name__ in _CLOCKS:  # of a subclass
+        return _refusal(_named(function), True, False, frame)
+    return None
+
+
+def _named(function: Any) -> str:
+    return f"{function.__module__ or function.__self__.__module__}.{function.__qualname__}"
 
 
 def is_refused_code(code: Any) -> bool:
@@ -198,6 +212,12 @@ def _is_users(frame: Any) -> bool:
     return frame.f_code.co_name != "<module>" and origin_of(frame.f_globals.get("__name__")) is Origin.USER
 
 
+@functools.lru_cache(maxsize=4096)
+def never_asks(module: str | None) -> bool:
+    """Whether the code of a module is JAX's or plait's, whose own calls do not count."""
+    return str(module).partition(".")[0] in ("jax", "jaxlib", __name__.partition(".")[0])
+
+
 def asks_for_the_program(frame: Any) -> bool:
     """Whether the call comes from the user's code or a package, directly or through Python's library and NumPy.
 
@@ -212,7 +232,7 @@ def asks_for_the_program(frame: Any) -> bool:
         top = module.partition(".")[0]
         if top in _NO_PROGRAM or module in _IMPORTING:
             return False
-        if top in ("jax", "jaxlib") or top == __name__.partition(".")[0]:
+        if never_asks(module):
             return found
         found = found or origin_of(module) is not Origin.VERSION
         frame = frame.f_back

@@ -1,6 +1,6 @@
 """The dependencies of a trace: the code that it entered, and the globals that this code reads.
 
-While a function is traced, Python reports each function that is entered (``sys.setprofile``). For user code, the global
+While a function is traced, Python reports each function that is entered (``calls.py``). For user code, the global
 names that its bytecode loads are looked up and described at once: ``RATE``, ``helpers.scale``, ``layers.Block``. For
 code of an installed package, including plait, all code of its module is described, with the settings that it reads
 (``packages.py``), and its files (``sources.py``).
@@ -21,19 +21,18 @@ import pickle
 import sys
 import threading
 from collections.abc import Iterator
-from io import FileIO
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 
 from ..core.objects.named import Sentinel
+from .calls import Calls
 from .codes import cells_of, code_token, content_of, inner_codes
 from .descriptions import IMPURE, Describer, Unrecordable
-from .names_in_code import names_in
+from .names_in_code import globals_in, names_in
 from .origins import Origin, origin_of
 from .outside import (
-    IN_C,
     REACHING_NAMES,
     is_refused_code,
     only_listens,
@@ -72,14 +71,12 @@ class Recording:
         self.reasons: list[str] = []
         self.lowers = False
         self._seen: dict[int, CodeType] = {}  # by identity, because comparing code is slower
-        self._quiet: set[int] = set()  # the code of which no later call matters
         self._entered: list[tuple[CodeType, dict[str, Any]]] = []
         self._importing: list[tuple[CodeType, dict[str, Any]]] = []
         self._made: set[int] = set()  # the code of functions that entered code defines
         self._closures: set[int] = set()  # the code of functions that were defined before, with variables
         self._closed: dict[tuple[int, ...], tuple[CodeType, tuple[Any, ...]]] = {}
-        self._before: list[Any] = []
-        self._installed: list[Any] = []
+        self._calls = Calls(self)
         self._drawn: list[bytes] = []
         # Whether this thread is collecting garbage: what runs then is no part of the program. Functions in gc.callbacks
         # run around that; ``only_listens`` finds them.
@@ -87,59 +84,41 @@ class Recording:
         self._thread = threading.get_ident()
 
     def __enter__(self) -> Recording:
-        self._before.append(sys.getprofile())
         self._drawn.append(_numpy_state())
         gc.callbacks.append(self._collection)
-        self._installed.append(self._event if callable(self._before[0]) else self._quick())
-        sys.setprofile(self._installed[-1])
+        if not self._calls.start():
+            self._refuse("other tools use all numbers of sys.monitoring, so the calls of the trace cannot be recorded")
         return self
 
     def __exit__(self, *_: Any) -> None:
-        before = self._before.pop()
+        is_other = self._calls.stop()
         gc.callbacks.remove(self._collection)
         if self._drawn.pop() != _numpy_state():
             self._refuse("the global state of numpy.random changed while the function was traced")
-        if sys.getprofile() != self._installed.pop():
+        if is_other:
             self._refuse("a profiler was started or stopped while the function was traced")
-        sys.setprofile(None)
-        if hasattr(before, "enable"):  # a profiler in C, which Python cannot set
-            before.enable()
-        else:
-            sys.setprofile(before)
 
     def _collection(self, phase: str, _: Any) -> None:
         if threading.get_ident() == self._thread:
             self._collects = phase == "start"
 
-    def _quick(self) -> Any:
-        """``_event``, for the millions of events of which nearly all are calls of code that is known."""
-        quiet, full = self._quiet, self._event
+    def called(self, frame: Any, function: Any) -> None:
+        """A function written in C is called."""
+        if not self._collects:
+            self._refuse(refusal_in_c(frame, function))
 
-        def event_or_nothing(frame: Any, event: str, argument: Any) -> None:
-            if event == "call":
-                if id(frame.f_code) not in quiet:
-                    full(frame, event, argument)
-            elif event == "c_call" and (argument in IN_C or type(argument.__self__) is FileIO):
-                full(frame, event, argument)
-
-        return event_or_nothing
-
-    def _event(self, frame: Any, event: str, argument: Any) -> None:
-        before = self._before[0] if self._before else None
-        if callable(before):  # a profiler that was already active continues
-            before(frame, event, argument)
+    def entered(self, frame: Any) -> bool:
+        """A function is entered. Returns whether no later call of its code matters."""
         if self._collects:
-            return
-        if event == "c_call":
-            self._refuse(refusal_in_c(frame, argument))
-        elif event == "call":
-            self._refuse(refusal_in_python(frame))
-            if id(frame.f_code) not in self._seen:
-                self._first(frame)
-            if id(frame.f_code) in self._closures:
-                self._close(frame)
-            elif id(frame.f_code) in self._seen and not is_refused_code(frame.f_code):
-                self._quiet.add(id(frame.f_code))
+            return False
+        code = id(frame.f_code)
+        self._refuse(refusal_in_python(frame))
+        if code not in self._seen:
+            self._first(frame)
+        if code in self._closures:
+            self._close(frame)
+            return False
+        return code in self._seen and not is_refused_code(frame.f_code)
 
     def _first(self, frame: Any) -> None:
         """Code that is entered for the first time."""
@@ -179,7 +158,7 @@ class Recording:
 
     def _read_settings(self, module: str, code: CodeType) -> None:
         """Record the settings that code of a package reads."""
-        for chain in names_in(code).chains:
+        for chain in globals_in(code):
             setting, token = _setting((module, *chain), self.describer)
             if token is not None:
                 self.settings.setdefault(setting, token)
