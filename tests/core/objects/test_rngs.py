@@ -1,6 +1,8 @@
 """Random streams: the same seeds give the same keys as in Flax, draw after draw. (rules R1 to R5, R9)"""
 
 import random
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -400,3 +402,10 @@ def test_r2_a_count_that_was_given_away_is_computed_again():
     skip_key(stream)
     skip_key(stream)
     assert stream.count.get_value() == 2
+
+
+def test_what_has_no_signature_in_jax_random_is_no_sampler():
+    """R4: JAX 0.12 has a type there, ``Key``, which Python 3.12 cannot give a signature of."""
+    program = "import jax; jax.random.Key = dict; import plait; print(hasattr(plait.RngStream, 'Key'))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr

@@ -13,7 +13,7 @@ import inspect
 import operator
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, NoReturn, cast
 
 import jax
@@ -43,19 +43,19 @@ class RngCount(RngState):
     """The counter of a stream."""
 
 
-def _public(module: ModuleType) -> dict[str, Any]:
-    return {name: value for name, value in sorted(vars(module).items()) if callable(value) and name[0] != "_"}
+def _functions_of(module: ModuleType) -> dict[str, FunctionType]:
+    return {name: f for name, f in sorted(vars(module).items()) if isinstance(f, FunctionType) and name[0] != "_"}
 
 
 # Names that streams define as methods, and initializers that draw nothing.
-_OTHERS = {"clone", "fold_in", "split", "Initializer", "constant", "ones", "zeros"}
+_OTHERS = {"clone", "fold_in", "split", "constant", "ones", "zeros"}
 # The samplers of jax.random, whose first argument is a key, and the families of initializers (rule R4).
 SAMPLERS = [
     name
-    for name, function in _public(jax.random).items()
+    for name, function in _functions_of(jax.random).items()
     if name not in _OTHERS and next(iter(inspect.signature(function).parameters), None) == "key"
 ]
-INITIALIZERS = [name for name in _public(jax.nn.initializers) if name not in _OTHERS and name not in SAMPLERS]
+INITIALIZERS = [name for name in _functions_of(jax.nn.initializers) if name not in _OTHERS and name not in SAMPLERS]
 
 
 class _Samplers(Pytree):
