@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -115,12 +116,23 @@ def source(fault: Fault):
                 return
             if fault.strikes("data-raises"):
                 raise OSError("the data is gone")
+            if fault.strikes("data-raises-no-text"):
+                raise NoTextError
             if fault.strikes("data-hangs"):
                 time.sleep(600)
             if fault.moment == "fetching":
                 fault.signal("fetching")
                 time.sleep(600)  # in the other processes too
         yield np.full(8, number, np.int32)
+
+
+class NoTextError(Exception):
+    """An error that has no text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("an error of the error")
+
+    __repr__ = __str__
 
 
 class Notice:
@@ -132,6 +144,10 @@ class Notice:
     def __call__(self, moment: Moment) -> None:
         if moment.step == self.fault.step and self.fault.strikes("callback-raises"):
             raise OSError("the callback is wrong")
+        if moment.step == self.fault.step and self.fault.strikes("exits"):
+            sys.exit(3)
+        if moment.step == self.fault.step and self.fault.strikes("callback-raises-no-text"):
+            raise NoTextError
 
     def get_state(self) -> dict[str, int]:
         if self.fault.strikes("callback-state-raises"):
@@ -162,6 +178,8 @@ def main(options: argparse.Namespace) -> None:
         fault.signal(at)
         if number == fault.step and fault.strikes("step-raises"):  # before it changes anything
             raise OSError("the step is wrong")
+        if number == fault.step and fault.strikes("step-raises-no-text"):
+            raise NoTextError
         time.sleep(options.load)
         loss = count(model, shared(batch))
         return loss * jnp.nan if number == fault.step and fault.strikes("nan") else loss

@@ -120,6 +120,26 @@ def test_data_that_raises_in_one_process_saves_what_all_have_done(tmp_path):
     assert "the last lines of process 1, which failed first" in found.errors
 
 
+@pytest.mark.parametrize("process", [0, 1])
+def test_a_process_that_exits_is_named_with_its_status(tmp_path, process):
+    """JAX used to abort it, since the others had ended meanwhile, and the launcher named one of those."""
+    found = Outcome(tmp_path, "--fault=exits", f"--process={process}")
+    assert found.status == 3, found.errors
+    assert f"process {process} of 2 exited with status 3" in found.errors
+    assert re.search(rf"^\[{1 - process}\] +found +SystemExit: 3", found.errors, re.MULTILINE), found.errors
+
+
+@pytest.mark.parametrize("fault", ["data-raises-no-text", "callback-raises-no-text", "step-raises-no-text"])
+def test_an_error_whose_text_cannot_be_read_is_named_in_all(tmp_path, fault):
+    """What its ``__str__`` raises used to take its place, and the others were lost without a reason."""
+    found = Outcome(tmp_path, f"--fault={fault}")
+    assert found.status == 1, found.errors
+    assert found.all_say("NoTextError: <exception str")
+    assert re.search(r"^\[0\] .*ProcessError: process 1 failed", found.errors, re.MULTILINE), found.errors
+    assert "process 1 of 2 exited with status 1" in found.errors
+    assert "an error of the error" not in found.errors
+
+
 def test_an_evaluation_is_not_lost_to_data_that_raises_soon_after(tmp_path):
     """All know of the error before the evaluation, and leave that to the resumed run, which used to begin too late."""
     found = Outcome(tmp_path, "--fault=data-raises", "--evaluate", "--moment=evaluated")

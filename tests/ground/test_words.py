@@ -2,12 +2,14 @@
 
 import functools
 import re
+import traceback
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from plait.ground.words import describe_type, first_few, in_bytes, with_article
+import plait
+from plait.ground.words import describe_type, first_few, in_bytes, text_of, with_article
 
 NAMES = {
     "an": ["int", "Embed", "Einsum", "RNNCell", "LSTMCell", "MLP", "RMSNorm", "OptState", "ndarray", "ArrayImpl"],
@@ -18,6 +20,28 @@ NAMES = {
 @pytest.mark.parametrize(("article", "name"), [(article, name) for article in NAMES for name in NAMES[article]])
 def test_the_article_goes_by_the_sound(article, name):
     assert with_article(name) == f"{article} {name}"
+
+
+class NoTextError(ValueError):
+    def __str__(self):
+        raise RuntimeError("an error of the error")
+
+
+def test_an_error_without_a_text_has_the_text_of_a_traceback():
+    assert text_of(ValueError("one")) == "one"
+    assert text_of(NoTextError()) in "".join(traceback.format_exception_only(NoTextError()))
+
+
+@pytest.mark.parametrize("transform", [plait.jit, plait.vmap, plait.grad])
+def test_an_error_without_a_text_passes_through_a_transform(transform):
+    """What its ``__str__`` raises used to take its place."""
+
+    @transform
+    def fails(x):
+        raise NoTextError
+
+    with pytest.raises(NoTextError):
+        fails(np.ones(3, np.float32))
 
 
 @pytest.mark.parametrize(
@@ -98,13 +122,13 @@ PROSE = sorted(
 
 
 @functools.cache
-def text_of(file):
+def content_of(file):
     return file.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("words", HOUSE_WORDS)
 def test_texts_use_the_words_of_the_field(words):
-    found = {f"{file.name}: {match[0]}" for file in PROSE for match in re.finditer(words, text_of(file))}
+    found = {f"{file.name}: {match[0]}" for file in PROSE for match in re.finditer(words, content_of(file))}
     assert found == set(), f"write: {HOUSE_WORDS[words]}"
 
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from ..core.functional.update import update
 from ..errors import ArgumentTypeError, CheckpointError
+from ..ground.words import text_of
 from .layout import (
     ARRAYS,
     Manifest,
@@ -108,7 +109,7 @@ def written(path: Path) -> Iterator[None]:
         raise CheckpointError(
             "a checkpoint could not be written",
             at=str(path),
-            found=f"{type(error).__name__}: {error}",
+            found=f"{type(error).__name__}: {text_of(error)}",
             expected="a working disk with free space",
             do="earlier checkpoints are intact; free some space, and save again",
         ) from error

@@ -17,6 +17,7 @@ import jax
 
 from .. import errors
 from ..errors import PlaitError, ProcessError
+from ..ground.words import text_of
 from ..partitioning.noticeboard import await_entry, is_last, post
 from ..partitioning.processes import LEFT_BEHIND
 
@@ -122,7 +123,7 @@ def told(error: BaseException) -> dict[str, Any]:
     if isinstance(error, PlaitError):
         parts = {name: text[:_LONGEST] for name, text in error.parts.items()}
         return {"kind": type(error).__name__, "message": error.message, "parts": parts, "process": where}
-    parts = {"at": f"process {where}", "found": f"{type(error).__name__}: {error}"[:_LONGEST]}
+    parts = {"at": f"process {where}", "found": f"{type(error).__name__}: {text_of(error)}"[:_LONGEST]}
     return {"kind": "ProcessError", "message": f"process {where} failed", "parts": parts, "process": where}
 
 

@@ -28,6 +28,14 @@ def name_of_class(cls: type) -> str:
     return f"{package}.{cls.__name__.rpartition('.')[2]}" if package in ("plait", "jax") else cls.__name__
 
 
+def text_of(error: BaseException) -> str:
+    """The text of an error; if that raises, what Python prints instead in a traceback."""
+    try:
+        return str(error)
+    except Exception:
+        return "<exception str() failed>"
+
+
 def first_few(texts: Collection[str], most: int = 8) -> str:
     """The first of some texts, and how many more there are: ``a, b and 3 more``."""
     left = len(texts) - most

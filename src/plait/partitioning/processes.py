@@ -168,16 +168,21 @@ def _end_at_once_on_errors() -> None:
                 print(f"\nplait: {lost_process(error)}", file=sys.stderr)
         if not is_loss(error) and (getattr(error, "heard", None) or {"process": here})["process"] == here:
             tell_first(here)
-        for finish in BEFORE_THE_END:
-            finish()
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError):
-                stream.flush()
-        if getattr(error, "raised_by_all", False):
-            _let_all_report()
-        os._exit(130 if issubclass(kind, KeyboardInterrupt) else 1)
+        _end(130 if issubclass(kind, KeyboardInterrupt) else 1, getattr(error, "raised_by_all", False))
 
     sys.excepthook = report
+
+
+def _end(status: int, do_all_report: bool) -> NoReturn:
+    """End the process without waiting for the others, but to print their errors, if all have one."""
+    for finish in BEFORE_THE_END:
+        finish()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
+    if do_all_report:
+        _let_all_report()
+    os._exit(status)
 
 
 def all_report(error: E) -> E:
@@ -217,10 +222,17 @@ def end_at_once(error: BaseException) -> NoReturn:
     os._exit(1)
 
 
+def end_at_exit(error: SystemExit) -> None:
+    """Let ``sys.exit``, which has ended the others too, end this process with its status: JAX would abort it."""
+    status = error.code if isinstance(error.code, int) else int(error.code is not None)
+    if status:
+        tell_first(jax.process_index())
+    atexit.register(_end, status, True)
+
+
 def is_loss(error: BaseException) -> bool:
     """Whether an error was caused by the loss of another process."""
-    text = str(error).lower()
-    return isinstance(error, jax.errors.JaxRuntimeError) and any(sign in text for sign in _SIGNS_OF_LOSS)
+    return isinstance(error, jax.errors.JaxRuntimeError) and any(sign in str(error).lower() for sign in _SIGNS_OF_LOSS)
 
 
 def lost_process(error: BaseException) -> ProcessError:

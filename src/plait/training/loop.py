@@ -32,9 +32,9 @@ from ..core.functional.split import state
 from ..core.objects.variable_kinds import Param
 from ..errors import ArgumentError, ArgumentTypeError, CheckpointError, LoggerWarning, NonFiniteError, ProcessError
 from ..ground.dtypes import is_number_dtype
-from ..ground.words import first_few
+from ..ground.words import first_few, text_of
 from ..observing.nonfinite import find_nonfinite, has_nan
-from ..partitioning.processes import all_report, end_at_once, is_loss
+from ..partitioning.processes import all_report, end_at_exit, end_at_once, is_loss
 from .agreement import PATIENCE, Alone, Ending, Together, check_same, error_ending
 from .ahead import NOTHING, Ahead, Interrupted, Pace
 from .batches import Batches
@@ -430,7 +430,8 @@ class _Loop:
             except Exception as error:
                 self.loggers.remove(logger)
                 warnings.warn(
-                    f"{type(logger).__name__} could not write step {number}, and is disabled: {error!r}",
+                    f"{type(logger).__name__} could not write step {number}, and is disabled: "
+                    f"{type(error).__name__}: {text_of(error)}",
                     LoggerWarning,
                     stacklevel=2,
                 )
@@ -636,6 +637,8 @@ class _Loop:
         else:
             with contextlib.suppress(Exception):
                 self.wait()
+            if isinstance(error, SystemExit):
+                end_at_exit(error)
             self.agreement.lose(error if is_loss(error) else all_report(error))
 
     def close(self, logger: Logger) -> None:

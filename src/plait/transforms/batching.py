@@ -12,7 +12,7 @@ import numpy as np
 
 from .._compat import jax_version, pmap as jax_pmap
 from ..errors import ArgumentError, ArgumentTypeError, MissingDependencyError
-from ..ground.words import describe_filter, describe_type
+from ..ground.words import describe_filter, describe_type, text_of
 from .axis_names import read_axis_name
 from .call.arguments import positional, with_statics
 from .call.body import Body
@@ -109,7 +109,7 @@ def explain_batched(error: ValueError, call: Call, outcome: Outcome) -> None:
     Raises:
         ArgumentError: names the path.
     """
-    found = _BATCHED.search(str(error))
+    found = _BATCHED.search(text_of(error))
     if found is None:
         return
     address = Address(int(found[1]), int(found[2]))

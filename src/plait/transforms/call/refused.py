@@ -16,7 +16,7 @@ from ..._compat import Tracer
 from ...core.objects.cells import gone, is_gone
 from ...core.objects.nodes import jax_key_to_key
 from ...errors import ArgumentError, ArgumentTypeError, PlaitError, TraceContextError
-from ...ground.words import describe_type, first_few
+from ...ground.words import describe_type, first_few, text_of
 from .arguments import argument_name, parameter_names
 from .body import Body, guarded
 from .gather import Gathered, Structure
@@ -48,7 +48,7 @@ def explain(transform: str, f: Callable[..., Any], gathered: Gathered, error: Ex
 def says_deleted(error: BaseException) -> bool:
     """Whether JAX raised it for an array that was donated to an earlier call."""
     is_jax_s = isinstance(error, (RuntimeError, ValueError))
-    return is_jax_s and _DELETED.search(str(error).partition("\n")[0]) is not None
+    return is_jax_s and _DELETED.search(text_of(error).partition("\n")[0]) is not None
 
 
 def _check_plain_arguments(transform: str, f: Callable[..., Any], gathered: Gathered, error: Exception) -> None:

@@ -17,6 +17,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
 from ..._compat import ArrayImpl, top_level_trace, trace_state
 from ...core.objects.nodes import Static
 from ...errors import ArgumentError
+from ...ground.words import text_of
 from ..call.body import Body
 from ..call.call import Call, prefixes_of
 from ..call.gather import Gathered
@@ -95,7 +96,7 @@ class Shardings:
         if isinstance(error, ArgumentError):
             return
         inputs = self.call(f, args, {}).labelled()
-        if "requires a non-empty mesh" in str(error):
+        if "requires a non-empty mesh" in text_of(error):
             given = [("in_shardings", place, spec) for place, spec, _ in inputs]
             given += [("out_shardings", "the output", spec) for spec in self.outs.leaves]
             for argument, place, spec in given:
@@ -108,7 +109,7 @@ class Shardings:
                         do="call it under `with jax.set_mesh(mesh): ...`, or pass "
                         f"jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec{tuple(spec)!r})",
                     ) from error
-        if "does not match the sharding" not in str(error):
+        if "does not match the sharding" not in text_of(error):
             return
         mesh = jax.sharding.get_mesh()
         for place, expected, value in inputs:
