@@ -112,7 +112,7 @@ def _inside(node):
 
 
 def _is_error_text(node):
-    return isinstance(node, ast.Call) and ast.unparse(node) in ("str(error)", "str(e)")
+    return isinstance(node, ast.Call) and ast.unparse(node) in ("str(error)", "str(e)", "text_of(error)")
 
 
 def found_in_source():

@@ -175,6 +175,41 @@ def test_a_folder_that_vanishes_is_made_again(tmp_path):
         assert os.listdir(folder)
 
 
+def test_a_folder_that_vanishes_is_locked_again(tmp_path):
+    """The lock went with the folder, and a second run could write into the new one."""
+    folder = tmp_path / "run"
+    with Checkpoints(folder) as checkpoints:
+        shutil.rmtree(folder)
+        checkpoints.save(1, model())
+        with pytest.raises(CheckpointError, match="another Checkpoints of this process is writing"):
+            Checkpoints(folder)
+    Checkpoints(folder).close()
+
+
+def test_a_folder_that_another_run_has_made_again_is_not_written(tmp_path):
+    folder = tmp_path / "run"
+    with Checkpoints(folder) as checkpoints:
+        shutil.rmtree(folder)
+        with Checkpoints(folder):
+            with pytest.raises(CheckpointError, match="another Checkpoints of this process is writing"):
+                checkpoints.save(1, model())
+            assert os.listdir(folder) == ["run.lock"]
+        checkpoints.save(1, model())
+        assert [saved.step for saved in checkpoints.all()] == [1]
+
+
+def test_a_folder_that_vanishes_while_it_is_written_is_an_error_that_names_it(tmp_path, monkeypatch):
+    folder, write = tmp_path / "run", orbax.write_manifest
+    monkeypatch.setattr(orbax, "write_manifest", lambda *given: shutil.rmtree(folder) or write(*given))
+    with Checkpoints(folder) as checkpoints:
+        checkpoints.save(1, model())
+        with pytest.raises(CheckpointError, match=rf"could not be written\n +at +{folder}\n"):
+            checkpoints.wait()
+        monkeypatch.undo()
+        checkpoints.save(2, model())
+        assert [saved.step for saved in checkpoints.all()] == [2]
+
+
 def test_a_slow_disk_holds_up_the_next_save_and_nothing_before(tmp_path, monkeypatch):
     """What is saved is what the model was, however much later it is written."""
     may_write, write = threading.Event(), orbax.write_manifest

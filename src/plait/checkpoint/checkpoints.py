@@ -28,7 +28,7 @@ import jax
 
 from ..errors import CheckpointError, CheckpointWarning, LostUpdateWarning
 from ..ground.notices import warn
-from ..ground.scratch import hold, is_held_here, remove_abandoned
+from ..ground.scratch import Lock, hold, is_held_here, remove_abandoned
 from ..ground.whole_writes import move_aside, remove_whole
 from ..ground.words import first_few
 from ..partitioning.launched import grace
@@ -84,27 +84,28 @@ class Checkpoints:
         self.background = background
         self._writer: Writer | None = None
         self._meeting: Meeting | None = None  # of the writers of all processes
+        self._held: Lock | None = None
         self._release: Callable[[], object] | None = None
-        self._opened_by: int | None = None
         self._damaged: set[Path] = set()
         # Of the last save: what process 0 is still to warn of.
         self._not_removed: OSError | None = None
         self._seconds = 0.0
         self._has_warned = self._has_warned_of_grace = False
         check_path(self.folder)
-        self._open()
-
-    def _open(self) -> None:
-        """Create and lock the folder, unless that is done. A forked child does not have its parent's lock."""
-        if self._opened_by != os.getpid():
-            on_first(self._lock)
-            self._opened_by = os.getpid()
+        on_first(self._lock)
 
     def _lock(self) -> None:
+        """Create and lock the folder, unless that is done.
+
+        A forked child does not have its parent's lock, and if the folder was removed, that of a new one is another.
+        """
+        if self._held is not None and self._held.is_at(self.folder / LOCK):
+            return
+        self._unlock()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             remove_abandoned(self.folder)
-            lock = hold(self.folder / LOCK, create=True)
+            self._held = hold(self.folder / LOCK, create=True)
         except BlockingIOError as error:
             raise _held(self.folder) from error
         except OSError as error:
@@ -115,9 +116,14 @@ class Checkpoints:
                 expected="a folder with write permission",
                 do="choose a writable folder",
             ) from error
-        if lock is not None:
-            lock.write(str(os.getpid()))
-            self._release = weakref.finalize(self, lock.release)
+        if self._held is not None:
+            self._held.write(str(os.getpid()))
+            self._release = weakref.finalize(self, self._held.release)
+
+    def _unlock(self) -> None:
+        release, self._release, self._held = self._release, None, None
+        if release is not None:
+            release()  # the file is kept, because a process that has just opened it would lock a deleted file
 
     def save(
         self,
@@ -146,7 +152,6 @@ class Checkpoints:
                 ``keep`` does not keep, could not be removed.
         """
         self._wait()
-        self._open()
         path = self.folder / _name(int(step))
         on_first(functools.partial(self._prepare, path, int(step)))
         saving = Saving(path, node, step=step, metrics=metrics, extra=extra, overwrite=True)
@@ -159,6 +164,7 @@ class Checkpoints:
             self.wait()
 
     def _prepare(self, path: Path, step: int) -> None:
+        self._lock()
         self._warn_of_last()
         self._warn_of_later(step)
         if is_taken(path) and not (path / MANIFEST).is_file():
@@ -345,10 +351,7 @@ class Checkpoints:
         try:
             self.wait()
         finally:
-            self._opened_by = None
-            release, self._release = self._release, None
-            if release is not None:
-                release()  # the file is kept, because a process that has just opened it would lock a deleted file
+            self._unlock()
 
     def __enter__(self) -> Checkpoints:
         return self

@@ -141,6 +141,12 @@ class Lock:
             os.ftruncate(self.file, 0)
             os.pwrite(self.file, text.encode(), 0)
 
+    def is_at(self, path: Path) -> bool:
+        """Whether the file is at this path, and locked by this process."""
+        with contextlib.suppress(OSError):
+            return self.file is not None and os.path.samestat(os.stat(path), os.fstat(self.file))
+        return False
+
     def release(self) -> None:
         """Close the file; does nothing if it is closed."""
         file, self.file = self.file, None
@@ -193,8 +199,4 @@ def hold(path: Path, *, create: bool) -> Lock | None:
 
 def is_held_here(path: Path) -> bool:
     """Whether this process holds the lock of a file. Process ids do not tell: those of two containers may be equal."""
-    with contextlib.suppress(OSError):
-        own = os.stat(path)
-        files = [lock.file for lock in tuple(_HELD)]
-        return any(file is not None and os.path.samestat(own, os.fstat(file)) for file in files)
-    return False
+    return any(lock.is_at(path) for lock in tuple(_HELD))
