@@ -37,8 +37,8 @@ BALLAST = (
 class Counter(plait.Module):
     """How many steps it has done, and the sum of the batches that it has seen."""
 
-    def __init__(self) -> None:
-        self.weight = plait.Param(jnp.ones(4))
+    def __init__(self, start: float = 1.0) -> None:
+        self.weight = plait.Param(jnp.full(4, start))
         self.steps = plait.BatchStat(jnp.zeros((), jnp.int32))
         self.seen = plait.BatchStat(jnp.zeros((), jnp.int32))
 
@@ -216,7 +216,8 @@ def main(options: argparse.Namespace) -> None:
             os.environ["PLAIT_GRACE"] = "0.001"
         if not options.without_checkpoints:
             checkpoints = held.enter_context(Checkpoints(options.folder / "checkpoints"))
-        model_of["model"] = Counter() if options.copies else create_sharded(Counter)
+        start = 2.0 if fault.strikes("other-model") else 1.0
+        model_of["model"] = Counter() if options.copies else create_sharded(lambda: Counter(start))
         if fault.kind == "disk-full":
             model_of["ballast"] = Ballast(options.process, mesh)
         fitted = fit(

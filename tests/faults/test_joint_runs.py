@@ -170,6 +170,14 @@ def test_processes_that_save_at_different_steps_are_told_so(tmp_path):
     assert found.all_say("save_every=10; save_every=7")
 
 
+def test_processes_that_create_different_models_are_told_so(tmp_path):
+    """Of a variable that is the same on all devices, each process had its own value, and nothing said so."""
+    found = Outcome(tmp_path, "--fault=other-model", "--process=2", processes=3)
+    assert (found.status, found.kept) == (1, 0)
+    assert found.all_say("the processes of this run create different models")
+    assert found.all_say(r"at +create_sharded, in process 2$")
+
+
 @pytest.mark.parametrize("copies", [[], ["--copies"]], ids=["shared", "copies"])
 def test_data_that_ends_in_one_process_ends_all(tmp_path, copies):
     found = Outcome(tmp_path, "--fault=data-ends", *copies)

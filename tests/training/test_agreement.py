@@ -11,6 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from plait.checkpoint import together
 from plait.errors import ArgumentError, ProcessError
+from plait.partitioning import noticeboard
 from plait.training import agreement
 from plait.training.agreement import AHEAD, Alone, Ending, Together, check_same, error_ending
 from plait.training.ahead import Ahead, Pace
@@ -75,9 +76,8 @@ def simulated():
 def _run(monkeypatch, processes, act):
     board = Board(processes)
     for name in ("post", "await_entry", "entries_under", "is_last"):
-        monkeypatch.setattr(agreement, name, getattr(board, name))
-        if hasattr(together, name):
-            monkeypatch.setattr(together, name, getattr(board, name))
+        for user in (agreement, together, noticeboard):
+            monkeypatch.setattr(user, name, getattr(board, name), raising=user is not together)
     monkeypatch.setattr(together, "_NUMBERS", Numbers(processes))
     monkeypatch.setattr(agreement, "_FITS", Numbers(processes))
     monkeypatch.setattr(jax, "process_index", index)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -9,13 +11,17 @@ from typing import Any, TypeVar
 import jax
 from jax.sharding import Mesh
 
-from .._compat import memory_saving_options
+from .._compat import coordinator, memory_saving_options
 from ..core.functional.merge import merge
 from ..core.functional.split import split
-from ..errors import UnevenLayoutWarning
+from ..errors import ArgumentError, UnevenLayoutWarning
+from ..ground.words import first_few
+from .noticeboard import gather
+from .processes import all_report
 from .shardings import get_abstract_model
 
 A = TypeVar("A")
+_CALLS = itertools.count()
 
 
 def create_sharded(make: Callable[[], A], mesh: Mesh | None = None) -> A:
@@ -24,13 +30,15 @@ def create_sharded(make: Callable[[], A], mesh: Mesh | None = None) -> A:
     Variables are computed one at a time. Beside its parts of the model, a device needs the memory to compute its part
     of one variable: for random numbers three times the size of that part. The host needs none.
 
+    On a mesh of all processes of a run, all call it, with a ``make`` that makes the same: their programs are compared.
+
     Args:
         make: makes the objects; it is traced twice, so it should have no other effects.
         mesh: ``None`` means the current mesh; without a mesh, ``make`` is simply called.
 
     Raises:
         ArgumentError: a variable's names do not fit the mesh or its array; the error names the path. Raised before
-            anything is computed.
+            anything is computed. Or the processes create different models, such as from different seeds.
 
     Example:
         >>> make = lambda: plait.Linear(4, 8, rngs=plait.Rngs(0), kernel_metadata={"out_sharding": (None, "model")})
@@ -50,8 +58,26 @@ def create_sharded(make: Callable[[], A], mesh: Mesh | None = None) -> A:
 
     graphdef, values = creation_program(noted, mesh)
     with jax.set_mesh(mesh):
+        if 1 < jax.process_count() == len({each.process_index for each in mesh.devices.flat}) and coordinator():
+            _check_same_program(values.lower().as_text())
         made: Any = merge(graphdef, values())
     return {key: made[key] for key in order} if type(made) is dict else made  # type: ignore[return-value]  # JAX sorts
+
+
+def _check_same_program(text: str) -> None:
+    """Raise in all processes if one would run another program: its parts, and its copies, would be of another model."""
+    digests = gather(f"plait/create/{next(_CALLS)}", hashlib.sha256(text.encode()).hexdigest())
+    others = [str(number) for number, digest in enumerate(digests) if digest != digests[0]]
+    if others:
+        raise all_report(
+            ArgumentError(
+                "the processes of this run create different models",
+                at=f"create_sharded, in process {first_few(others, 4)}",
+                found="another program than in process 0, as from another seed, size or initial value",
+                expected="the same program in all processes, each of which computes its part of one model",
+                do="pass the same seed and arguments, whatever jax.process_index() is",
+            )
+        )
 
 
 def creation_program(make: Callable[[], Any], mesh: Mesh) -> tuple[Any, Any]:

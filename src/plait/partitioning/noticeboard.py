@@ -7,6 +7,7 @@ device: they work while a step runs, or while this process waits for another ins
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from typing import Any
 
@@ -53,6 +54,15 @@ def entries_under(key: str) -> list[str]:
 def is_last(key: str) -> bool:
     """Count this call. Return whether all processes have made it by now."""
     return _board().key_value_increment(key, 1) == jax.process_count()
+
+
+def gather(key: str, text: str) -> list[str]:
+    """Wait until all processes have called this with the same key; return their texts, that of process 0 first."""
+    here = jax.process_index()
+    post(f"{key}/given/{here}", json.dumps([here, text]))
+    if is_last(f"{key}/all"):
+        post(f"{key}/texts", json.dumps([each for _, each in sorted(map(json.loads, entries_under(f"{key}/given")))]))
+    return json.loads(await_entry(f"{key}/texts") or "[]")
 
 
 def meet(name: str, seconds: float) -> None:

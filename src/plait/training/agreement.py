@@ -27,7 +27,7 @@ import jax
 
 from ..checkpoint.together import Meeting, told, untold
 from ..errors import ArgumentError, PlaitError
-from ..partitioning.noticeboard import await_entry, entries_under, is_last, post
+from ..partitioning.noticeboard import await_entry, entries_under, gather, is_last, post
 from ..partitioning.processes import all_report
 
 AHEAD = 2  # steps
@@ -77,11 +77,8 @@ def check_same(given: dict[str, Any]) -> None:
     Raises:
         ArgumentError: names those that differ.
     """
-    key = f"plait/fit/{next(_FITS)}"
-    post(f"{key}/given/{jax.process_index()}", json.dumps(given))
-    if is_last(f"{key}/all"):
-        post(f"{key}/different", json.dumps([json.loads(text) for text in sorted({*entries_under(f"{key}/given")})]))
-    different: list[dict[str, Any]] = json.loads(await_entry(f"{key}/different") or "[]")
+    texts = gather(f"plait/fit/{next(_FITS)}", json.dumps(given))
+    different: list[dict[str, Any]] = [json.loads(text) for text in sorted({*texts})]
     names = [name for name in given if any(each[name] != different[0][name] for each in different)]
     if names:
         raise all_report(
