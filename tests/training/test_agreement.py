@@ -295,6 +295,34 @@ def test_a_loss_is_known_before_the_process_ends(simulated):
     assert left == ["OSError: gone"]
 
 
+def test_a_process_that_is_lost_votes_although_it_lacks_the_batches_of_the_last_step(simulated):
+    """Another has called that step the last one, and the vote waits for its batches, which nobody fetches any more."""
+
+    def act(number):
+        made, heard = threading.Event(), threading.Event()
+
+        def when_stuck(event):
+            assert made.wait(20)
+            if number == 0:
+                agreed.leave()
+            heard.set()
+
+        agreed = Together(when_stuck, 0)
+        made.set()
+        agreed.begins(1, 5 if number == 0 else 3, False)
+        if number == 0:
+            agreed.call(Ending("data", "data", last=5))
+        else:
+            with agreed._changed:
+                assert agreed._changed.wait_for(lambda: agreed._called is not None, 20)
+            agreed.lose(OSError("gone"))
+        assert heard.wait(20)
+        agreed.close()
+        return agreed.ending.kind, agreed._last
+
+    assert simulated(2, act) == [("data", 3)] * 2
+
+
 def test_alone_nothing_is_ahead():
     alone, data = Alone(), Batches([1, 2, 3], epochs=1)
     ahead = Ahead(data, alone.ahead, 0)

@@ -18,6 +18,7 @@ import plait
 from plait.checkpoint import Checkpoints, Keep
 from plait.errors import ArgumentError, ArgumentTypeError, DataError, LoggerWarning, NonFiniteError
 from plait.training import Batches, EarlyStop, JsonLines, callbacks, fit, loop
+from plait.training.agreement import Alone
 from tests.compare import assert_same, readable
 from tests.sampling import slow_but
 
@@ -148,6 +149,14 @@ def test_a_second_signal_interrupts_at_once():
 
     with pytest.raises(KeyboardInterrupt):
         fit(step, {"model": plait.Param(1.0)}, [1], steps=10, show=False)
+
+
+def test_a_signal_is_passed_on_once(monkeypatch):
+    """Each time is a message to all processes of a run."""
+    called, call = [], Alone.call
+    monkeypatch.setattr(Alone, "call", lambda self, ending: called.append(ending.reason) or call(self, ending))
+    fit(lambda p, x: os.kill(os.getpid(), signal.SIGTERM), {"p": plait.Param(1.0)}, [1], steps=2, show=False)
+    assert called == ["SIGTERM"]
 
 
 def broken(epoch):

@@ -1,5 +1,7 @@
 """Progress: plain lines into a pipe, a live bar on a terminal."""
 
+import re
+
 import pytest
 
 from plait.training import progress as module
@@ -25,6 +27,15 @@ def test_on_a_terminal_the_lines_stay_above_the_bar(capsys, monkeypatch):
     printed = capsys.readouterr().out
     assert printed.index("epoch 1 [red] 0.5") < printed.index("epoch 2 [red] 0.5")
     assert "training" in printed
+
+
+def test_on_a_terminal_the_bar_is_gone_at_the_end(capsys, monkeypatch):
+    """What is printed last moves up to the line of the bar, and erases it."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(module.sys.stdout, "isatty", lambda: True, raising=False)
+    run()
+    end = capsys.readouterr().out.rpartition("training")[2]
+    assert re.search("\x1b\\[1A.*\x1b\\[2K$", end), end
 
 
 @pytest.mark.parametrize("terminal", [True, False])
