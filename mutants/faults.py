@@ -2,8 +2,8 @@
 
 A *place* is a node of the syntax tree with all that may stand there instead. Left alone is what no test can be asked
 for: docstrings, annotations and aliases of types, ``__all__``, imports, blocks for type checkers, overloads, assertions
-and ``zip(strict=True)`` (they say what cannot happen), and what errors and warnings tell people, but for the place that
-they name (``at``).
+and ``zip(strict=True)`` (they say what cannot happen), and the words of errors and warnings. The values between these
+words are changed: one may be missing, or be another, and one that is a part by itself (``found=shape``) ``None``.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ import difflib
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import libcst as cst
+import libcst.matchers as m
 from libcst.metadata import MetadataWrapper
 
-from .operators import changed
+from .operators import change_value, changed
 
+_STRING = m.SimpleString() | m.FormattedString()
 _TYPING = {"TypeVar", "ParamSpec", "TypeVarTuple", "cast", "NewType"}
 
 
@@ -104,7 +107,7 @@ class _Places(cst.CSTVisitor):
     def __init__(self) -> None:
         super().__init__()
         self.found: list[tuple[cst.CSTNode, list[cst.CSTNode]]] = []
-        self.texts = 0  # how many calls around this node are given texts for people
+        self.texts: list[cst.Call] = []  # the calls around this node that are given texts for people
         self.functions = 0
         self.targets: set[cst.CSTNode] = set()
         self.raised: set[cst.CSTNode | None] = set()
@@ -114,6 +117,7 @@ class _Places(cst.CSTVisitor):
         if _is_left_alone(node) or (not self.functions and _is_alias(node)):
             return False
         if self.texts and (isinstance(node, cst.BaseString) or node in self.told):
+            self.found += _changed_values(node, self.texts[-1])
             return False
         if isinstance(node, (cst.AssignTarget, cst.For, cst.CompFor)):
             self.targets.add(node.target)  # a tuple there is no value
@@ -124,17 +128,30 @@ class _Places(cst.CSTVisitor):
         others = [] if node in self.targets or self.speaks(node) or _cannot_survive(node) else changed(node)
         if others:
             self.found.append((node, others))
-        self.texts += self.speaks(node)
+        if self.speaks(node):
+            self.texts.append(cst.ensure_type(node, cst.Call))
         self.functions += isinstance(node, cst.FunctionDef)
         return True
 
     def on_leave(self, original_node: cst.CSTNode) -> None:
-        self.texts -= self.speaks(original_node)
+        if self.speaks(original_node):
+            self.texts.pop()
         self.functions -= isinstance(original_node, cst.FunctionDef)
 
     def speaks(self, node: cst.CSTNode) -> bool:
         """Whether a node is a call that makes an error or a warning, or has it made."""
         return isinstance(node, cst.Call) and (node in self.raised or _makes_error(node))
+
+
+def _changed_values(text: cst.CSTNode, call: cst.Call) -> Iterator[tuple[cst.CSTNode, list[cst.CSTNode]]]:
+    """The values in a text of an error, each with what may stand there: nothing, or another value in texts of it."""
+    match text:
+        case cst.Arg(keyword=cst.Name(value="found" | "expected" | "do")) if not m.findall(text, _STRING):
+            yield text, [text.with_changes(value=cst.Name("None"))]
+    values: list[Any] = m.findall(call, m.FormattedStringExpression())
+    for each in m.findall(text, m.FormattedString()):
+        others = change_value(cst.ensure_type(each, cst.FormattedString), [value.expression for value in values])
+        yield each, [*others]
 
 
 def _is_left_alone(node: cst.CSTNode) -> bool:

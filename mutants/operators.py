@@ -49,6 +49,15 @@ def return_nothing(node: cst.Return) -> Iterable[cst.Return]:
         yield node.with_changes(value=cst.Name("None"), whitespace_after_return=cst.SimpleWhitespace(" "))
 
 
+def change_value(text: cst.FormattedString, values: Iterable[cst.BaseExpression]) -> Iterable[cst.FormattedString]:
+    """``f"{x}, not {y}"`` → ``f", not {y}"``, ``f"{y}, not {y}"``: a value is missing, or another of ``values``."""
+    for place, part in enumerate(text.parts):
+        if isinstance(part, cst.FormattedStringExpression):
+            others = [part.with_changes(expression=value.deep_clone()) for value in values]
+            for instead in ([], *([other] for other in others if not other.deep_equals(part))):
+                yield text.with_changes(parts=[*text.parts[:place], *instead, *text.parts[place + 1 :]])
+
+
 OPERATORS: tuple[tuple[type | tuple[type, ...], Operator], ...] = (
     *mutation_operators,
     (cst.BooleanOperation, drop_operand),

@@ -29,17 +29,25 @@ PLANTED = {
     "sum": ("x += y", {"x -= y", "x = y"}),
     "index": ("return x[-1]", {"return x[+1]", "return x[-2]", "return None"}),
     "where an error is": ("raise SomeError('text', at=f(x), found=g(x))", {
-        "raise SomeError('text', at=f(None), found=g(x))",
+        "raise SomeError('text', at=f(None), found=g(x))", "raise SomeError('text', at=f(x), found=None)",
     }),
+    "what an error says": ("raise SomeError(f'one {x}', found=f'{y!r}')", {
+        "raise SomeError(f'one ', found=f'{y!r}')", "raise SomeError(f'one {y}', found=f'{y!r}')",
+        "raise SomeError(f'one {x}', found=f'')", "raise SomeError(f'one {x}', found=f'{x!r}')",
+    }),
+    "what an error says in a part": ("raise SomeError(('one' f'{x}' if y else 'two') + f(x))", {
+        "raise SomeError(('one' f'' if y else 'two') + f(x))",
+    }),
+    "what a warning says": ("x = warn(Some, f'{x}')", {"x = warn(Some, f'')", "x = None"}),
 }  # fmt: skip
 
 LEFT_ALONE = {
     "docstring": '"""Text."""',
     "annotation": "x: Sequence[tuple[str, 3]]",
-    "text of an error": "raise SomeError('one', found='two', do=f'{f(3)}')",
+    "text of an error": "raise SomeError('one', found='two', do=f'three')",
     "text of an error that a function makes": "raise damaged('one')",
     "text of a warning": "x = warnings.warn('one', stacklevel=3)",
-    "computed text": "raise SomeError('one' + f(x), found=x[:3], expected=x if y else 'three')",
+    "text that is chosen": "raise SomeError('one' + f(x), expected='two' if y else 'three')",
     "assertion": "assert x < 3, 'one'",
     "an assertion about lengths": "x = zip(x, y, strict=True)",
     "type checking": "if TYPE_CHECKING:\n    x = 3",
