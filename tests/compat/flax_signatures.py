@@ -29,7 +29,6 @@ EXCEPTIONS = {
     "MergeContext.__init__": STEPS,
     "SplitContext.__init__": STEPS,
     "UpdateContext.__init__": STEPS,
-    "GraphDef.apply": "graph: the graph was checked when it was split",
     "flatten": "ref_outer_index: the outer indices are one mapping on the root, which update_context makes",
     "bridge.ToLinen.__init__": "parent and name: fields that a Linen module puts after its own; by name they work",
     "bridge.ToLinen.metadata_fn": "a default of Flax's class that is seen as its method",
@@ -148,12 +147,13 @@ def _by_position(theirs: list[Parameter], ours: list[Parameter]) -> Iterator[str
 
 
 def _by_name(theirs: Any, ours: Any) -> Iterator[str]:
-    if _any(ours.values(), Parameter.VAR_KEYWORD):
+    takes_any = _any(ours.values(), Parameter.VAR_KEYWORD)
+    if takes_any and not _any(theirs.values(), Parameter.VAR_KEYWORD):
         return
     named = {
         name for name, each in ours.items() if each.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
     }
-    if _any(theirs.values(), Parameter.VAR_KEYWORD):
+    if _any(theirs.values(), Parameter.VAR_KEYWORD) and not takes_any:
         yield "by name: any"
     for name, one in theirs.items():
         can_be_named = one.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)

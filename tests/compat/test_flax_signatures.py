@@ -61,6 +61,7 @@ def test_a_lack_is_found():
         *["by name: any", "by name: a", "by name: b", "by name: d", "needs: e"],
     ]
     assert lacking(one, one) == []
+    assert lacking(one, lambda a, b, *rest, c, **more: None) == ["by name: d"]  # it would be one of ``more``
     assert other_defaults(one, lambda a, b=True: None) == ["b=True, not 1"]
 
 

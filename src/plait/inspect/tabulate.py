@@ -73,7 +73,6 @@ class TableRow:
 
 def tabulate(
     obj: Any,
-    /,
     *inputs: Any,
     depth: int | None = None,
     method: str = "__call__",

@@ -104,7 +104,7 @@ def _merge(
     return merging.merge(graphdef, state, *states, copy=copy, recreate_variables=recreate_variables)
 
 
-def _apply(graphdef: GraphDef, state: Any, *states: Any) -> Any:
+def _apply(graphdef: GraphDef, state: Any, *states: Any, graph: bool | None = None) -> Any:
     return proxy_caller.proxied(lambda: _merge(graphdef, state, *states), _split)
 
 

@@ -80,8 +80,8 @@ def call(graphdef_state: tuple[GraphDef, Any], /) -> Any:
     return apply(*graphdef_state)
 
 
-def apply(graphdef: GraphDef, state: Any, *states: Any) -> Any:
-    """``GraphDef.apply``: like ``call``, for a graphdef and its states."""
+def apply(graphdef: GraphDef, state: Any, *states: Any, graph: bool | None = None) -> Any:
+    """``GraphDef.apply``: like ``call``, for a graphdef and its states; ``graph`` has no effect."""
     return proxied(lambda: merge(graphdef, state, *states), split)
 
 

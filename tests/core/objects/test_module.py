@@ -366,6 +366,10 @@ def test_attributes_are_set_on_all_modules_below():
     assert model.first.deterministic
     model.train(name="training")
     assert (model.first.deterministic, model.rest[0].name) == (False, "training")
+    model.tied = model.first
+    for graph in (True, False):  # as in Flax, where a shared module is no error here
+        model.set_attributes(name=f"graph={graph}", graph=graph)
+        assert model.tied.name == f"graph={graph}"
 
 
 def test_an_attribute_that_exists_nowhere_is_an_error_unless_told_not_to():

@@ -46,7 +46,9 @@ class Module(Pytree):
     sow: ClassVar[Callable[..., bool]]  # with ``perturb`` from the guest that keeps what is sown
     perturb: ClassVar[Callable[..., Any]]
 
-    def set_attributes(self, *filters: Any, raise_if_not_found: bool = True, **attributes: Any) -> None:
+    def set_attributes(
+        self, *filters: Any, raise_if_not_found: bool = True, graph: bool | None = None, **attributes: Any
+    ) -> None:
         """Set existing attributes, or modes, on this module and all modules below it, in place.
 
         Names that are no attributes of a module are passed to its ``set_view`` together, if that accepts them.
@@ -54,6 +56,7 @@ class Module(Pytree):
         Args:
             *filters: only modules that one of these matches are changed; without filters, all modules.
             raise_if_not_found: whether to raise if no module has an attribute.
+            graph: no effect: shared modules are changed once, and so they are in Flax's tree mode.
             **attributes: names and new values.
 
         Raises:
