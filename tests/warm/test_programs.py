@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import importlib
+import inspect
 import io
 import logging
 import os
@@ -278,6 +279,44 @@ def test_w5_shapes_that_do_different_things_each_have_their_program(tmp_path):
         results.append((described(model), [out[3].tobytes(), out[5].tobytes()]))
     assert results[0] == results[1] == results[2]
     assert counts(stored)["stored"] == 0
+
+
+@pytest.mark.usefixtures("users_promotion")
+@pytest.mark.parametrize("rates", ["one", "two", "shared"])
+def test_w5_a_number_that_the_trace_replaces_in_a_closure_is_replaced_by_the_load_too(tmp_path, rates):
+    """Optax's cosine schedule makes 10.0 of the 10 that it closes over."""
+
+    def made():
+        rate = optax.cosine_decay_schedule(1e-2, 10)
+        other = rate if rates == "shared" else optax.cosine_decay_schedule(1e-2, 10)
+        chain = [optax.scale_by_schedule(each) for each in ([rate] if rates == "one" else [rate, other])]
+        model = net()
+        return rate, model, plait.Optimizer(model, optax.chain(*chain, optax.scale(-1.0)), wrt=plait.Param)
+
+    results = []
+    for _ in range(2):
+        stored, (rate, model, optimizer) = plait.jit(train, cache=tmp_path), made()
+        for size in (3, 5):  # the second program is that of the replaced number
+            stored(model, optimizer, jnp.ones((size, 4)))
+        steps = inspect.getclosurevars(rate).nonlocals["decay_steps"]
+        results.append((described(model), repr(steps), counts(stored)))
+    assert results[0][:2] == results[1][:2]
+    assert results[0][1] == "10.0"
+    assert [each[2]["loaded"] for each in results] == [0, 2]
+    assert [each[2]["stored"] for each in results] == [2, 0]
+
+
+def test_w4_what_the_trace_puts_in_place_of_a_number_in_a_closure_must_be_one(tmp_path):
+    def make(count):
+        def step(x):
+            nonlocal count
+            count = [count]
+            return x * len(count)
+
+        return step
+
+    with pytest.warns(ProgramCacheWarning, match="step changed its defaults, its closure"):
+        plait.jit(make(1), cache=tmp_path / "programs")(jnp.ones(3))
 
 
 # What cannot be recorded ----------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
-from types import CodeType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 import jax
@@ -58,6 +58,7 @@ _IMPURE_TYPES = frozenset({io.FileIO})
 # Values ---------------------------------------------------------------------------------------------------------------
 
 
+NUMBERS = (bool, int, float)
 _SIMPLE = (type(None), bool, int, str, bytes, type(...), type(NotImplemented), range, slice)
 _NO_CONTENT = frozenset({
     "__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__annotations__", "__annotate__",
@@ -84,9 +85,15 @@ class Describer:
         functions: the user's functions that a description covers.
         kept: functions with cached results, whose code may be needed without being entered.
         packages: the installed packages that a description names.
+        numbers: the variables of closures that hold a number, with the number.
+
+    Args:
+        earlier: the same of another describer: the numbers that count as those of these variables.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, earlier: Iterable[tuple[CellType, Any]] = ()) -> None:
+        self.numbers: list[tuple[CellType, Any]] = []
+        self._earlier = {id(cell): number for cell, number in earlier}
         self.codes: set[CodeType] = set()
         self.functions: list[FunctionType] = []
         self.packages: set[str] = set()
@@ -201,7 +208,9 @@ class Describer:
 
     def cell(self, cell: Any, place: str) -> str:
         """The description of the value of a variable of an enclosing function."""
-        content = content_of(cell)
+        content = self._earlier.get(id(cell), content_of(cell))
+        if type(content) in NUMBERS:
+            self.numbers.append((cell, content))
         return "empty" if content is EMPTY else self.token(content, place)
 
     def _class(self, cls: type, place: str) -> str:
@@ -322,7 +331,10 @@ def _dict(self: Describer, value: Any, place: str) -> str:
 
 
 def _set(self: Describer, value: Any, place: str) -> str:
-    return digest(type(value).__name__, sorted(self.token(item, place) for item in value))
+    known = len(self.numbers)
+    tokens = sorted(self.token(item, place) for item in value)
+    del self.numbers[known:]  # of no order that another process has too
+    return digest(type(value).__name__, tokens)
 
 
 def _sequence(self: Describer, value: Any, place: str) -> str:

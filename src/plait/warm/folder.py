@@ -50,6 +50,7 @@ _HEADER = {
     "ports": Any,
     "executable": Any,
     "donated leaves": schemas.Either(None, [schemas.size]),
+    "numbers": [(schemas.size, schemas.Either(bool, int, float))],
 }
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 

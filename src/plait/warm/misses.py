@@ -18,6 +18,7 @@ _NAMES = {
     "structure": "the structure of the arguments",
     "layout": "the structure of the arguments",
     "function": "the code of the function, its defaults or closure",
+    "numbers": "the code of the function, its defaults or closure",
     "options": "the options of jit",
     "donation": "the options of jit",
     "shardings": "the options of jit",

@@ -55,8 +55,8 @@ from ..transforms.call.call import Call
 from ..transforms.call.outcome import Outcome
 from ..transforms.jit.compiled import Compiled, OutputsWithOutcome
 from .ahead import Ahead
-from .codes import digest
-from .descriptions import Describer, Unrecordable
+from .codes import content_of, digest
+from .descriptions import NUMBERS, Describer, Unrecordable
 from .environment import environment
 from .folder import DEFAULT_LIMIT, REFUSED, Folder
 from .forms import Forms, NoForm
@@ -173,6 +173,7 @@ class Request:
         key: identifies the program in the folder; ``None`` if a part of it could not be described.
         reason: the part that could not be described.
         parts: what the key consists of.
+        numbers: the variables of closures that hold a number, with the number.
         changed: what differs from the programs stored under the key.
         file: its name, once it is stored.
     """
@@ -185,6 +186,7 @@ class Request:
         self.key: str | None = None
         self.reason = ""
         self.parts: dict[str, str] = {}
+        self.numbers: tuple[tuple[Any, Any], ...] = ()
         self.changed: list[str] = []
         self.file = ""
         self.inputs = [_signature(leaf, self.describer) for leaf in self.leaves]
@@ -195,6 +197,9 @@ class Request:
                 "tree": self.describer.treedef(self.tree, "the arguments"),
                 **stored.description(self.describer),
             }
+            self.numbers = tuple(self.describer.numbers)
+            first = {id(cell): at for at, (cell, _) in [*enumerate(self.numbers)][::-1]}
+            self.parts["numbers"] = repr([first[id(cell)] for cell, _ in self.numbers])  # stored by position
             text = digest("program", (f"{name}={value}" for name, value in sorted(self.parts.items())))
             self.key = text.partition(":")[2]
         except Unrecordable as error:
@@ -226,6 +231,11 @@ class Request:
             if changed(header) is None:
                 return header["reasons"]
         return []
+
+    def replaced(self) -> list[tuple[int, Any]]:
+        """What the trace put in the place of a number in a closure, as Optax's schedules do, by position."""
+        now = [content_of(cell) for cell, _ in self.numbers]
+        return [(at, number) for at, number in enumerate(now) if number is not self.numbers[at][1]]
 
     def is_for(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         """Whether it is a request for a call with the very same arguments."""
@@ -355,6 +365,7 @@ class Stored(Compiled):
         try:
             outcome = forms.read(header["outcome"])
             ports = forms.read(header["ports"])
+            replaced: list[tuple[Any, Any]] = [(request.numbers[at][0], number) for at, number in header["numbers"]]
             executable = dataclasses.replace(forms.read(header["executable"]), binary=found.binary)
             if header["donated leaves"] is not None:
                 loaded = compiled_export(executable, request.leaves, header["donated leaves"])
@@ -374,6 +385,8 @@ class Stored(Compiled):
             return None
         if os.environ.get("PLAIT_CHECK_CACHE", "0") not in ("", "0"):
             self.check(found, request)
+        for cell, number in replaced:
+            cell.cell_contents = number
         self.programs.folder.used(found.file)
         self.programs.counts["loaded"] += 1
         if self.programs.log is not None:
@@ -462,7 +475,9 @@ class Stored(Compiled):
     def _changes(self, request: Request) -> list[str]:
         """Why a program cannot be stored, if what was described before the trace has changed."""
         try:
-            changes = not self.description(Describer()).items() <= request.parts.items()
+            described = self.description(Describer(request.numbers))
+            changes = not described.items() <= request.parts.items()
+            changes |= any(type(value) not in NUMBERS for _, value in request.replaced())
         except Unrecordable:
             changes = True
         return [f"{_name_of(self.f)} changed its defaults, its closure or a static value"] if changes else []
@@ -492,6 +507,7 @@ class Stored(Compiled):
             "ports": forms.write(jax.tree_util.tree_structure(ports)),
             "executable": forms.write(described_executable(stage)),
             "donated leaves": donated_leaves,
+            "numbers": request.replaced(),
         }
         request.file = self.programs.folder.write(header, binary).name
         self.programs.counts["stored"] += 1
