@@ -73,7 +73,9 @@ PHRASES = {
     "Cannot set attribute": lambda nnx: setattr(nnx.Param(1.0), "other", 3),
     "Cannot copy from incompatible container": lambda nnx: nnx.Param(1.0).copy_from(nnx.BatchStat(2.0)),
     "Cannot pass a Ref directly": lambda nnx: nnx.Param(jax.new_ref(jnp.ones(1))),
-    "Duplicate": lambda nnx: nnx.split(Shared.of(nnx), graph=False),
+    "Duplicate Param": lambda nnx: nnx.split(Shared.of(nnx), graph=False),
+    "found at paths": lambda nnx: nnx.split(Shared.of(nnx), graph=False),
+    "Graph nodes are not allowed as prefixes": lambda nnx: nnx.vmap(lambda m: 0, in_axes=(linear(nnx),))(linear(nnx)),
     "Missing required argument `wrt`": lambda nnx: nnx.Optimizer(linear(nnx), optax.sgd(0.1)),
     "No `use_running_average` argument was provided to BatchNorm": lambda nnx: nnx.BatchNorm(
         2, use_running_average=None, rngs=nnx.Rngs(0)
@@ -105,8 +107,10 @@ PHRASES = {
     ),
     "Non-hashable static arguments are not supported": lambda nnx: nnx.jit(lambda a, b: 0, static_argnums=1)(X, [1]),
     "Expected 'h' to be of type 'Intermediate'": taken,
-    "Could not find at least one instance of the following attributes": lambda nnx: linear(nnx).set_attributes(other=1),
-    "Unused keys": lambda nnx: nnx.view(linear(nnx), other=1),
+    "Could not find at least one instance of the following attributes: ['more', 'other']": lambda nnx: linear(
+        nnx
+    ).set_attributes(other=1, more=2),
+    "Unused keys found in nnx.view: ['other']": lambda nnx: nnx.view(linear(nnx), other=1),
     "Name nothing is not registered": lambda nnx: nnx.variable_type_from_name("nothing"),
 }
 

@@ -112,12 +112,12 @@ def check_mode(node: Any, graph: bool | None, labels: Callable[[], Sequence[str]
         return describe_path(path) if labels is None else joined(labels()[int(path[0])], path[1:])
 
     for place in visit(node):
-        value = place.value
+        value, kind = place.value, type(place.value).__name__
         if place.first is not None and not _is_of_a_method(place):
             raise GraphError(
-                "Duplicate: tree mode takes no shared objects and no cycles",
+                f"Duplicate {kind} found at paths of one tree: tree mode takes no shared objects and no cycles",
                 at=f"{where(place.first)} and {where(place)}",
-                found=f"the same {type(value).__name__} at both (a duplicate)",
+                found=f"the same {kind} at both (a duplicate)",
                 expected="each object at one path",
                 do="use graph mode (graph=True), or put a separate object at each path: plait.clone",
             )

@@ -90,8 +90,8 @@ def view(
         unused -= set(chosen)
     if unused and raise_if_not_found:
         raise ArgumentError(
-            "Unused keys: no set_view method accepts these settings",
-            found=f"the settings {sorted(unused)}",
+            f"Unused keys found in nnx.view: {sorted(unused)}",
+            found="no set_view method that accepts them",
             expected="parameters of a set_view method",
             do="list the settings: print(plait.view_info(model))",
         )

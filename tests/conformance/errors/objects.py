@@ -89,7 +89,7 @@ ROWS = {
     "an attribute that no module has": Row(
         "model.set_attributes(training=True)",
         ArgumentError,
-        r"the names \['training'\]",
+        r"attributes: \['training'\]",
         fix="raise_if_not_found=False",
         cure="model.set_attributes(training=True, $)",
     ),

@@ -159,7 +159,7 @@ ROWS = {
     "a setting that no layer takes": Row(
         "plait.view(model, training=True)",
         ArgumentError,
-        r"the settings \['training'\]",
+        r"nnx.view: \['training'\]",
         fix="print(plait.view_info(model))",
         cure="$; plait.view(model, deterministic=True)",
     ),

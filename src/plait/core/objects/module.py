@@ -107,8 +107,8 @@ def set_attributes(node: Any, chosen: Predicate, attributes: dict[str, Any], *, 
             missing.difference_update(own, settings)
         if missing and raise_if_not_found:
             raise ArgumentError(
-                "Could not find at least one instance of the following attributes: no module has them",
-                found=f"the names {sorted(missing)}",
+                f"Could not find at least one instance of the following attributes: {sorted(missing)}",
+                found="no matching module that has them",
                 expected="attributes of modules that the filters match",
                 do="check the names, or pass raise_if_not_found=False",
             )

@@ -308,7 +308,7 @@ def _checked_leaf(transform: str, argument: str, path: Any, leaf: Any, updates: 
     if is_graph_leaf(leaf):
         if updates or isinstance(leaf, Variable):
             raise ArgumentError(
-                f"{transform} found a module or variable inside a prefix",
+                f"{transform} found a module or variable inside a prefix: Graph nodes are not allowed as prefixes",
                 at=place,
                 found=with_article(type(leaf).__name__),
                 expected="an axis, a spec, or a mapping from filters",
