@@ -1,5 +1,7 @@
 """The example of chapter export, section 10, and what importing ``plait.export`` costs."""
 
+import importlib
+import inspect
 import subprocess
 import sys
 
@@ -65,6 +67,28 @@ def test_e1_both_ways_of_validation_stand_in_one_module():
     """E1, E30: the manager joins ``validate_export``."""
     assert export.validate.ValidationManager.__module__ == "plait.export.orbax.validation"
     assert export.validate.validate_export is export.validate_export
+
+
+# Module of Orbax Export → its public names.
+PATHS = {
+    "serving_config": ["ServingConfig"],
+    "validate.validation_job": ["ValidationJob", "ValidationSingleJobResult"],
+    "validate.validation_manager": ["ValidationManager"],
+    "validate.validation_report": ["ValidationReport", "ValidationReportOption", "ValidationSingleJobResult"],
+    "validate.validation_utils": ["Status"],
+}
+
+
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("path", PATHS)
+def test_e1_modules_have_the_paths_of_orbax(path):
+    """E1, E30."""
+    ours, theirs = (importlib.import_module(f"{root}.{path}") for root in ("plait.export", "orbax.export"))
+    public = export if path == "serving_config" else export.validate
+    for name in PATHS[path]:
+        assert getattr(ours, name) is getattr(public, name)
+        assert inspect.isclass(getattr(theirs, name))
 
 
 READER = """
