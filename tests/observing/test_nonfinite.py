@@ -65,6 +65,19 @@ def test_running_statistics_that_hold_nan_are_named(way):
         WAYS[way](model, jnp.ones((2, 3)))
 
 
+@pytest.mark.parametrize("way", slow_but(["jit of grad"], WAYS))
+@pytest.mark.parametrize("stacked", [False, True])
+def test_parameters_that_hold_nan_are_named(way, stacked):
+    """Where a gradient is taken, too: its function works on traced values, and those of the caller say it."""
+    layers = [nnx.Linear(3, 3, rngs=nnx.Rngs(0)) for _ in range(2)]
+    layers[1].kernel[...] = layers[1].kernel.at[0, 0].set(jnp.nan)
+    model = Net()
+    model.body = nnx.Stack(layers) if stacked else nnx.Sequential(*layers)
+    path = r"body\[0:2\]\.kernel" if stacked else r"body\.layers\[1\]\.kernel"
+    with pytest.raises(NonFiniteError, match=rf"do +initialize these again.* {path} of Net"), nnx.debug_nans():
+        WAYS[way](model, jnp.ones((2, 3)))
+
+
 def test_good_numbers_pass_and_the_setting_ends_with_the_block():
     model = Net()
     with nnx.debug_nans():

@@ -114,10 +114,12 @@ def debug_nans(*, infs: bool = False) -> Iterator[None]:
 def _described(error: FloatingPointError) -> NonFiniteError:
     running = modules_of_error(error)
     what = str(error).removesuffix(".")
+    given = objects_of_error(error)
+    models = [each.module for each in running[:1]] + [node for _, node in given]  # traced, and those of the caller
     with jax.debug_nans(False), jax.debug_infs(False):
-        held = find_nonfinite(running[0].module) if running else {}
+        model, held = next(((model, held) for model in models if (held := find_nonfinite(model))), (None, {}))
     place = place_of(error) or "outside of all methods of modules"
-    roots = [(running[-1].path or (), running[-1].module)] if running else objects_of_error(error)
+    roots = [(running[-1].path or (), running[-1].module)] if running else given
     below = next(filter(None, (_below(roots, cause) for cause in causes(error))), None)
     labels = max((labels_of(each.__traceback__) for each in (error, *causes(error))), key=len)
     if below:
@@ -130,8 +132,8 @@ def _described(error: FloatingPointError) -> NonFiniteError:
     place = _with_iterations(place, [label for label in labels if label.startswith(ITERATION)])
     if held:
         before = first_few(held, 4)
-        model = type(running[0].module).__name__
-        do = f"initialize these again, or restore a checkpoint: {before} of {model} had non-finite values before"
+        kind = type(model).__name__
+        do = f"initialize these again, or restore a checkpoint: {before} of {kind} had non-finite values before"
     else:
         do = "check the inputs there: a division by zero, a log or root of a negative number, or a NaN"
     word = "an infinity" if "inf" in what.replace("invalid", "") else "a NaN"
