@@ -68,6 +68,9 @@ MET = {
     "`nnx.tabulate`": (
         "m = nnx.Dict(b=nnx.List([nnx.Linear(2, 2, rngs=nnx.Rngs(0))])); text = nnx.tabulate(m)", "'b[0]' in text"),
     "errors": (f"{D}; nnx.split(m, nnx.BatchStat)", "ValueError"),
+    "`repr` of modules, filters and sizes": (
+        "m = nnx.Linear(40, 64, rngs=nnx.Rngs(0)); text = repr(m)",
+        "'2,624 (10.2 KB)' in text and len(text.splitlines()) == 1 and repr(nnx.filterlib.OfType(nnx.Param)) == 'OfType(Param)'"),
     "`bridge.Module`: a change in a collection": (
         "class N(nnx.bridge.Module):\n  @nnx.bridge.compact\n  def __call__(self, x):\n"
         "    v = self.variable('batch_stats', 'v', lambda: x); v.value = v.value + x; return x\n"
@@ -87,14 +90,19 @@ MET = {
     "attributes of `LoRA` and `LoRALinear`": ("m = nnx.LoRA(2, 1, 2, rngs=nnx.Rngs(0))", "hasattr(m, 'alpha')"),
     "`from flax.nnx.nn.linear import Linear`": ("from plait.nn.linear import Linear", "Linear is nnx.Linear"),
 }  # fmt: skip
-# Shown by tests of their own, which need another library or a model of some size.
+# Shown by tests of their own, which need another library or a model of some size: the file and the test.
 ELSEWHERE = {
-    "a loop over 8 or more equal blocks": "tests/observing/test_unrolled_loops.py",
-    "a parameter used both inside and outside a `custom_vjp`": "tests/transforms/test_custom_rules.py",
-    "`to_linen`: a parameter that `apply` is not given": "tests/bridge/wrappers/test_linen_wrapper.py",
-    "`to_linen`: a module that is called twice": "tests/bridge/wrappers/test_linen_wrapper.py",
-    "`to_linen`: arrays outside of variables": "tests/bridge/test_bare_arrays.py",
-}
+    "a loop over 8 or more equal blocks": (
+        "tests/observing/test_unrolled_loops.py", "test_a_loop_over_equal_blocks_is_named_with_what_to_write"),
+    "a parameter used both inside and outside a `custom_vjp`": (
+        "tests/transforms/test_custom_rules.py", "test_a_variable_that_was_not_written_is_differentiated_beside_the_rule"),
+    "`to_linen`: a parameter that `apply` is not given": (
+        "tests/bridge/wrappers/test_linen_wrapper.py", "test_a_parameter_that_is_missing_is_not_made_up"),
+    "`to_linen`: a module that is called twice": (
+        "tests/bridge/wrappers/test_linen_wrapper.py", "test_a_second_call_in_init_keeps_the_parameters_of_the_first"),
+    "`to_linen`: arrays outside of variables": (
+        "tests/bridge/test_bare_arrays.py", "test_a_compiled_init_stores_the_same_arrays"),
+}  # fmt: skip
 
 
 def rows(only=True) -> list[str]:
@@ -110,7 +118,8 @@ def test_every_row_is_met_by_a_program():
     names = {*MET, *ELSEWHERE}
     assert [row for row in left if not any(row.startswith(f"| {name}") for name in names)] == []
     assert [name for name in names if not any(row.startswith(f"| {name}") for row in rows(only=False))] == []
-    assert all((PAGE.parents[1] / place).exists() for place in ELSEWHERE.values())
+    for file, test in ELSEWHERE.values():
+        assert f"\ndef {test}(" in (PAGE.parents[1] / file).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", MET)

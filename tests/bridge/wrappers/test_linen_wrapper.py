@@ -508,6 +508,20 @@ def test_init_gives_what_flax_gives_when_the_module_runs_again(within, layer):
     np.testing.assert_allclose(ours.init_with_output(KEY, X)[0], out, rtol=1e-6)
 
 
+def test_a_second_call_in_init_keeps_the_parameters_of_the_first():
+    """B28: where Flax stores those of the last call; the output is that of ``apply``."""
+    make = functools.partial(bridge.to_linen, plait.Linear, 2, 2, metadata_fn=None, name="layer")
+
+    class Once(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return make()(x)
+
+    out, variables = in_linen(make).init_with_output(KEY, X)
+    same_trees(variables, Once().init(KEY, X))
+    np.testing.assert_allclose(in_linen(make).apply(variables, X), out, rtol=1e-6)
+
+
 def test_a_second_call_in_init_keeps_the_initial_statistics():
     """B29: and stores what the first call made."""
 
