@@ -24,6 +24,8 @@ NEWEST := .venv-newest
 LOWEST := .venv-lowest
 DOWNSTREAM := .venv-downstream
 JAX_NIGHTLY := .venv-jax-nightly
+BETWEEN ?= python3.12
+ON_BETWEEN := core ground warm/test_calls.py warm/test_outside.py warm/test_reads.py
 NEW_FLAX := .venv-new-flax
 AREA   ?= core
 N      ?= 60
@@ -31,7 +33,7 @@ SEED   ?= 0
 ON_NEWEST := formats/test_saved_model.py formats/test_stablehlo.py orbax/test_conversion.py tensorflow test_saving.py
 ON_JAX_NIGHTLY := core transforms text stacks observing surgery warm nn partitioning training compat checkpoint inspect conformance laws
 
-.PHONY: help demo test slow again long browser chromium torch older newest newest-slow lowest downstream new-flax jax-nightly laws differential faults optimized trackers nightly lint types lock bench fuzz mutate reference drawings docs publish notes check clean
+.PHONY: help demo test slow again long browser chromium torch older newest newest-slow between lowest downstream new-flax jax-nightly laws differential faults optimized trackers nightly lint types lock bench fuzz mutate reference drawings docs publish notes check clean
 .NOTPARALLEL:
 
 help:
@@ -44,6 +46,7 @@ help:
 	@echo 'make torch      adds PyTorch, so that the tests that compare with it run too'
 	@echo 'make older      SavedModels for older releases of TensorFlow, run by them'
 	@echo 'make newest     the tests of make test with the newest JAX, on a newer Python: make newest NEWER=python3.13'
+	@echo 'make between    the tests of the heart with the newest JAX on the Python between: make between BETWEEN=python3.12'
 	@echo 'make newest-slow  the tests of make slow with it, and the exports as XLA compiles for users'
 	@echo 'make lowest     the tests of make test with the lowest versions that pyproject.toml allows, on Python 3.11'
 	@echo 'make downstream  published packages with plait in the place of flax.nnx; beside Flax, number by number'
@@ -109,6 +112,9 @@ newest:
 newest-slow:
 	$(MAKE) slow VENV=$(NEWEST) PYTHON=$(NEWER)
 	PLAIT_TESTS_OPTIMIZE=1 $(NEWEST)/bin/python -m pytest -q $(addprefix tests/export/,$(ON_NEWEST))
+
+between: .venv-between/stamp
+	.venv-between/bin/python -m pytest -q $(AGAIN) -m "not slow and not oracle" $(addprefix tests/,$(ON_BETWEEN))
 
 lowest:
 	$(MAKE) test VENV=$(LOWEST) LOCK=requirements-lowest.lock DEMO_LOCK=requirements-lowest.lock
@@ -200,7 +206,7 @@ lock: | $(BIN)/python
 	$(call compile,requirements-lowest.lock,3.11,dev,--resolution lowest-direct)
 
 clean:
-	rm -rf $(VENV) $(NEWEST) $(LOWEST) $(DOWNSTREAM) $(JAX_NIGHTLY) $(NEW_FLAX) build dist runs site .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(NEWEST) $(LOWEST) $(DOWNSTREAM) $(JAX_NIGHTLY) $(NEW_FLAX) .venv-between build dist runs site .pytest_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	@command -v $(PYTHON) >/dev/null || { echo 'plait needs Python 3.11 or newer, and there is no $(PYTHON); name one: make PYTHON=/path/to/python3'; exit 1; }
@@ -249,6 +255,14 @@ $(DOWNSTREAM)/stamp: pyproject.toml $(wildcard tests/downstream/*.txt) | $(BIN)/
 	  --requirement tests/downstream/requirements.txt --editable . absl-py beartype 'pytest>=8.3'
 	$(DOWNSTREAM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 	  --requirement tests/downstream/without_dependencies.txt
+	@touch $@
+
+# The Python between that of `make test` and that of `make newest`, at the same versions, and what the heart's tests need.
+.venv-between/stamp: pyproject.toml requirements-newest.lock
+	$(BETWEEN) -m venv --clear $(@D)
+	sed -nE 's/^([a-z0-9-]+==[^ ]+).*/\1/p' requirements-newest.lock > $(@D)/constraints.txt
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint $(@D)/constraints.txt \
+	  --editable . flax hypothesis pytest pytest-timeout pytest-xdist treescope
 	@touch $@
 
 # The newest releases of Flax and of what it needs, made anew each time.

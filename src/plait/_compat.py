@@ -217,6 +217,9 @@ jax_version: str = jax.__version__
 
 # XLA's options for a program on the CPU that computes one operation after the other, as eager calls do, and for such a
 # program with products: XLA's older kernels, which JAX 0.10 can be told to use, compile these to wrong numbers.
+# CPython 3.12.0 and 3.12.1 start no thread once the main program has ended (gh-113964).
+THREADS_CAN_END_A_PROGRAM = not (3, 12) <= sys.version_info < (3, 12, 2)
+
 SINGLE_OPERATIONS: dict[str, Any] = {"xla_disable_hlo_passes": "fusion", "xla_allow_excess_precision": False}
 SINGLE_PRODUCTS = dict(SINGLE_OPERATIONS)
 if tuple(map(int, jax_version.split(".")[:2])) < (0, 11):

@@ -60,6 +60,14 @@ def test_a_recording_that_is_entered_again_goes_on():
     assert recording.reasons == [CLOCK]
 
 
+def test_equal_code_of_two_functions_is_heard():
+    made = [{"__name__": __name__, "time": time} for _ in range(2)]
+    for scope in made:
+        exec("def ask(asks): return time.time() if asks else None", scope)
+    assert made[0]["ask"].__code__ == made[1]["ask"].__code__
+    assert recorded(lambda: (made[0]["ask"](False), made[1]["ask"](True)))[1:] == [CLOCK]
+
+
 def test_methods_of_types_in_c_are_heard():
     """CPython ends the process if one of them is bound without its type."""
     assert recorded(lambda: re.compile("a").sub("b", "a" * 3)) == []

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from .._compat import THREADS_CAN_END_A_PROGRAM
 from ..partitioning.launched import saving
 from ..partitioning.processes import BEFORE_THE_END
 
@@ -29,9 +30,12 @@ class Writer(threading.Thread):
         self.seconds = 0.0  # how long it wrote
 
     def start(self) -> None:
-        """Start to write."""
+        """Start to write; write at once if the end of the program could not wait."""
         _WRITERS.add(self)
-        super().start()
+        if THREADS_CAN_END_A_PROGRAM:
+            super().start()
+        else:
+            self.run()
 
     def run(self) -> None:
         """Write in the thread that calls it."""

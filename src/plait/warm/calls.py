@@ -15,6 +15,13 @@ from typing import Any, Protocol
 
 from .outside import IN_C, never_asks
 
+_MONITORING: Any = getattr(sys, "monitoring", None)
+_EVENTS: Any = getattr(_MONITORING, "events", None)
+_BUILTIN = type(len)
+_LOCK = threading.Lock()
+_listening: dict[int, tuple[Listener, ...]] = {}  # by the identity of the thread
+_asking: dict[int, CodeType] = {}  # the code in which calls are reported, by identity: equal code may be two objects
+_tool: list[int] = []  # the number under which Python knows this file, while somebody listens
 # The types of what a function in C is bound to, if that decides whether it counts.
 _BOUND_TO = frozenset({FileIO, type})
 
@@ -36,134 +43,132 @@ def _may_count(function: Any) -> bool:
     return function in IN_C or type(function.__self__) in _BOUND_TO
 
 
-if sys.version_info >= (3, 12):
-    _MONITORING, _EVENTS = sys.monitoring, sys.monitoring.events
-    _BUILTIN = type(len)
-    _LOCK = threading.Lock()
-    _listening: dict[int, tuple[Listener, ...]] = {}  # by the identity of the thread
-    _asking: set[CodeType] = set()  # the code in which calls are reported
-    _tool: list[int] = []  # the number under which Python knows this file, while somebody listens
+class _Monitored:
+    """The calls of this thread, from ``start`` to ``stop``."""
 
-    class Calls:
-        """The calls of this thread, from ``start`` to ``stop``."""
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._profilers: list[Any] = []
 
-        def __init__(self, listener: Listener) -> None:
-            self._listener = listener
-            self._profilers: list[Any] = []
-
-        def start(self) -> bool:
-            """Begin to tell the listener. Returns whether it can be told: Python gives a number to six tools."""
-            with _LOCK:
-                if not _tool and not _start():
-                    return False
-                here = threading.get_ident()
-                _listening[here] = (*_listening.get(here, ()), self._listener)
-                _MONITORING.restart_events()  # what was switched off may be new to this listener
-            self._profilers.append(sys.getprofile())
-            return True
-
-        def stop(self) -> bool:
-            """Tell no more. Returns whether a profiler was started or stopped meanwhile."""
-            if not self._profilers:  # it did not start
+    def start(self) -> bool:
+        """Begin to tell the listener. Returns whether it can be told: Python gives a number to six tools."""
+        with _LOCK:
+            if not _tool and not _start():
                 return False
-            is_other = sys.getprofile() != self._profilers.pop()
             here = threading.get_ident()
-            with _LOCK:
-                _listening[here] = _listening[here][:-1]
-                if not _listening[here]:
-                    del _listening[here]
-                if not _listening:
-                    _stop(_tool.pop())
-            return is_other
-
-    def _start() -> bool:
-        free = [number for number in range(6) if _MONITORING.get_tool(number) is None]
-        if not free:
-            return False
-        _tool.append(free[-1])  # the first ones are meant for debuggers, coverage and profilers
-        _MONITORING.use_tool_id(free[-1], __name__)
-        _MONITORING.register_callback(free[-1], _EVENTS.PY_START, _entered)
-        _MONITORING.register_callback(free[-1], _EVENTS.PY_RESUME, _entered)
-        _MONITORING.register_callback(free[-1], _EVENTS.CALL, _called)
-        _MONITORING.set_events(free[-1], _EVENTS.PY_START | _EVENTS.PY_RESUME)
+            _listening[here] = (*_listening.get(here, ()), self._listener)
+            _MONITORING.restart_events()  # what was switched off may be new to this listener
+        self._profilers.append(sys.getprofile())
         return True
 
-    def _stop(tool: int) -> None:
-        _MONITORING.set_events(tool, 0)
-        while _asking:
-            _MONITORING.set_local_events(tool, _asking.pop(), 0)
-        for event in (_EVENTS.PY_START, _EVENTS.PY_RESUME, _EVENTS.CALL):
-            _MONITORING.register_callback(tool, event, None)
-        _MONITORING.free_tool_id(tool)
+    def stop(self) -> bool:
+        """Tell no more. Returns whether a profiler was started or stopped meanwhile."""
+        if not self._profilers:  # it did not start
+            return False
+        is_other = sys.getprofile() != self._profilers.pop()
+        here = threading.get_ident()
+        with _LOCK:
+            _listening[here] = _listening[here][:-1]
+            if not _listening[here]:
+                del _listening[here]
+            if not _listening:
+                _stop(_tool.pop())
+        return is_other
 
-    def _entered(code: CodeType, _: int) -> Any:
-        listeners = _listening.get(threading.get_ident())
-        if listeners is None:
-            return None
-        frame = sys._getframe(1)
-        if code not in _asking and not never_asks(frame.f_globals.get("__name__")):
-            _asking.add(code)
-            _MONITORING.set_local_events(_tool[0], code, _EVENTS.CALL)
-        known = [listener.entered(frame) for listener in listeners]
-        return _MONITORING.DISABLE if all(known) and len(_listening) == 1 else None
 
-    def _called(_: CodeType, __: int, function: Any, first: Any) -> None:
-        listeners = _listening.get(threading.get_ident())
-        if listeners is None:
-            return
-        if type(function) is MethodDescriptorType and first is not _MONITORING.MISSING:
-            function = function.__get__(first, type(first))
-        if type(function) is _BUILTIN and _may_count(function):
-            for listener in listeners:
-                listener.called(sys._getframe(1), function)
+def _start() -> bool:
+    free = [number for number in range(6) if _MONITORING.get_tool(number) is None]
+    if not free:
+        return False
+    _tool.append(free[-1])  # the first ones are meant for debuggers, coverage and profilers
+    _MONITORING.use_tool_id(free[-1], __name__)
+    _MONITORING.register_callback(free[-1], _EVENTS.PY_START, _entered)
+    _MONITORING.register_callback(free[-1], _EVENTS.PY_RESUME, _entered)
+    _MONITORING.register_callback(free[-1], _EVENTS.CALL, _called)
+    _MONITORING.set_events(free[-1], _EVENTS.PY_START | _EVENTS.PY_RESUME)
+    return True
 
-else:
 
-    class Calls:
-        """The calls of this thread, from ``start`` to ``stop``. A profiler that is active goes on."""
+def _stop(tool: int) -> None:
+    _MONITORING.set_events(tool, 0)
+    while _asking:
+        _MONITORING.set_local_events(tool, _asking.popitem()[1], 0)
+    for event in (_EVENTS.PY_START, _EVENTS.PY_RESUME, _EVENTS.CALL):
+        _MONITORING.register_callback(tool, event, None)
+    _MONITORING.free_tool_id(tool)
 
-        def __init__(self, listener: Listener) -> None:
-            self._listener = listener
-            self._known: set[int] = set()  # code, by identity, because comparing code is slower
-            self._profilers: list[tuple[Any, Any]] = []
 
-        def start(self) -> bool:
-            """Begin to tell the listener. Returns whether it can be told."""
-            before = sys.getprofile()
-            hears = self._with(before) if callable(before) else self._hears()
-            self._profilers.append((before, hears))
-            sys.setprofile(hears)
-            return True
+def _entered(code: CodeType, _: int) -> Any:
+    listeners = _listening.get(threading.get_ident())
+    if listeners is None:
+        return None
+    frame = sys._getframe(1)
+    if id(code) not in _asking and not never_asks(frame.f_globals.get("__name__")):
+        _asking[id(code)] = code
+        _MONITORING.set_local_events(_tool[0], code, _EVENTS.CALL)
+    known = [listener.entered(frame) for listener in listeners]
+    return _MONITORING.DISABLE if all(known) and len(_listening) == 1 else None
 
-        def stop(self) -> bool:
-            """Tell no more. Returns whether a profiler was started or stopped meanwhile."""
-            before, hears = self._profilers.pop()
-            is_other = sys.getprofile() != hears
-            sys.setprofile(None)
-            if hasattr(before, "enable"):  # a profiler in C, which Python cannot set
-                before.enable()
-            else:
-                sys.setprofile(before)
-            return is_other
 
-        def _hears(self) -> Any:
-            """The profile function. Of millions of events nearly all are calls of code that is known."""
-            known, listener = self._known, self._listener
+def _called(_: CodeType, __: int, function: Any, first: Any) -> None:
+    listeners = _listening.get(threading.get_ident())
+    if listeners is None:
+        return
+    if type(function) is MethodDescriptorType and first is not _MONITORING.MISSING:
+        function = function.__get__(first, type(first))
+    if type(function) is _BUILTIN and _may_count(function):
+        for listener in listeners:
+            listener.called(sys._getframe(1), function)
 
-            def hears(frame: Any, event: str, argument: Any) -> None:
-                if event == "call":
-                    if id(frame.f_code) not in known and listener.entered(frame):
-                        known.add(id(frame.f_code))
-                elif event == "c_call" and (argument in IN_C or type(argument.__self__) in _BOUND_TO):
-                    listener.called(frame, argument)
 
-            return hears
+class _Profiled:
+    """The calls of this thread, from ``start`` to ``stop``. A profiler that is active goes on."""
 
-        def _with(self, before: Any) -> Any:
-            hears = self._hears()
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._known: set[int] = set()  # code, by identity, because comparing code is slower
+        self._profilers: list[tuple[Any, Any]] = []
 
-            def both(frame: Any, event: str, argument: Any) -> None:
-                before(frame, event, argument)
-                hears(frame, event, argument)
+    def start(self) -> bool:
+        """Begin to tell the listener. Returns whether it can be told."""
+        before = sys.getprofile()
+        hears = self._with(before) if callable(before) else self._hears()
+        self._profilers.append((before, hears))
+        sys.setprofile(hears)
+        return True
 
-            return both
+    def stop(self) -> bool:
+        """Tell no more. Returns whether a profiler was started or stopped meanwhile."""
+        before, hears = self._profilers.pop()
+        is_other = sys.getprofile() != hears
+        sys.setprofile(None)
+        if hasattr(before, "enable"):  # a profiler in C, which Python cannot set
+            before.enable()
+        else:
+            sys.setprofile(before)
+        return is_other
+
+    def _hears(self) -> Any:
+        """The profile function. Of millions of events nearly all are calls of code that is known."""
+        known, listener = self._known, self._listener
+
+        def hears(frame: Any, event: str, argument: Any) -> None:
+            if event == "call":
+                if id(frame.f_code) not in known and listener.entered(frame):
+                    known.add(id(frame.f_code))
+            elif event == "c_call" and (argument in IN_C or type(argument.__self__) in _BOUND_TO):
+                listener.called(frame, argument)
+
+        return hears
+
+    def _with(self, before: Any) -> Any:
+        hears = self._hears()
+
+        def both(frame: Any, event: str, argument: Any) -> None:
+            before(frame, event, argument)
+            hears(frame, event, argument)
+
+        return both
+
+
+Calls = _Profiled if _MONITORING is None else _Monitored

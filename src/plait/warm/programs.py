@@ -233,7 +233,7 @@ class Request:
         return []
 
     def replaced(self) -> list[tuple[int, Any]]:
-        """What the trace put in the place of a number in a closure, as Optax's schedules do, by position."""
+        """What the trace put in place of a number in a closure, as Optax's schedules do, by position."""
         now = [content_of(cell) for cell, _ in self.numbers]
         return [(at, number) for at, number in enumerate(now) if number is not self.numbers[at][1]]
 
