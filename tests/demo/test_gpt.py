@@ -160,7 +160,7 @@ def tiny(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("bf16", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_run_that_was_stopped_resumes_as_if_it_had_not(tmp_path, library, tiny, monkeypatch, capsys, bf16):
     corpus = load_corpus(library)
     assert run(tmp_path / "whole", corpus, bf16=bf16) == 0

@@ -116,6 +116,7 @@ def test_the_program_runs_from_weights_to_a_server(embed, folder, tmp_path):
     assert plait.checkpoint.latest(tmp_path / "run" / "checkpoints").name == "step-00000008"
 
 
+@pytest.mark.long
 def test_the_notebook_runs_from_weights_to_a_server(folder, monkeypatch):
     """The notebook of the tutorial, with these weights in the place of the published ones, and little data."""
     nbformat, nbclient = map(pytest.importorskip, ("nbformat", "nbclient"))

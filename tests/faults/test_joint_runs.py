@@ -129,7 +129,13 @@ def test_a_process_that_exits_is_named_with_its_status(tmp_path, process):
     assert re.search(rf"^\[{1 - process}\] +found +SystemExit: 3", found.errors, re.MULTILINE), found.errors
 
 
-@pytest.mark.parametrize("fault", ["data-raises-no-text", "callback-raises-no-text", "step-raises-no-text"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "data-raises-no-text",
+        *(pytest.param(f"{each}-raises-no-text", marks=pytest.mark.long) for each in ("callback", "step")),
+    ],
+)
 def test_an_error_whose_text_cannot_be_read_is_named_in_all(tmp_path, fault):
     """What its ``__str__`` raises used to take its place, and the others were lost without a reason."""
     found = Outcome(tmp_path, f"--fault={fault}")

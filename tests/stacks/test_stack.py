@@ -78,6 +78,7 @@ def test_a_stack_is_the_loop_over_its_list(depth: int, period: int, options: Any
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @settings(max_examples=12, deadline=None)
 @given(**DRAWN)
 def test_more_stacks_are_the_loop_over_their_list(depth: int, period: int, options: Any, way: str) -> None:

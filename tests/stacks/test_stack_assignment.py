@@ -139,6 +139,7 @@ def test_assigned_blocks_are_those_of_a_list_of_copies(program: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(programs())
 def test_more_assigned_blocks_are_those_of_a_list_of_copies(program: Any) -> None:
