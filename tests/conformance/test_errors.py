@@ -1,4 +1,4 @@
-"""Every error and warning of core, transforms and compat: what raises it, what it says, and that its advice runs."""
+"""Every error and warning of the packages below: what raises it, what it says, and that its advice runs."""
 
 import functools
 import importlib
@@ -31,6 +31,14 @@ ELSEWHERE = {
     ("compat/old_methods.py", "_to_pure_dict"): "a deprecated method: tests/compat/test_old_methods.py",
     ("compat/old_methods.py", "_replace_by_pure_dict"): "a deprecated method: tests/compat/test_old_methods.py",
     ("compat/flax_reads.py", "_warn_if_flax_reads"): "needs Flax: tests/test_as_flax.py",
+    ("training/agreement.py", "check_same"): "needs several processes: tests/training/test_agreement.py",
+    ("training/loop.py", "begins"): "needs several processes: tests/training/test_loop.py",
+    ("training/loop.py", "finish"): "needs a process that is lost: tests/faults/test_joint_runs.py",
+    ("training/timed_data.py", "__next__"): "passes on what the data raises: tests/training/test_timed_data.py",
+    ("training/metric.py", "__init__"): "what a subclass defines: tests/training/test_metrics.py",
+    ("training/metric.py", "update"): "what a subclass defines: tests/training/test_metrics.py",
+    ("training/metric.py", "compute"): "what a subclass defines: tests/training/test_metrics.py",
+    ("training/metric.py", "reset"): "what a subclass defines: tests/training/test_metrics.py",
 }
 
 
@@ -51,6 +59,9 @@ def outcome(name):
 def test_a_mistake_is_explained(name):
     kind, message, _ = outcome(name)
     assert kind is ROWS[name].error
+    assert ROWS[name].text or ROWS[name].says
+    if ROWS[name].text:
+        assert message.split() == ROWS[name].text.split()
     for pattern in (ROWS[name].says,) if isinstance(ROWS[name].says, str) else ROWS[name].says:
         assert re.search(pattern, message), message
 
@@ -70,7 +81,7 @@ def test_every_error_has_a_row():
     """A new ``raise`` of one of plait's errors needs a row of the table that reaches it."""
     reached = set().union(*(outcome(name)[2] for name in ROWS))
     missing = {}
-    folders = ("core", "transforms", "compat", "states", "sowing", "surgery", "observing", "text", "warm")
+    folders = ("core", "transforms", "compat", "states", "sowing", "surgery", "observing", "text", "warm", "training")
     files = [file for folder in folders for file in sorted((SOURCE / folder).rglob("*.py"))]
     for site in itertools.chain.from_iterable(map(sites, files)):
         if not any(file == site.file and site.first <= line <= site.last for file, line in reached):

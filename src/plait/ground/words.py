@@ -48,9 +48,8 @@ def describe_filter(filter: Any) -> str:
         return name_of_class(filter)
     if isinstance(filter, (tuple, list)):
         return f"({', '.join(map(describe_filter, filter))}{',' if len(filter) == 1 else ''})"
-    if type(filter).__module__.split(".")[0] == "plait":
-        return f"plait.{filter!r}"
-    return "..." if filter is ... else repr(filter)
+    shown = "..." if filter is ... else repr(filter)  # a path pattern is shown as a string
+    return f"plait.{shown}" if type(filter).__module__.split(".")[0] == "plait" and shown[0].isalpha() else shown
 
 
 def describe_type(value: Any) -> str:

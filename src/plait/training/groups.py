@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..core.objects.filters import All, Any_, Not, Nothing, to_predicate
+from ..core.objects.filters import All, Any_, Everything, Not, to_predicate
 from ..core.objects.pytree import Pytree
 from ..errors import ArgumentTypeError, OptimizerError
 from ..ground.paths import Path, describe_path
@@ -70,7 +70,7 @@ def trained(tx: Any) -> Any:
         return All(*rest) if rest else None
     if None not in tx.parts and not any(inner):
         return None
-    found: Any = Nothing()
+    found: Any = Everything()  # what is in no group is an error later
     for filter, part, own in reversed([*zip(tx.filters, tx.parts, inner, strict=True)]):
         found = All(Not(filter), found)
         if part is not None:

@@ -164,7 +164,7 @@ def fit(
             at="evaluate_every",
             found=f"evaluate_every={evaluate_every} without evaluate",
             expected="both, or neither",
-            do="pass evaluate=lambda: {'loss': ...}, or leave out evaluate_every",
+            do="pass `evaluate=lambda: {'loss': loss(model, x)}`, or leave out evaluate_every",
         )
     loop = _Loop(step, dict(objects), data, checkpoints, evaluate, loggers, callbacks, data_timeout)
     if not loop.is_alone:
@@ -469,8 +469,8 @@ class _Loop:
             at=first_few(places, 5) or "the loss",
             found="NaN or infinities in these variables" if places else "finite variables",
             expected="finite numbers",
-            do="resume from the newest checkpoint in a new process, under `with plait.debug_nans():`, which names "
-            "the layer that made the first one; a smaller learning rate or gradient clipping "
+            do="resume from the newest checkpoint in a new process, under plait.debug_nans(), which names the "
+            "layer that made the first one; a smaller learning rate or gradient clipping "
             "(optax.clip_by_global_norm) may help",
         )
 

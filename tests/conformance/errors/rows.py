@@ -32,6 +32,7 @@ class Row:
         wrong: the code that raises, or warns.
         error: the class of the error or warning.
         says: regular expressions that the message matches: a word of it, and the path.
+        text: the whole message; any white space is as good as any other.
         cure: the program that follows the advice. ``$`` stands for ``fix``.
         fix: a piece of the advice that is Python, word for word; the cure is ``fix`` alone if none is given.
         setup: code before both; ``model``, ``x``, … are there already (``program``).
@@ -39,10 +40,11 @@ class Row:
 
     wrong: str
     error: type[BaseException]
-    says: tuple[str, ...] | str
+    says: tuple[str, ...] | str = ()
     cure: str = "$"
     fix: str = ""
     setup: str = ""
+    text: str = ""
 
 
 class Two(plait.Module):
@@ -170,8 +172,9 @@ class Site:
 
 # Python's own protocols: an attribute or a key that is not there, what a subclass defines, an error passed on inside.
 BUILTINS = {"AttributeError", "KeyError", "TypeError", "ValueError", "NotImplementedError", "StopIteration"}
+BUILTINS |= {"KeyboardInterrupt"}
 # They do not leave their package.
-INTERNAL = {"Damaged", "NoForm", "Unrecordable", "_NotExcusedError"}
+INTERNAL = {"CancelledError", "Damaged", "Interrupted", "NoForm", "Unrecordable", "_NotExcusedError"}
 WARNERS = {"warn", "warn_nothing_selected", "deprecated"}
 
 
