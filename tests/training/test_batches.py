@@ -2,11 +2,10 @@
 
 import itertools
 
-import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from plait.errors import ArgumentError, ArgumentTypeError
+from plait.errors import ArgumentTypeError
 from plait.training import Batches
 
 
@@ -51,21 +50,6 @@ def test_what_can_be_gone_through_once_is_refused():
     for source in (iter([1]), (x for x in [1]), map(str, [1]), 3):
         with pytest.raises(ArgumentTypeError, match="each epoch"):
             Batches(source)
-
-
-def test_an_epoch_without_batches_is_told():
-    for source in ([], lambda epoch: [1][epoch:]):
-        batches = Batches(source)
-        with pytest.raises(ArgumentError, match="no batches"):
-            list(itertools.islice(batches, 5))
-
-
-def test_data_that_has_become_shorter_is_told():
-    batches = Batches(np.arange(3))
-    batches.set_state({"epoch": 2, "index": 4})
-    with pytest.raises(ArgumentError, match="fewer batches") as caught:
-        next(batches)
-    assert caught.value.parts["found"] == "3 batches"
 
 
 def test_after_an_error_the_epoch_goes_on_where_it_was():

@@ -4,7 +4,6 @@ import math
 
 import pytest
 
-from plait.errors import ArgumentError
 from plait.training import EarlyStop
 from plait.training.callbacks import Moment, restore_states, states_of
 
@@ -52,19 +51,6 @@ def test_its_state_is_the_best_value_and_the_count():
     assert (fresh.best, fresh.worse, fresh.stopped) == (3.0, 1, "no better loss 1 times")
     fresh.set_state({"best": None, "worse": 0})
     assert (fresh.best, fresh.stopped) == (math.inf, None)
-
-
-@pytest.mark.parametrize("options", [{"mode": "minimize"}, {"patience": 0}])
-def test_what_it_cannot_do_is_told(options):
-    with pytest.raises(ArgumentError, match="early stopping needs a direction and some patience") as caught:
-        EarlyStop("loss", **{"patience": 3, **options})
-    given = {"mode": "min", "patience": 3, **options}
-    assert caught.value.parts == {
-        "at": "EarlyStop",
-        "found": f"mode={given['mode']!r}, patience={given['patience']}",
-        "expected": "mode 'min' or 'max', and a patience of 1 or more",
-        "do": "EarlyStop('eval/loss', patience=3, mode='min')",
-    }
 
 
 class Kept:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import plait
-from plait.errors import ArgumentError, ArgumentTypeError, ShapeError
+from plait.errors import ShapeError
 from plait.training.metrics import F1, ConfusionMatrix, Precision, Recall
 
 CLASSES = 4
@@ -103,21 +103,6 @@ def test_any_number_of_batch_axes_and_small_label_dtypes():
     metric.update(logits=jnp.eye(200)[jnp.array([[150, 3]])], labels=jnp.array([[150, 199]], jnp.uint8))
     assert metric.compute()[150, 150] == 1
     assert metric.compute()[199, 3] == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        ({}, ArgumentError),
-        ({"num_classes": 2, "threshold": 0.5}, ArgumentError),
-        ({"num_classes": 2.0}, ArgumentTypeError),
-        ({"threshold": 1}, ArgumentTypeError),
-        ({"num_classes": 2, "average": "mean"}, ArgumentError),
-    ],
-)
-def test_arguments_that_contradict_are_refused(arguments, error):
-    with pytest.raises(error, match="Precision"):
-        Precision(**arguments)
 
 
 @pytest.mark.parametrize(

@@ -115,12 +115,6 @@ def test_averages_from_outside_of_a_trace_are_refused():
     assert all(a is b for a, b in zip(jax.tree.leaves(plait.state(ema)), before, strict=True))
 
 
-def test_a_model_without_the_averaged_variables_is_refused():
-    ema = EMA(plait.Linear(2, 3, rngs=plait.Rngs(0)), 0.5)
-    with pytest.raises(ArgumentError, match=r"at +bias, kernel"):
-        ema.apply_to(plait.Dict(other=plait.Param(jnp.ones(2))))
-
-
 @pytest.mark.oracle
 @pytest.mark.parametrize("jit", [False, True])
 def test_a_model_with_the_averages_follows_them_as_in_flax(jit):

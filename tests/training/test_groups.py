@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import plait
-from plait.errors import ArgumentTypeError, FilterError, OptimizerError
+from plait.errors import FilterError
 from tests.nn.twins import some_input
 
 pytestmark = pytest.mark.usefixtures("users_promotion")  # Optax relies on implicit promotion
@@ -111,17 +111,6 @@ def test_equal_groups_are_equal_structure_and_another_order_is_not():
     assert made("**.bias", "**.kernel", ...) != made("**.kernel", "**.bias", ...)
 
 
-def test_parameters_without_a_group_are_named():
-    with pytest.raises(OptimizerError, match=r"at +layers\[0\]\.kernel, layers\[1\]\.scale[\s\S]*None\} to freeze"):
-        plait.Optimizer(net(), {"**.bias": optax.sgd(0.1)}, wrt=plait.Param)
-    plait.Optimizer(net(), {"**.bias": optax.sgd(0.1), ...: None}, wrt=plait.Param)  # as advised
-
-
-def test_a_part_that_is_no_transformation_is_named():
-    with pytest.raises(ArgumentTypeError, match=r"the function adam[\s\S]*optax\.adam\(1e-3\)"):
-        plait.Optimizer(net(), {"**.bias": optax.adam, ...: None}, wrt=plait.Param)
-
-
 MASKS = {
     "function": lambda model: lambda params: jax.tree.map(lambda p: p.ndim > 1, params),
     "pure state": lambda model: jax.tree.map(lambda p: p.ndim > 1, plait.pure(plait.state(model, plait.Param))),
@@ -133,10 +122,3 @@ def test_masks_of_the_forms_that_the_error_names_work(name):
     model = net()
     optimizer = plait.Optimizer(model, optax.adamw(0.1, mask=MASKS[name](model)), wrt=plait.Param)
     optimizer.update(model, plait.grad(loss)(model))
-
-
-def test_a_mask_made_of_variables_is_refused_with_the_forms_that_work():
-    model = net()
-    mask = jax.tree.map(lambda p: p.ndim > 1, plait.state(model, plait.Param))
-    with pytest.raises(OptimizerError, match=r"plait\.pure\(plait\.state\(model, plait\.Param\)\)"):
-        plait.Optimizer(model, optax.adamw(0.1, mask=mask), wrt=plait.Param)

@@ -1,10 +1,8 @@
-import jax
 import jax.numpy as jnp
 import optax
 import pytest
 
 import plait
-from plait.errors import OptimizerError
 
 pytestmark = pytest.mark.usefixtures("users_promotion")  # Optax needs JAX's own promotion
 
@@ -38,25 +36,6 @@ def test_the_rate_of_each_step_is_shown_in_metrics_inside_jit(name):
         step(model, optimizer, metrics, jnp.ones((1, 2)))
         rates.append(float(metrics.compute()["rate"]))
     assert rates == [1.0, 0.75, 0.5, 0.25]
-
-
-def test_a_transformation_that_keeps_no_rate_is_refused():
-    with pytest.raises(OptimizerError, match="inject_hyperparams"):
-        plait.learning_rate(make(optax.adam(SCHEDULE))[1])
-
-
-def test_several_rates_are_named():
-    groups = optax.multi_transform(
-        {"a": optax.inject_hyperparams(optax.sgd)(0.1), "b": optax.inject_hyperparams(optax.sgd)(0.2)},
-        lambda params: jax.tree.map(lambda p: "ab"[p.ndim - 1], params),
-    )
-    optimizer = make(groups)[1]
-    with pytest.raises(OptimizerError, match=r"found +2: ") as caught:
-        plait.learning_rate(optimizer)
-    rate = eval(str(caught.value).rpartition("choose one of them: ")[2])
-    assert float(rate) == pytest.approx(0.1)
-    with pytest.raises(OptimizerError, match=r"expected +one at opt_state\.x"):
-        plait.learning_rate(optimizer, "opt_state.x")
 
 
 def test_the_rate_of_one_group_of_parameters():

@@ -1,13 +1,12 @@
 """Where numbers go: what is in the files."""
 
 import struct
-import sys
 
 import jax
 import pytest
 
 import plait
-from plait.errors import ArgumentError, MissingDependencyError
+from plait.errors import ArgumentError
 from plait.training import JsonLines, TensorBoard, fit
 
 
@@ -33,13 +32,6 @@ def test_tensorboard_gets_each_number_at_its_step(tmp_path):
         event = Event.FromString(record)
         found += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
     assert found == [(10, "loss", 2.5), (10, "eval/accuracy", 0.5), (20, "loss", 5.0), (20, "eval/accuracy", 0.5)]
-
-
-def test_without_tensorboardx_it_says_what_to_install(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "tensorboardX", None)
-    with pytest.raises(MissingDependencyError) as caught:
-        TensorBoard(tmp_path)
-    assert caught.value.parts["do"] == "pip install 'plait[tensorboard]'"
 
 
 @pytest.mark.parametrize("text", ["no JSON\n", '{"step": 1}\n[1, 2]\n', '{"loss": 1}\n'])

@@ -16,9 +16,10 @@ import pytest
 
 import plait
 from plait.checkpoint import Checkpoints, Keep
-from plait.errors import ArgumentError, ArgumentTypeError, DataError, LoggerWarning, NonFiniteError
+from plait.errors import ArgumentError, ArgumentTypeError, DataError, LoggerWarning, NonFiniteError, ProcessError
 from plait.training import Batches, EarlyStop, JsonLines, callbacks, fit, loop
 from plait.training.agreement import Alone
+from plait.training.ahead import Ahead
 from tests.compare import assert_same, readable
 from tests.sampling import slow_but
 
@@ -428,34 +429,6 @@ def test_a_signal_during_a_loop_inside_a_loop_ends_both():
     assert (fitted.step, fitted.reason) == (2, "SIGTERM")
 
 
-class WithPosition:
-    """A dataset that says where it is, but is no iterator."""
-
-    def __iter__(self):
-        return iter([1.0])
-
-    def get_state(self):
-        return {}
-
-    def set_state(self, state):
-        pass
-
-
-BAD_CALLS = {
-    "nothing to evaluate": ({"evaluate_every": 2}, [1.0], "evaluate_every=2 without evaluate"),
-    "no iterator": ({}, WithPosition(), "without __next__"),
-    "a function without an argument": ({}, lambda: iter([1.0]), "does not take the number of an epoch"),
-    "a metric called step": ({"log_every": 1}, [1.0], "has the name under which loggers write the step"),
-}
-
-
-@pytest.mark.parametrize("case", BAD_CALLS)
-def test_bad_calls_are_told(case):
-    options, data, message = BAD_CALLS[case]
-    with pytest.raises((ArgumentError, ArgumentTypeError), match=message):
-        fit(lambda p, x: {"step": 1.0}, {"p": plait.Param(1.0)}, data, **{"steps": 1, "show": False, **options})
-
-
 def test_steps_may_be_a_number_of_numpy():
     assert fit(lambda p, x: x, {"p": plait.Param(1.0)}, [1.0], steps=np.int64(2), show=False).step == 2
 
@@ -657,17 +630,6 @@ def test_numbers_of_any_dtype_are_logged(number):
     assert fitted.values == {"x": float(number)}
 
 
-def test_an_object_may_not_take_the_name_of_the_data(tmp_path):
-    with pytest.raises(ArgumentError, match="position in the data"):
-        fit(train, {**start(), "data": plait.Param(1.0)}, source, steps=1, show=False)
-
-
-def test_what_is_no_number_is_told():
-    for returned in (jnp.ones(2), "text", {"loss": object()}):
-        with pytest.raises(ArgumentTypeError, match="number"):
-            fit(lambda model, batch, out=returned: out, {"model": plait.Param(1.0)}, [1], steps=1, show=False)
-
-
 def test_warnings_of_the_loop_are_none():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -695,34 +657,6 @@ def test_other_names_take_the_objects_in_their_order():
     objects = scalars()
     fit(lambda t, s, batch: s.set_value(t[...] + 7.0), objects, [jnp.ones(())], steps=1, show=False)
     assert float(objects["student"][...]) == 7.0
-
-
-def test_a_parameter_is_never_given_the_object_of_another_name():
-    objects = dict(sorted(scalars().items()))
-    with pytest.raises(
-        ArgumentError, match=r"(?s)at +step\(teacher, s, …\)\n +found.*teacher would be student.*name the"
-    ):
-        fit(lambda teacher, s, batch: 0.0, objects, [jnp.ones(())], steps=1, show=False)
-
-
-PARTS = {  # what is passed to fit, and the place that its error names
-    "nothing to evaluate": ({"evaluate_every": 2}, "evaluate_every"),
-    "a metric called step": ({"step": lambda p, x: {"step": 1.0}}, "step"),
-    "an object called data": ({"objects": {"data": plait.Param(1.0)}}, "objects['data']"),
-    "no number": ({"step": lambda p, x: {"loss": 1.0, "name": "text"}}, "name"),
-    "an array": ({"step": lambda p, x: jnp.ones(2)}, "loss"),
-    "data with a position that is no iterator": ({"data": WithPosition()}, "data"),
-    "a loss that is not finite": ({"step": lambda p, x: np.nan}, "the loss"),
-}
-
-
-@pytest.mark.parametrize("name", PARTS)
-def test_each_error_names_its_place(name):
-    options, place = PARTS[name]
-    given: dict = {"step": lambda p, x: 1.0, "objects": {"p": plait.Param(1.0)}, "data": [1.0], "steps": 1}
-    with pytest.raises((ArgumentError, ArgumentTypeError, NonFiniteError)) as caught:
-        fit(**{**given, "show": False, **options})
-    assert caught.value.parts["at"] == place
 
 
 def test_the_exit_status_is_that_of_the_signal():
@@ -826,3 +760,18 @@ def test_the_display_goes_on_with_each_step_and_says_what_is_logged(monkeypatch)
     assert shown[:2] == [("training", 3, {"done": 0}), 1]
     assert shown.count(1) == 3
     assert [each for each in shown if isinstance(each, str)] == ["step 2", "step 3"]
+
+
+def test_processes_at_different_steps_are_told(monkeypatch):
+    """The agreement says that step 5 is done, but this process has the batches of four."""
+    monkeypatch.setattr(jax, "process_index", lambda: 3)
+    run = loop._Loop(train, {}, [1.0], None, None, (), (), None)
+    run.ahead = Ahead(run.data, 1, 4)
+    with pytest.raises(ProcessError) as caught:
+        run.begins(5, 9)
+    told = """the processes of this run are at different steps, and cannot end at the same one
+  at        process 3
+  found     another has begun step 5, for which this one has no batch
+  expected  steps in which the processes wait for each other, as for the loss of all
+  do        resume from the newest checkpoint, with data of the same length on all processes"""
+    assert str(caught.value) == told

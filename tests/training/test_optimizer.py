@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 import plait
 from plait.core.objects.variable_kinds import OptArray, OptState, OptVariable
-from plait.errors import ArgumentTypeError, NothingSelectedWarning, OptimizerAttributeError, OptimizerError
+from plait.errors import NothingSelectedWarning, OptimizerAttributeError, OptimizerError
 from plait.training.optimizer import ModelAndOptimizer, Optimizer
 from tests.nn.twins import flax_nnx, pure, some_input
 from tests.oracles import assert_same_graph
@@ -284,16 +284,6 @@ def test_gradients_that_do_not_fit_name_the_paths_and_change_nothing(trained, ki
         np.testing.assert_array_equal(a, b)
 
 
-def test_the_advice_for_missing_gradients_works(trained):
-    model, _, _ = trained
-    optimizer = Optimizer(model, optax.sgd(0.1), wrt=plait.BatchStat)
-    with pytest.raises(OptimizerError, match=r"argnums=plait\.DiffState\(0, plait\.BatchStat\)"):
-        optimizer.update(model, plait.grad(loss)(model, some_input(8, 3)))
-    argnums = plait.DiffState(0, plait.BatchStat)
-    optimizer.update(model, plait.grad(loss, argnums=argnums)(model, some_input(8, 3)))
-    assert int(optimizer.step[...]) == 1
-
-
 def test_an_error_in_the_transformation_changes_nothing(trained):
     model, optimizer, grads = trained
     before = plait.clone((model, optimizer))
@@ -309,17 +299,6 @@ def test_an_error_in_the_transformation_changes_nothing(trained):
         optimizer.update(model, grads)
     np.testing.assert_array_equal(optimizer.step[...], before[1].step[...])
     np.testing.assert_array_equal(model.layers[1].kernel, before[0].layers[1].kernel)
-
-
-def test_wrt_is_required():
-    with pytest.raises(ArgumentTypeError, match=r"wrt is missing[\s\S]*Optimizer\(model, tx, wrt=plait\.Param\)"):
-        Optimizer(build(plait), optax.sgd(0.1))
-
-
-def test_update_needs_the_gradients(trained):
-    _, optimizer, grads = trained
-    with pytest.raises(ArgumentTypeError, match=r"without grads[\s\S]*update\(model, grads\)[\s\S]*ModelAndOptimizer"):
-        optimizer.update(grads)
 
 
 def test_the_model_is_not_kept(trained):
@@ -352,22 +331,6 @@ def test_a_parameter_that_came_later_is_named_and_nothing_changes(users_promotio
     with pytest.raises(plait.errors.OptimizerError, match=r"at +extra"):
         optimizer.update(model, grads)
     assert model.kernel.get_raw_value() is before
-
-
-WRONG_TRANSFORMATIONS = {
-    "a number": (1e-3, r"found +a float.*optax\.adam\(1e-3\)"),
-    "a function that makes one": (optax.sgd, r"found +the function sgd.*optax\.sgd\(1e-3\)"),
-    "the model": (plait.Linear(2, 2, rngs=plait.Rngs(0)), r"found +a Linear"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG_TRANSFORMATIONS)
-@pytest.mark.parametrize("make", [plait.Optimizer, plait.ModelAndOptimizer])
-def test_what_is_no_transformation_is_refused(make, name):
-    """O1: the type is named, and the call that would do."""
-    tx, message = WRONG_TRANSFORMATIONS[name]
-    with pytest.raises(TypeError, match=rf"(?s){message}"):
-        make(plait.Linear(2, 2, rngs=plait.Rngs(0)), tx, wrt=plait.Param)
 
 
 MISORDERED = {

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 import pytest
 
-from plait.errors import ArgumentError
 from plait.training import Batches, prefetch
 
 DATA = [{"x": np.full((8, 2), i, np.float32)} for i in range(5)]
@@ -129,8 +128,3 @@ def test_a_program_that_ends_does_not_wait_for_data_that_hangs():
     """It used to wait without end, also after ``fit`` had raised that no batch arrived in time."""
     done = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=120, check=False)
     assert (done.stdout, done.returncode) == ("2.0\n", 143), done.stderr
-
-
-def test_nothing_ahead_is_an_error():
-    with pytest.raises(ArgumentError, match="size=0"):
-        prefetch(DATA, 0)

@@ -9,7 +9,6 @@ import optax
 import pytest
 
 import plait
-from plait.errors import ArgumentTypeError, OptimizerAttributeError, OptimizerError
 
 pytestmark = pytest.mark.usefixtures("users_promotion")  # Optax needs JAX's own promotion
 
@@ -120,26 +119,6 @@ def test_it_is_the_carry_of_a_scan():
     unrolled = train_step(train_step(begin, X), X)
     for one, other in zip(jax.tree.leaves(scanned), jax.tree.leaves(unrolled), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
-
-
-def test_a_field_that_is_not_there_is_named_with_those_that_are():
-    with pytest.raises(OptimizerAttributeError, match=r"no field 'other'\n  found .*'params'.*'stats'"):
-        created().apply("params", "other")
-
-
-def test_gradients_of_other_parameters_name_their_paths():
-    state = created()
-    grads = plait.State(plait.to_pure_dict(state.params))
-    del grads["layers"][0]["bias"]
-    with pytest.raises(OptimizerError, match=r"at +layers\[0\]\.bias\n  found +no gradient for layers\[0\]\.bias"):
-        state.apply_gradients(grads)
-    with pytest.raises(OptimizerError, match="leaves of different types"):
-        state.apply_gradients(plait.State(plait.to_pure_dict(state.params)))
-
-
-def test_what_is_no_transformation_is_refused():
-    with pytest.raises(ArgumentTypeError, match=r"(?s)tx of Training is not.*found +a float.*tx=optax\.adam"):
-        created(1e-3)
 
 
 @pytest.mark.oracle
