@@ -57,7 +57,7 @@ AREAS: dict[str, Area] = {
     "warm": Area("src/plait/warm", ("tests/warm",)),
     "partitioning": Area("src/plait/partitioning", ("tests/partitioning", *_RULES)),
     "nn": Area("src/plait/nn", ("tests/nn", "tests/conformance")),
-    "training": Area("src/plait/training", ("tests/training", _FROZEN)),
+    "training": Area("src/plait/training", ("tests/training", "tests/conformance/test_errors.py", _FROZEN)),
     "checkpoint": Area(
         "src/plait/checkpoint",
         ("tests/checkpoint", "tests/ground/test_scratch.py", "tests/faults/test_fuzzed_input.py", _LAZY),
