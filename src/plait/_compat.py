@@ -253,16 +253,13 @@ def trace_settings() -> Any:
 # Programs that outlive the process ------------------------------------------------------------------------------------
 
 _STORED = "plait.jit(cache=)"
-_recorded_trace: Any = None
+_recorded_trace = jax.make_user_context(0)  # made here: JAX forgets what it compiled before one was made
 _recorded_traces = itertools.count(1)
 
 
 @contextlib.contextmanager
 def traced_afresh() -> Iterator[None]:
     """Inside the block, JAX uses no cached traces: every function is traced again."""
-    global _recorded_trace
-    if _recorded_trace is None:
-        _recorded_trace = jax.make_user_context(default_value=0)
     with _recorded_trace(next(_recorded_traces)):
         yield
 

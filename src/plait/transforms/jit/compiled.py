@@ -176,9 +176,7 @@ class Probe(NamedTuple):
 
     def repeated(self, inputs: Any) -> Any:
         """The outputs for the inputs of another trace."""
-        from jax.extend.core import jaxpr_as_fun
-
-        outputs = jaxpr_as_fun(self.program)(*jax.tree_util.tree_leaves(inputs))
+        outputs = jax.core.eval_jaxpr(self.program.jaxpr, self.program.consts, *jax.tree_util.tree_leaves(inputs))  # pyright: ignore[reportAttributeAccessIssue]
         return jax.tree_util.tree_unflatten(self.tree, outputs)
 
 
@@ -216,6 +214,10 @@ class Compiled:
         layout: Layout | None,
         shardings: Shardings | None,
     ) -> None:
+        # JAX 0.12 imports Pallas with it, which adds settings of JAX: what was compiled before would be compiled again.
+        # Orbax imports it too, at the first checkpoint.
+        import jax.extend  # noqa: F401
+
         self.f = call.f
         self.body = call.body
         self.first: Outcome | None = None
