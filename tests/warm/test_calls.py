@@ -83,6 +83,18 @@ def test_generators_that_had_begun_are_heard():
     assert recorded(lambda: next(given)) == [CLOCK]
 
 
+def test_errors_that_are_thrown_into_generators_are_heard():
+    def waiting():
+        try:
+            yield
+        except ValueError:
+            yield time.time()
+
+    given = waiting()
+    next(given)
+    assert recorded(lambda: given.throw(ValueError())) == [CLOCK]
+
+
 def test_each_thread_hears_its_own_calls():
     begun, ended = threading.Barrier(2), threading.Barrier(2)
     found = {}

@@ -84,8 +84,9 @@ def _start() -> bool:
     _MONITORING.use_tool_id(free[-1], __name__)
     _MONITORING.register_callback(free[-1], _EVENTS.PY_START, _entered)
     _MONITORING.register_callback(free[-1], _EVENTS.PY_RESUME, _entered)
+    _MONITORING.register_callback(free[-1], _EVENTS.PY_THROW, _thrown)
     _MONITORING.register_callback(free[-1], _EVENTS.CALL, _called)
-    _MONITORING.set_events(free[-1], _EVENTS.PY_START | _EVENTS.PY_RESUME)
+    _MONITORING.set_events(free[-1], _EVENTS.PY_START | _EVENTS.PY_RESUME | _EVENTS.PY_THROW)
     return True
 
 
@@ -93,21 +94,30 @@ def _stop(tool: int) -> None:
     _MONITORING.set_events(tool, 0)
     while _asking:
         _MONITORING.set_local_events(tool, _asking.popitem()[1], 0)
-    for event in (_EVENTS.PY_START, _EVENTS.PY_RESUME, _EVENTS.CALL):
+    for event in (_EVENTS.PY_START, _EVENTS.PY_RESUME, _EVENTS.PY_THROW, _EVENTS.CALL):
         _MONITORING.register_callback(tool, event, None)
     _MONITORING.free_tool_id(tool)
 
 
 def _entered(code: CodeType, _: int) -> Any:
+    return _MONITORING.DISABLE if _hear(code, sys._getframe(1)) and len(_listening) == 1 else None
+
+
+def _hear(code: CodeType, frame: Any) -> bool:
+    """Tell the listeners of this thread. Returns whether they need not hear of this code again."""
     listeners = _listening.get(threading.get_ident())
     if listeners is None:
-        return None
-    frame = sys._getframe(1)
+        return False
     if id(code) not in _asking and not never_asks(frame.f_globals.get("__name__")):
         _asking[id(code)] = code
         _MONITORING.set_local_events(_tool[0], code, _EVENTS.CALL)
-    known = [listener.entered(frame) for listener in listeners]
-    return _MONITORING.DISABLE if all(known) and len(_listening) == 1 else None
+    known = [listener.entered(frame) for listener in listeners]  # each of them hears
+    return all(known)
+
+
+def _thrown(code: CodeType, _: int, __: BaseException) -> None:
+    """A generator goes on with an error. Python does not let this event be switched off."""
+    _hear(code, sys._getframe(1))
 
 
 def _called(_: CodeType, __: int, function: Any, first: Any) -> None:
