@@ -34,9 +34,6 @@ MET = {
     "a decoding step past the end": (f"{ATTENTION}; m(jnp.ones((1, 3, 2))); m(x)", "ArgumentError"),
     "`precision` of attention": (
         "f = lambda q: nnx.dot_product_attention(q, q, q, precision='highest')", "'HIGHEST' in str(jax.make_jaxpr(f)(jnp.ones((2, 1, 2))))"),
-    "bfloat16 attention weights": (
-        "q = jnp.ones((2, 1, 2), jnp.bfloat16); k = jax.random.key(0)\n"
-        "f = lambda q: nnx.dot_product_attention(q, q, q, dropout_rng=k, dropout_rate=0.5)", "'f32[' in str(jax.make_jaxpr(f)(q)) and f(q).dtype == jnp.bfloat16"),
     "the carry of `RNN` after": (
         f"{RNN}; c, _ = m(x, seq_lengths=jnp.array([0]), return_carry=True)", "jnp.array_equal(c, jnp.zeros((1, 3)))"),
     "`RNN` with a narrower initial carry": (

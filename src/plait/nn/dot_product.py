@@ -259,7 +259,7 @@ def _weights(
     """The weights before dropout; ``scaled``: of queries that are scaled."""
     logits = _products(query, key, precision)
     if not scaled:
-        logits = logits / math.sqrt(query.shape[-1])
+        logits = logits * (1 / math.sqrt(query.shape[-1]))
     if bias is not None:
         logits = logits + bias
     if is_causal:
@@ -276,11 +276,12 @@ def _weights(
 def _scaled(query: Array) -> tuple[Array, bool]:
     """The queries, and whether they are scaled, in place of the products.
 
-    Flax scales them for weights and for every rate of dropout. Half precision would be rounded more.
+    Flax scales them for weights and for every rate of dropout, by a root that is computed: XLA multiplies instead of
+    dividing by a constant. Half precision would be rounded more.
     """
     if _logits_dtype(query) != query.dtype:
         return query, False
-    return query / math.sqrt(query.shape[-1]), True
+    return query / jnp.sqrt(query.shape[-1]).astype(query.dtype), True
 
 
 def _products(query: Array, key: Array, precision: PrecisionLike) -> Array:
