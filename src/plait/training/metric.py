@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from ..core.functional.split import split
 from ..core.objects.pytree import Pytree
 from ..core.objects.variables import Variable
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..typing import Array, FilterLiteral
 
 
@@ -73,6 +73,7 @@ def masked_values(metric: Any, kwargs: Mapping[str, Any], mask: Any) -> tuple[Ar
     Raises:
         ArgumentTypeError: the keyword with the values is missing.
         ArgumentError: there is a mask, and the values are not an array.
+        ShapeError: the mask does not broadcast to them.
     """
     if metric.argname not in kwargs:
         raise ArgumentTypeError(
@@ -101,8 +102,21 @@ def masked_values(metric: Any, kwargs: Mapping[str, Any], mask: Any) -> tuple[Ar
 
 
 def as_mask(mask: Any, shape: tuple[int, ...]) -> Array:
-    """A mask as booleans of the given shape."""
-    return jnp.broadcast_to(jnp.asarray(mask).astype(bool), shape)
+    """A mask as booleans of the given shape.
+
+    Raises:
+        ShapeError: it does not broadcast to it.
+    """
+    mask = jnp.asarray(mask).astype(bool)
+    try:
+        return jnp.broadcast_to(mask, shape)
+    except ValueError as error:
+        raise ShapeError(
+            "the mask of a metric does not fit its values",
+            found=f"a mask of shape {mask.shape}",
+            expected=f"a shape that broadcasts to that of the values, {shape}",
+            do=f"pass one entry for each value: jnp.ones({shape}, bool)",
+        ) from error
 
 
 def number_of(values: Array, mask: Array | None) -> Array:

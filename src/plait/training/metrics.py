@@ -74,6 +74,7 @@ class Average(Metric):
         Raises:
             ArgumentTypeError: the keyword with the values is missing.
             ArgumentError: there is a mask, and the values are not an array.
+            ShapeError: the mask does not broadcast to them.
         """
         values, mask = masked_values(self, kwargs, mask)
         self._add(values, mask)

@@ -10,6 +10,19 @@ make_iterator = lambda epoch: iter([1.0])
 """
 
 ROWS = {
+    "a mask of another length": Row(
+        "plait.metrics.Average().update(values=jnp.ones(3), mask=jnp.ones(2))",
+        ShapeError,
+        fix="jnp.ones((3,), bool)",
+        cure="plait.metrics.Average().update(values=jnp.ones(3), mask=$)",
+        setup=TRAINING,
+        text="""
+            the mask of a metric does not fit its values
+              found     a mask of shape (2,)
+              expected  a shape that broadcasts to that of the values, (3,)
+              do        pass one entry for each value: jnp.ones((3,), bool)
+        """,
+    ),
     "early stopping in no direction": Row(
         "EarlyStop('loss', patience=3, mode='minimize')",
         ArgumentError,
