@@ -214,12 +214,11 @@ def frame_locals(frame: Any) -> dict[str, Any]:
 
 pmap: Any = getattr(jax, "pmap", None)  # ``None`` if JAX has removed it
 jax_version: str = jax.__version__
-
-# XLA's options for a program on the CPU that computes one operation after the other, as eager calls do, and for such a
-# program with products: XLA's older kernels, which JAX 0.10 can be told to use, compile these to wrong numbers.
 # CPython 3.12.0 and 3.12.1 start no thread once the main program has ended (gh-113964).
 THREADS_CAN_END_A_PROGRAM = not (3, 12) <= sys.version_info < (3, 12, 2)
 
+# XLA's options for a program on the CPU that computes one operation after the other, as eager calls do, and for such a
+# program with products: XLA's older kernels, which JAX 0.10 can be told to use, compile these to wrong numbers.
 SINGLE_OPERATIONS: dict[str, Any] = {"xla_disable_hlo_passes": "fusion", "xla_allow_excess_precision": False}
 SINGLE_PRODUCTS = dict(SINGLE_OPERATIONS)
 if tuple(map(int, jax_version.split(".")[:2])) < (0, 11):
@@ -262,6 +261,11 @@ def traced_afresh() -> Iterator[None]:
     """Inside the block, JAX uses no cached traces: every function is traced again."""
     with _recorded_trace(next(_recorded_traces)):
         yield
+
+
+def is_traced_afresh() -> bool:
+    """Whether this thread is inside such a block."""
+    return _recorded_trace.value != 0
 
 
 def lowering_rules() -> Iterator[Any]:

@@ -3,7 +3,6 @@
 
 import dataclasses
 import os
-import sys
 import threading
 import time
 from concurrent.futures import Future
@@ -13,12 +12,15 @@ import jax.numpy as jnp
 import pytest
 
 import plait
+from plait._compat import traced_afresh
 from plait.errors import ProgramCacheWarning
 from plait.warm import programs, switch
 from plait.warm.ahead import Ahead
+from plait.warm.descriptions import Describer
 from plait.warm.folder import Folder
 from plait.warm.forms import Forms
 from plait.warm.logbook import Logbook
+from plait.warm.reads import Recording
 
 from .test_switch import switched as switched
 
@@ -130,11 +132,8 @@ def test_w17_a_damaged_file_is_reported_by_the_call_that_needs_it(again):
 
 
 def test_w17_a_recorded_trace_starts_no_thread(again):
-    sys.setprofile(lambda *_: None)
-    try:
+    with traced_afresh(), Recording(Describer()):
         switch._count("/jax/compilation_cache/compile_requests_use_cache")
-    finally:
-        sys.setprofile(None)
     assert switch._there is not None
     assert switch._there._ahead is None
 

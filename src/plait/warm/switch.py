@@ -15,7 +15,6 @@ import concurrent.futures.thread  # noqa: F401  # which cannot be imported while
 import contextlib
 import functools
 import os
-import sys
 import threading
 from collections import Counter
 from typing import Any
@@ -23,6 +22,7 @@ from typing import Any
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
+from .._compat import is_traced_afresh
 from ..core import seams
 from ..errors import ProgramCacheError
 from .folder import DEFAULT_LIMIT, OF_JAX, Folder
@@ -69,7 +69,7 @@ class Place:
 
     def read_ahead(self) -> None:
         """Let a thread read the programs that the last process used; JAX has its devices now. (rule W17)"""
-        if sys.getprofile() is not None or not self._once.acquire(blocking=False):  # what a recorded trace does counts
+        if is_traced_afresh() or not self._once.acquire(blocking=False):  # what a recorded trace does counts
             return
         names = self.log.last_used()
         if names and self._programs is None:
