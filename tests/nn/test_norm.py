@@ -203,6 +203,20 @@ def test_the_gradient_does_not_flow_through_the_running_statistics():
     np.testing.assert_array_equal(jax.grad(loss)(some_input(4, 2)), np.zeros((4, 2)))
 
 
+@pytest.mark.oracle
+@pytest.mark.parametrize("nnx", [flax_nnx, plait])
+def test_nor_does_it_reach_the_statistics_before_the_call(nnx):
+    """Rule L16."""
+
+    def loss(norm, x):
+        norm(x)
+        return sum(map(jnp.sum, jax.tree.leaves(nnx.split(norm)[1])))
+
+    norm = nnx.BatchNorm(2, rngs=nnx.Rngs(0))
+    grads = nnx.grad(loss, argnums=nnx.DiffState(0, nnx.BatchStat))(norm, some_input(4, 2))
+    np.testing.assert_array_equal(grads["mean"][...], np.zeros(2))
+
+
 def test_bfloat16_inputs_leave_the_statistics_in_float32():
     norm = plait.BatchNorm(3, dtype=jnp.bfloat16, rngs=plait.Rngs(0))
     assert norm(some_input(4, 3, dtype=jnp.bfloat16)).dtype == jnp.bfloat16

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from jax.test_util import check_grads
 
 import plait
-from plait.errors import NothingSelectedWarning, SharingError
+from plait.errors import FilterTypeError, NothingSelectedWarning, SharingError
 from tests.oracles import describe
 from tests.sampling import slow_but
 from tests.strategies import Leafy, Node
@@ -169,6 +169,13 @@ def test_what_is_differentiated_is_chosen_by_argnums(case):
     args = Net(), plait.Param(jnp.float32(3)), {"a": jnp.ones(2), "b": [jnp.float32(1)]}, X
     assert look(plait.grad(mixed, argnums=argnums)(*args)) == expected
     assert look(plait.jit(plait.grad(mixed, argnums=argnums))(*args)) == expected
+
+
+@pytest.mark.parametrize("filter", [{"a": 1}, 42, [{}], (plait.Param, {1})])
+def test_a_diffstate_refuses_what_is_no_filter(filter):
+    """X2: when it is made."""
+    with pytest.raises(FilterTypeError, match="cannot be used as a filter"):
+        plait.DiffState(0, filter)
 
 
 NOTHING = {

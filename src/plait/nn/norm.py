@@ -704,7 +704,7 @@ class InstanceNorm(_Norm):
 @compiled_if_eager()
 def _moved(running: Array, batch: Array, momentum: float, rest: float) -> Array:
     """The running average after a batch."""
-    batch = lax.stop_gradient(jnp.reshape(batch, running.shape))
+    running, batch = lax.stop_gradient((running, jnp.reshape(batch, running.shape)))
     wide = common_dtype(running, batch)  # rounded once: with 64 bits, batches are wider than what is stored
     return as_dtype(momentum * as_dtype(running, wide) + rest * as_dtype(batch, wide), running.dtype)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from ..core.objects.filters import to_predicate
 from ..core.objects.named import Sentinel
 from ..core.objects.variable_kinds import Param
 from ..core.objects.variables import Variable
@@ -32,6 +33,9 @@ class DiffState:
         argnum: position of the argument.
         filter: selects its leaves.
 
+    Raises:
+        FilterTypeError: the filter is none.
+
     Example:
         >>> loss = lambda model, x: model(x).sum()
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
@@ -42,6 +46,9 @@ class DiffState:
 
     argnum: int
     filter: FilterLiteral = Param
+
+    def __post_init__(self) -> None:
+        to_predicate(self.filter)
 
 
 def number_of(argnum: int | DiffState) -> int:

@@ -57,7 +57,7 @@ def flatten_like(
 def _misfit(structure: Structure, tree: Any, what: str) -> ArgumentError:
     return ArgumentError(
         f"{what} has a different structure than the primal",
-        found=str(jax.tree_util.tree_structure(tree, is_leaf=_stops)),
+        found=str(jax.tree_util.tree_structure(tree, is_leaf=lambda x: is_graph_leaf(x) or isinstance(x, State))),
         expected=str(structure.treedef),
         do="use the structure of the primal: an array for each array, a module or a State for each module",
     )
@@ -104,10 +104,6 @@ def leaves_like(
             do=f"create it from the primal: jax.tree.map(jnp.zeros_like, plait.state({source})), and set its values",
         )
     return [_tangent_of(primal, found.get(path)) for path, primal in zip(paths, primals, strict=True)]
-
-
-def _stops(x: Any) -> bool:
-    return is_graph_leaf(x) or isinstance(x, State)
 
 
 def leaves_by_path(tangent: Any) -> dict[Path, Any]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from types import CodeType
 from typing import Any, NamedTuple
 
+from .bytecode import decoded
 from .outside import REACHING_ATTRIBUTES
 
 Chain = tuple[str, ...]
@@ -68,6 +69,14 @@ _KINDS = {
 }  # fmt: skip
 
 
+_VERBS = {"LOAD": "local", "STORE": "store", "DELETE": "other"}
+_OF_LOCALS = {
+    operation: [_VERBS[verb] for verb in re.findall("LOAD|STORE|DELETE", operation)]
+    for operation in dis.opmap
+    if "_FAST" in operation or "DEREF" in operation
+}
+
+
 @functools.lru_cache(maxsize=64)
 def _steps(code: CodeType) -> list[Step]:
     return [*_instructions(code)]
@@ -77,21 +86,19 @@ def _instructions(code: CodeType) -> Iterator[Step]:
     """The instructions; those for two local variables at once are two steps."""
     cells = {*code.co_cellvars, *code.co_freevars}
     before: list[Any] = [None, None]
-    for step in dis.get_instructions(code):
-        if step.opname in ("EXTENDED_ARG", "CACHE"):
-            continue
-        if "_FAST" in step.opname or "DEREF" in step.opname:
-            names = step.argval if isinstance(step.argval, tuple) else (step.argval,)
-            for verb, name in zip(re.findall("LOAD|STORE|DELETE", step.opname), names, strict=False):
-                is_cell = name in cells and "_FAST" in step.opname  # the cell itself, for a function defined here
-                yield Step("other" if is_cell else {"LOAD": "local", "STORE": "store"}.get(verb, "other"), name)
-        elif step.opname == "IMPORT_NAME":
-            yield Step("import", (*before[-2:], step.argval))
+    for operation, value in decoded(code):
+        if operation in _OF_LOCALS:
+            names = value if isinstance(value, tuple) else (value,)
+            for verb, name in zip(_OF_LOCALS[operation], names, strict=False):
+                is_cell = name in cells and "_FAST" in operation  # the cell itself, for a function defined here
+                yield Step("other" if is_cell else verb, name)
+        elif operation == "IMPORT_NAME":
+            yield Step("import", (*before[-2:], value))
         else:
-            yield Step(_KINDS.get(step.opname, "other"), step.argval)
-            if step.opname == "LOAD_NAME":  # a variable of a class body, or a global
-                yield Step("local", step.argval)
-        before = [*before[-1:], step.argval]
+            yield Step(_KINDS.get(operation, "other"), value)
+            if operation == "LOAD_NAME":  # a variable of a class body, or a global
+                yield Step("local", value)
+        before = [before[-1], value]
 
 
 def _chains(steps: list[Step]) -> Iterator[tuple[str, Chain]]:

@@ -113,10 +113,10 @@ class Shardings:
             return
         mesh = jax.sharding.get_mesh()
         for place, expected, value in inputs:
-            found = getattr(value, "sharding", None)
+            found = getattr(value, "sharding", None) if getattr(value, "committed", True) else None
             if isinstance(expected, PartitionSpec) and not mesh.empty:
                 expected = NamedSharding(mesh, expected)
-            if isinstance(expected, Sharding) and found is not None and not _agree(found, expected, value):
+            if isinstance(expected, Sharding) and found is not None and not found.is_equivalent_to(expected, value.ndim):
                 raise ArgumentError(
                     "jit: the sharding of an array differs from in_shardings",
                     at=place,
@@ -124,10 +124,6 @@ class Shardings:
                     expected=f"{expected}",
                     do="move it first: jax.device_put(value, sharding); or pass None to let JAX decide",
                 ) from error
-
-
-def _agree(found: Sharding, expected: Sharding, value: Any) -> bool:
-    return not getattr(value, "committed", True) or found.is_equivalent_to(expected, value.ndim)
 
 
 def leave_in_layout(gathered: Gathered, shardings: Sequence[Any], outcome: Outcome) -> None:
