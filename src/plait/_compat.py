@@ -216,6 +216,8 @@ pmap: Any = getattr(jax, "pmap", None)  # ``None`` if JAX has removed it
 jax_version: str = jax.__version__
 # CPython 3.12.0 and 3.12.1 start no thread once the main program has ended (gh-113964).
 THREADS_CAN_END_A_PROGRAM = not (3, 12) <= sys.version_info < (3, 12, 2)
+# Instructions in whose argument the lowest bits are flags, before the number of a name.
+FLAGS_IN_BYTECODE = {"LOAD_GLOBAL": 1, "LOAD_ATTR": 1 if sys.version_info >= (3, 12) else 0, "LOAD_SUPER_ATTR": 2}
 
 # XLA's options for a program on the CPU that computes one operation after the other, as eager calls do, and for such a
 # program with products: XLA's older kernels, which JAX 0.10 can be told to use, compile these to wrong numbers.

@@ -6,13 +6,11 @@
 from __future__ import annotations
 
 import dis
-import sys
 from collections.abc import Iterator
 from types import CodeType
 from typing import Any
 
-# The lowest bits of an argument are flags.
-_FLAGS = {"LOAD_GLOBAL": 1, "LOAD_ATTR": 1 if sys.version_info >= (3, 12) else 0, "LOAD_SUPER_ATTR": 2}
+from .._compat import FLAGS_IN_BYTECODE
 
 
 def decoded(code: CodeType) -> Iterator[tuple[str, Any]]:
@@ -27,7 +25,7 @@ def decoded(code: CodeType) -> Iterator[tuple[str, Any]]:
         high = 0
         operation, refers_to = _OPERATIONS[number]
         if refers_to == "name":
-            yield operation, code.co_names[argument >> _FLAGS.get(operation, 0)]
+            yield operation, code.co_names[argument >> FLAGS_IN_BYTECODE.get(operation, 0)]
         elif refers_to == "local":
             yield operation, local[argument]
         elif refers_to == "locals":

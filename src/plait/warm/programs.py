@@ -23,6 +23,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -451,14 +452,18 @@ class Stored(Compiled):
         if reasons:
             self._keep_refusal(request, reasons)
             return reasons, lowered.compile()  # which JAX's own cache may know
-        with compiled_by_xla():
-            stage = lowered.compile()
+        with ThreadPoolExecutor(1) as beside:  # XLA works without Python's lock
+            recorded = functools.partial(_recorded, request, name)
+            with contextlib.suppress(RuntimeError):  # no thread starts while Python ends
+                recorded = beside.submit(recorded).result
+            with compiled_by_xla():
+                stage = lowered.compile()
         reason = why_not_serializable(stage)
         if reason is not None:
             self._keep_refusal(request, [reason])
             return [reason], stage
         try:
-            self._store(request, stage, lowered)
+            self._store(request, recorded(), stage, lowered)
         except (NoForm, Unrecordable, RuntimeError, NotImplementedError, OSError) as error:
             if isinstance(error, ProgramCacheError):
                 raise
@@ -489,7 +494,7 @@ class Stored(Compiled):
                 header = {**_recorded(request, _name_of(self.f)), "reasons": reasons}
                 self.programs.folder.write(header, b"", REFUSED)
 
-    def _store(self, request: Request, stage: Any, lowered: Any) -> None:
+    def _store(self, request: Request, recorded: dict[str, Any], stage: Any, lowered: Any) -> None:
         donated_leaves: list[int] | None = None
         try:
             binary = binary_of(stage)
@@ -500,7 +505,7 @@ class Stored(Compiled):
         outcome, ports, _ = self.outcome_of(jax.tree_util.tree_unflatten(out, range(out.num_leaves)))
         forms = Forms([self.body.structure])
         header = {
-            **_recorded(request, _name_of(self.f)),
+            **recorded,
             "stablehlo": _sum(lowered),
             "donated": self.donated,
             "outcome": forms.write(outcome),

@@ -116,7 +116,7 @@ class Shardings:
             found = getattr(value, "sharding", None) if getattr(value, "committed", True) else None
             if isinstance(expected, PartitionSpec) and not mesh.empty:
                 expected = NamedSharding(mesh, expected)
-            if isinstance(expected, Sharding) and found is not None and not found.is_equivalent_to(expected, value.ndim):
+            if isinstance(expected, Sharding) and not (found is None or found.is_equivalent_to(expected, value.ndim)):
                 raise ArgumentError(
                     "jit: the sharding of an array differs from in_shardings",
                     at=place,
