@@ -1,5 +1,7 @@
-"""Which rows of a table ``make test`` runs: those that are chosen. ``make slow`` runs the others."""
+"""Which rows of a table ``make test`` runs: those that are chosen. ``make slow`` and ``make long`` run the others."""
 
+import collections
+import zlib
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
@@ -16,3 +18,21 @@ def slow_but(quick: Collection[Any] | Callable[..., bool], rows: Iterable[Any]) 
 
 def of_one(row: Any) -> tuple[Any, ...]:
     return row if isinstance(row, tuple) else (row,)
+
+
+MANY = 6
+
+
+def leave_half_to_long(items: Iterable[pytest.Item]) -> None:
+    """Of a slow test with many cases, ``make slow`` runs the first and half of the others, and ``make long`` the rest.
+
+    Which ones depends on their names alone: every other one of a table with two columns could be those of one row.
+    """
+    cases = collections.defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("long"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for same in cases.values():
+        for item in same[1:] if len(same) >= MANY else ():
+            if zlib.crc32(item.nodeid.encode()) % 2:
+                item.add_marker(pytest.mark.long)

@@ -485,7 +485,7 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "digits of half precision",
-        "derivatives through a norm and a `bfloat16` layer", "rounded where XLA combines its operations", "rounded where XLA combines plait's: the last digits may differ",
+        "last digits of derivatives through a norm and a `bfloat16` layer", "as XLA combines its operations", "may differ",
         reason="the operations are the same ones in another order, and neither is nearer to the exact numbers", says="documented",
         example=program(
             "known",

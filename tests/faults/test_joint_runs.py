@@ -17,6 +17,7 @@ from tests.faults import joint, matrix, small_disk, two_machines
 from tests.faults.test_killed import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux's /proc")]
+in_one_process = pytest.mark.parametrize("process", [pytest.param(0, marks=pytest.mark.long), 1])
 LIMIT = 240  # seconds, on a busy machine
 SURROUNDINGS = {**os.environ, "JAX_NUMPY_DTYPE_PROMOTION": "standard", "PYTHONPATH": f"{ROOT}/src{os.pathsep}{ROOT}"}
 
@@ -89,7 +90,7 @@ def test_a_signal_does_not_wait_for_data_that_hangs(tmp_path):
     assert found.after_fault < 20
 
 
-@pytest.mark.parametrize("fault", ["sigterm", "sigterm-all"])
+@pytest.mark.parametrize("fault", ["sigterm", pytest.param("sigterm-all", marks=pytest.mark.long)])
 def test_a_signal_before_the_run_begins_ends_it(tmp_path, fault):
     """JAX hears of it once the processes are connected, and used to keep it to itself: the run went on until killed."""
     found = Outcome(tmp_path, f"--fault={fault}", "--moment=connected", "--load=1")
@@ -105,6 +106,7 @@ def test_a_run_of_four_processes_ends_together(tmp_path):
     assert "process 2 of 4 exited with status 1" in found.errors
 
 
+@pytest.mark.long
 def test_a_step_that_raises_in_one_of_four_processes_is_an_error_in_all(tmp_path):
     """Process 0, whose end ends the others, used not to wait until they had said why they end."""
     found = Outcome(tmp_path, "--fault=step-raises", "--moment=first", processes=4)
@@ -120,7 +122,7 @@ def test_data_that_raises_in_one_process_saves_what_all_have_done(tmp_path):
     assert "the last lines of process 1, which failed first" in found.errors
 
 
-@pytest.mark.parametrize("process", [0, 1])
+@in_one_process
 def test_a_process_that_exits_is_named_with_its_status(tmp_path, process):
     """JAX used to abort it, since the others had ended meanwhile, and the launcher named one of those."""
     found = Outcome(tmp_path, "--fault=exits", f"--process={process}")
@@ -153,7 +155,7 @@ def test_an_evaluation_is_not_lost_to_data_that_raises_soon_after(tmp_path):
     assert found.all_say("OSError: the data is gone")
 
 
-@pytest.mark.parametrize("process", [0, 1])
+@in_one_process
 def test_a_callback_whose_state_cannot_be_saved_is_an_error_in_all(tmp_path, process):
     """The run used to hang: the others went on to the save, in which they waited for this one."""
     found = Outcome(tmp_path, "--fault=callback-state-raises", f"--process={process}", "--save-every=10")
@@ -184,7 +186,9 @@ def test_processes_that_create_different_models_are_told_so(tmp_path):
     assert found.all_say(r"at +create_sharded, in process 2$")
 
 
-@pytest.mark.parametrize("copies", [[], ["--copies"]], ids=["shared", "copies"])
+@pytest.mark.parametrize(
+    "copies", [pytest.param([], id="shared"), pytest.param(["--copies"], id="copies", marks=pytest.mark.long)]
+)
 def test_data_that_ends_in_one_process_ends_all(tmp_path, copies):
     found = Outcome(tmp_path, "--fault=data-ends", *copies)
     assert found.status == 0, found.errors
@@ -223,7 +227,7 @@ def test_a_process_that_is_stopped_for_a_while_goes_on(tmp_path):
 
 
 @pytest.mark.skipif(not small_disk.is_possible(), reason="needs mounts of its own")
-@pytest.mark.parametrize("process", [0, 1])
+@in_one_process
 @pytest.mark.parametrize(
     ("fault", "says"), [("disk-full", "No space left|RESOURCE_EXHAUSTED"), ("write-fails", "Read-only file system")]
 )
@@ -238,6 +242,7 @@ def test_a_disk_that_fails_in_one_process_is_an_error_in_all(tmp_path, fault, sa
 
 
 @pytest.mark.skipif(not small_disk.is_possible(), reason="needs mounts of its own")
+@pytest.mark.long
 def test_a_run_goes_on_when_a_full_disk_has_room_again(tmp_path):
     program = ["-m", "tests.faults.joint", str(tmp_path), "--fault=disk-full", "--save-every=10"]
     status, output, errors = launched(program, 2, small_disk.with_room_later(tmp_path))
@@ -248,7 +253,7 @@ def test_a_run_goes_on_when_a_full_disk_has_room_again(tmp_path):
 
 
 @pytest.mark.parametrize("where", ["_begin_to_write", "arrive"])
-@pytest.mark.parametrize("process", [0, 1])
+@in_one_process
 def test_all_are_told_of_a_save_that_failed_and_can_save_again(tmp_path, where, process):
     """The others may still be in a barrier of Orbax, which the next save must not meet."""
     status, output, errors = launched(["-m", "tests.faults.again", str(tmp_path), where, str(process)], 2)

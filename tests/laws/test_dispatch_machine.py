@@ -171,4 +171,4 @@ Dispatch.TestCase.settings = hypothesis.settings(
 )
 # A program may put an array where a variable was, and is told so.
 _ignored = pytest.mark.filterwarnings("ignore::plait.errors.ReplacedVariableWarning")
-TestDispatch = _ignored(pytest.mark.slow(Dispatch.TestCase))
+TestDispatch = _ignored(pytest.mark.slow(pytest.mark.long(Dispatch.TestCase)))
