@@ -26,7 +26,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 import plait
 from plait.checkpoint import Checkpoints, orbax
 from plait.partitioning import connect_processes, create_sharded
-from plait.training import Batches, Moment, fit
+from plait.training import Batches, Moment, agreement, fit
 
 STEPS, MIDDLE, LOAD = 40, 20, 0.02
 BALLAST = (
@@ -206,7 +206,16 @@ def main(options: argparse.Namespace) -> None:
         time.sleep(0.3)
         arrive(saving)
 
+    worst = agreement.Together.worst
+
+    def worst_heard_late(together: agreement.Together, word: str) -> str:
+        heard = worst(together, word)
+        if options.moment == "hearing" and not fault.here:
+            time.sleep(1)
+        return heard
+
     orbax.Saving._begin, orbax.Saving.arrive = begin_in_time, arrive_in_time
+    agreement.Together.worst = worst_heard_late
     with contextlib.ExitStack() as held:
         if not options.copies:
             held.enter_context(jax.set_mesh(mesh))

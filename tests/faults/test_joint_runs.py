@@ -148,6 +148,13 @@ def test_an_error_whose_text_cannot_be_read_is_named_in_all(tmp_path, fault):
     assert "an error of the error" not in found.errors
 
 
+def test_an_evaluation_that_another_process_has_failed_is_not_begun(tmp_path):
+    """A process that heard late that all evaluate used to wait in the evaluation for the one that had failed in it."""
+    found = Outcome(tmp_path, "--fault=evaluation-raises", "--evaluate", "--moment=hearing", "--process=0")
+    assert (found.status, found.kept) == (1, joint.MIDDLE)
+    assert found.all_say("OSError: the evaluation is wrong")
+
+
 def test_an_evaluation_is_not_lost_to_data_that_raises_soon_after(tmp_path):
     """All know of the error before the evaluation, and leave that to the resumed run, which used to begin too late."""
     found = Outcome(tmp_path, "--fault=data-raises", "--evaluate", "--moment=evaluated")

@@ -257,7 +257,8 @@ class _Loop:
         self.agreement: Alone | Together = Alone()
         self.is_alone = jax.process_count() == 1
         self.ending_here = threading.RLock()  # held by the thread that ends the run, if it is stuck
-        self.has_passed_on = self.is_evaluating = self.is_taken_over = self.has_met = self.has_left = False
+        self.has_passed_on = self.has_heard = self.is_evaluating = self.is_taken_over = False
+        self.has_met = self.has_left = False
         self.display: Any = None
         self.clock = (time.perf_counter(), 0)
 
@@ -411,6 +412,8 @@ class _Loop:
             self.wait()
         self.is_evaluating = True
         try:
+            if self.has_heard:  # of an error in this evaluation, in which another process would be waited for
+                return
             found = {f"{EVALUATION}{name}": value for name, value in _numbers(self.evaluate()).items()}
         finally:
             self.is_evaluating = False
@@ -551,6 +554,7 @@ class _Loop:
         """Another process has failed, and this one may wait for it: do what is left, in a thread."""
         if event.is_own:
             return
+        self.has_heard = True
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline and not self.has_left and (self.is_evaluating or event.kind == "lost"):
             time.sleep(0.02)
