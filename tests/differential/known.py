@@ -393,7 +393,8 @@ KNOWN: tuple[Row, ...] = (
                 "y = nnx.call((graphdef, s))(jnp.ones(2))", ("y = m(jnp.ones(64))", "y"),
             ),
         ),
-        kinds=("value", "bits"), step=r"^(?!y\b)|^y = (m|c)\(", path=r"^(s|m|c|y)\b", found_in_flax="array", text=r"nnx\.call\(",
+        kinds=("value", "bits"), step=r"^(?!y\b)|^y = (m|c2?)\(", path=r"^(s|states|m|c2?|y)\b", found_in_flax="array",
+        text=r"nnx\.call\(",
     ),
     Row(
         "EMA of keys",

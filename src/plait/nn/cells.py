@@ -287,8 +287,12 @@ class SimpleCell(_Cell):
 
     def __call__(self, carry: Array, inputs: Array) -> tuple[Array, Array]:
         self._check(carry, inputs)
-        x, h, residual = promote_dtype((self.dense_i(inputs), self.dense_h(carry), carry if self.residual else None))
-        h = self.activation_fn(x + h if residual is None else x + h + residual)
+        x, h = promote_dtype((self.dense_i(inputs), self.dense_h(carry)))
+        h = x + h
+        if self.residual:
+            h, carry = promote_dtype((h, carry))
+            h = h + carry
+        h = self.activation_fn(h)
         return h, h
 
 
