@@ -9,6 +9,7 @@ import pytest
 
 import plait
 from plait.checkpoint import restore
+from tests.sampling import slow_but
 
 PROGRAM = """
     import os, sys, time
@@ -42,7 +43,7 @@ def run(folder, how):
     return subprocess.run(program, capture_output=True, text=True, check=False, timeout=120)
 
 
-@pytest.mark.parametrize("how", ["ends", "dropped", "fails", "worker"])
+@pytest.mark.parametrize("how", slow_but(["ends"], ["ends", "dropped", "fails", "worker"]))
 def test_a_program_ends_after_its_last_save(tmp_path, how):
     done = run(tmp_path, how)
     assert done.returncode == (how == "fails"), done.stderr

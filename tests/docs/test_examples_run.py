@@ -45,6 +45,7 @@ LONG = (
     "explore.md",
     "tiny.md",
     "tour.md",
+    "fine-tuning.md",
 )
 LONG_EXAMPLES = (
     "nn.attention.MultiHeadAttention",

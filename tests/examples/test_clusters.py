@@ -101,7 +101,7 @@ def test_kubernetes_knows_each_field_of_the_job_set():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("to", ["the script", "the processes"])
+@pytest.mark.parametrize("to", ["the script", pytest.param("the processes", marks=pytest.mark.long)])
 def test_a_job_that_slurm_ends_saves_and_goes_back_into_the_queue(tmp_path, to):
     """When it preempts a job, Slurm signals the script too; at the time limit, only what srun has started."""
     programs = tmp_path / "bin"

@@ -147,6 +147,7 @@ class _Positions(plait.Module):
         return self.lm(tokens) + self.positions(places)
 
 
+@pytest.mark.slow
 def test_a_model_with_an_index_of_its_own_and_few_positions():
     model = _Positions()
     expected = list(PROMPTS[0])

@@ -61,6 +61,7 @@ def statistic(model, draft, seed):
     return ((found - expected)[possible] ** 2 / expected[possible]).sum(), possible.sum() - 1
 
 
+@pytest.mark.slow
 def test_ge9_accepted_tokens_have_the_distribution_of_the_model(monkeypatch):
     """Chi-squared at 0.999, by Wilson and Hilferty; a draft that is always believed is found out by the same test."""
     model, draft = LM(2, vocabulary=VOCABULARY), LM(1, vocabulary=VOCABULARY, seed=1)

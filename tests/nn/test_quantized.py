@@ -156,7 +156,7 @@ class Block(plait.Module):
 
 @pytest.mark.slow
 @pytest.mark.oracle
-@pytest.mark.parametrize("adapted", [False, True])
+@pytest.mark.parametrize("adapted", [pytest.param(False, marks=pytest.mark.long), True])
 @pytest.mark.parametrize(("bits", "group_size"), [pytest.param(8, None, marks=pytest.mark.long), (4, 2)])
 def test_tensorflow_and_onnx_runtime_compute_with_the_codes(tmp_path, bits, group_size, adapted):
     """Without plait, in another process; the codes are in the files, and factors of LoRA on top are weights."""

@@ -95,6 +95,7 @@ def test_d14_a_call_that_fails_is_over(impatient, capsys):
     assert first_calls._here.call is None
 
 
+@pytest.mark.slow
 def test_d14_in_a_terminal_it_is_said_without_a_setting(tmp_path):
     program = """
 import time, jax.numpy as jnp, plait

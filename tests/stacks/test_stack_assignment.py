@@ -243,6 +243,7 @@ def test_layers_are_exchanged_while_their_values_are_captured() -> None:
     assert [float(block.w[0]) for block in stack] == [5.0, 2.0, 1.0]
 
 
+@pytest.mark.slow
 def test_an_interrupted_assignment_writes_nothing_or_everything() -> None:
     """U21: and a view of the layer is one as before, or has become a block of its own."""
 

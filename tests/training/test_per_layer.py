@@ -9,6 +9,7 @@ import pytest
 import plait
 from plait.training.per_layer import way_for
 from tests.nn.twins import some_input
+from tests.sampling import slow_but
 
 pytestmark = pytest.mark.usefixtures("users_promotion")  # Optax relies on implicit promotion
 
@@ -77,6 +78,7 @@ LISTS = {
     "norm, then lamb": [clip, optax.lamb(1e-1)],
     "norm, then groups": [clip, {"**.norm.**": optax.lamb(0.1), ...: optax.adafactor(0.1, min_dim_size_to_factor=2)}],
 }
+QUICK = ("sgd", "adamw by rank", "adafactor", "rate in the state", "global norm", "norm, then groups")
 
 
 def trained(stacked, tx, transform=plait.jit, steps=3, **options):
@@ -98,7 +100,7 @@ def assert_same(ours, theirs):
         np.testing.assert_allclose(found[...], value[...], rtol=2e-4, atol=2e-5, err_msg=str(path))
 
 
-@pytest.mark.parametrize("name", {**MAPPED, **WHOLE, **LISTS})
+@pytest.mark.parametrize("name", slow_but(QUICK, {**MAPPED, **WHOLE, **LISTS}))
 def test_a_stack_trains_as_a_list(name):
     """O10."""
     tx = {**MAPPED, **WHOLE, **LISTS}[name]

@@ -124,6 +124,7 @@ raise SystemExit(143)
 """
 
 
+@pytest.mark.slow
 def test_a_program_that_ends_does_not_wait_for_data_that_hangs():
     """It used to wait without end, also after ``fit`` had raised that no batch arrived in time."""
     done = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=120, check=False)

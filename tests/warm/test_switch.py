@@ -16,6 +16,7 @@ from plait.errors import ProgramCacheError
 from plait.warm.folder import Folder
 from plait.warm.logbook import processes
 from tests.commands import plait_command
+from tests.sampling import slow_but
 
 pytestmark = pytest.mark.usefixtures("users_random_functions")
 
@@ -100,7 +101,7 @@ def lines(folder, what):
     return [[line for line in each if line["what"] == what] for each in processes(folder)]
 
 
-@pytest.mark.parametrize("by", ["PLAIT_CACHE", "called"])
+@pytest.mark.parametrize("by", slow_but(["PLAIT_CACHE"], ["PLAIT_CACHE", "called"]))
 def test_w13_a_second_process_compiles_nothing(tmp_path, by):
     given = {"PLAIT_CACHE": "all"} if by == "PLAIT_CACHE" else {}
     arguments = ["called"] if by == "called" else []
@@ -135,6 +136,7 @@ def test_w13_a_function_may_be_called_first_while_python_ends(tmp_path):
     assert done.stdout == "[2.0, 2.0]\n", done.stderr
 
 
+@pytest.mark.slow
 def test_w16_the_report_names_programs_misses_and_what_could_not_be_stored(tmp_path):
     process(tmp_path, PLAIT_CACHE="all")
     process(tmp_path, PLAIT_CACHE="all", XLA_FLAGS="--xla_force_host_platform_device_count=2")
