@@ -639,9 +639,14 @@ KNOWN: tuple[Row, ...] = (
                 "known", "m = nnx.Dict(a=nnx.Param(jnp.ones(2)))",
                 "def body(i, m):\n    m.note = 3\n    return m", "nnx.fori_loop(0, 2, body, m)",
             ),
+            program(
+                "known", "m = nnx.Dict(a=nnx.Linear(2, 2, rngs=nnx.Rngs(0)), t=nnx.Param(jnp.ones(2)))", "m.p = m.a",
+                "def body(i, v):\n    v[0].other = nnx.Param(jnp.ones(2))\n    return v[0], v[1], v[2] + 1",
+                "nnx.fori_loop(0, 2, body, (m, m, jnp.zeros(())))",
+            ),
         ),
         found_in_flax="generator raised StopIteration|'(NodeRef|GetAttrKey)' object has no attribute|Incorrect number of leaves|must have the same pytree structure|^no error$",
-        found_in_plait="changed the structure of (a carried or shared object|an object that all iterations share)|cannot change the structure of its arguments",
+        found_in_plait="changed the structure of (a carried or shared object|an object that all iterations share|the carry)|cannot change the structure of its arguments",
     ),
     Row(
         "structure changed in cached_partial",
