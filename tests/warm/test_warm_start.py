@@ -178,6 +178,41 @@ def test_w7_two_processes_at_once_store_one_program(folder):
     check_warm(process(folder))
 
 
+COUNTED = """
+import json
+from plait.core import seams
+from plait.warm import sources
+sources.STARTED = float("inf")  # the library was written just before
+import warm_library
+print(json.dumps(seams.programs_in_force().counts))
+"""
+IMPORTED = """
+import jax.numpy as jnp
+import plait
+
+
+def table(x):
+    return jnp.sin(x)
+
+
+TABLE = plait.jit(table)(jnp.ones(3))
+"""
+
+
+@pytest.mark.slow
+def test_a_package_may_call_a_stored_function_while_it_is_imported(tmp_path):
+    """Rule W3: its code is described in another thread, which must not wait for the import."""
+    package = tmp_path / "site-packages" / "warm_library"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(IMPORTED)
+    path = os.pathsep.join([str(Path(plait.__file__).parents[1]), str(package.parent)])
+    environment = {**os.environ, "PYTHONPATH": path, "PLAIT_CACHE": str(tmp_path / "programs")}
+    for counts in ({"stored": 1, "loaded": 0, "not stored": 0}, {"stored": 0, "loaded": 1, "not stored": 0}):
+        command = [sys.executable, "-W", "error", "-c", COUNTED]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+        assert (done.stderr, json.loads(done.stdout)) == ("", counts)
+
+
 REFUSED = {
     "no such function": ("warm_train:nothing", "cannot be found"),
     "no calls": ("warm_train:make", "takes calls of jitted functions"),

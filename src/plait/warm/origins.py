@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import importlib
 import importlib.util
 import os
 import sys
@@ -76,6 +77,16 @@ def places_of(module: Any) -> list[str]:
     """The folders and the file of a module; those of wrapped modules may be missing, or ``None``."""
     scope = contents_of(module) if isinstance(module, ModuleType) else getattr(module, "__dict__", {})
     return [place for place in (*(scope.get("__path__") or ()), scope.get("__file__")) if isinstance(place, str)]
+
+
+def imported(module: str) -> ModuleType:
+    """A module. One whose import goes on is not waited for: another thread imports it, and may wait for this one.
+
+    Raises:
+        ImportError: it is not there.
+    """
+    found = sys.modules.get(module)
+    return importlib.import_module(module) if found is None else found
 
 
 def _place_of(top: str) -> str:

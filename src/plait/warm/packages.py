@@ -8,7 +8,6 @@ belongs to the user; everything else is made by the package itself, whose files 
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 import sys
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from typing import Any
 from ..core.objects.named import Sentinel
 from .codes import code_token, content_of, digest
 from .descriptions import Describer
-from .origins import Origin, contents_of, is_own, is_users, origin_of
+from .origins import Origin, contents_of, imported, is_own, is_users, origin_of
 from .values import PLAIN, held_by, is_plain
 
 Setting = tuple[str, ...]  # a module, and the attributes that lead to a value
@@ -75,7 +74,7 @@ def _users_functions(value: Any) -> Iterator[tuple[str, FunctionType]]:
 def package_token(module: str) -> str:
     """The code of an installed module in memory."""
     try:
-        found = importlib.import_module(module)  # a trace may have been the first to need it
+        found = imported(module)  # a trace may have been the first to need it
     except ImportError:
         return "absent"
     tokens = [str(getattr(sys.modules.get(module.partition(".")[0]), "__version__", ""))]

@@ -12,7 +12,6 @@ W3, W4)
 from __future__ import annotations
 
 import hashlib
-import importlib
 import os
 import sys
 import time
@@ -23,7 +22,7 @@ from types import FunctionType, ModuleType
 
 from .codes import digest
 from .descriptions import Unrecordable
-from .origins import Origin, contents_of, origin_of, places_of
+from .origins import Origin, contents_of, imported, origin_of, places_of
 
 _HEAD = 1 << 16  # of a compiled module, which contains the identity of its build
 _digests: weakref.WeakKeyDictionary[ModuleType, str] = weakref.WeakKeyDictionary()
@@ -55,7 +54,7 @@ def _used(module: ModuleType | None) -> Iterable[str]:
 def sources_token(top: str, files: Iterable[str]) -> str:
     """The content of some files of a package; modules that are already loaded are read once per process."""
     try:
-        folder = _folder(importlib.import_module(top))
+        folder = _folder(imported(top))
     except ImportError:
         return "absent"
     loaded = _loaded(top)
