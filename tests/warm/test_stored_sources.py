@@ -342,6 +342,10 @@ INSTALLED = {
     "a constant of another package": {
         "src_lib/__init__.py": "import src_base\ndef g(x): return x * src_base.RATE\n",
         "src_base/__init__.py": "RATE = @@\n"},
+    "beside what stands for a missing package": {
+        "src_lib/__init__.py": "class Missing:\n    def __call__(self): pass\n"
+        "    def __getattr__(self, name): raise ImportError\nmissing = Missing()\n"
+        "RATE = @@\ndef g(x): return x * RATE\n"},
     "a module": {"src_lib.py": "RATE = @@\ndef g(x): return x * RATE\n"},
 }  # fmt: skip
 

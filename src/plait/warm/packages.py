@@ -7,6 +7,7 @@ belongs to the user; everything else is made by the package itself, whose files 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import sys
@@ -117,4 +118,5 @@ def _functions(value: Any, module: str) -> Iterator[FunctionType]:
         elif held := held_by(each):
             stack += held
         elif callable(each) and not isinstance(each, ModuleType):
-            stack.append(getattr(each, "__wrapped__", None))
+            with contextlib.suppress(Exception):  # what stands for a missing package may raise anything
+                stack.append(getattr(each, "__wrapped__", None))
