@@ -12,6 +12,7 @@ import pytest
 import plait as nnx
 from plait.errors import NonFiniteError
 from plait.observing.labelled_calls import labelled, labels_of
+from plait.observing.nonfinite import has_nan
 from tests.sampling import slow_but
 
 BAD = jnp.asarray([[1.0, 2.0, jnp.nan], [1.0, 2.0, 3.0]])
@@ -404,3 +405,14 @@ def test_labels_are_those_of_the_calls_that_lead_to_an_error():
         labelled("outer", lambda: labelled("in [2], (a Log)", fail))
     assert labels_of(error.tb) == ["outer", "in [2], (a Log)"]
     assert labelled("alone", lambda: 3) == 3
+
+
+@pytest.mark.parametrize("row", [0, 7])
+def test_a_nan_on_any_device_is_found_under_a_mesh(row):
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    with jax.set_mesh(mesh):
+        model = {"sharded": nnx.Param(jax.device_put(jnp.ones((8, 2)), rows)), "number": nnx.Param(jnp.ones(2))}
+        assert not has_nan(model)
+        model["sharded"][...] = model["sharded"][...].at[row, 1].set(jnp.nan)
+        assert has_nan(model)

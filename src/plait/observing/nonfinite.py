@@ -6,6 +6,7 @@ not know about modules; here, the running module is found from the traceback.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import inspect
 import re
@@ -39,7 +40,8 @@ def find_nonfinite(node: Any, filter: FilterLiteral = ...) -> dict[str, int]:
         filter: which of them to check.
 
     Returns:
-        ``{path: count}``, with the number of non-finite entries; empty if there are none.
+        ``{path: count}``, with the number of non-finite entries; empty if there are none. Of an array that spans
+        several processes, each counts its own part.
 
     Example:
         >>> norm = plait.BatchNorm(3, rngs=plait.Rngs(0))
@@ -57,10 +59,17 @@ def find_nonfinite(node: Any, filter: FilterLiteral = ...) -> dict[str, int]:
 
 
 def has_nan(node: Any, filter: FilterLiteral = ...) -> bool:
-    """Whether an array of the variables is NaN somewhere; asks all of them in one call of the device."""
-    leaves = jax.tree.leaves(state([node], filter))
-    arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jnp.inexact)]
-    return bool(_any_nan(arrays)) if arrays else False
+    """Whether an array of the variables is NaN in a part that this process has; asks each device once."""
+    parts: collections.defaultdict[Any, list[jax.Array]] = collections.defaultdict(list)
+    for leaf in jax.tree.leaves(state([node], filter)):
+        if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jnp.inexact):
+            for shard in leaf.addressable_shards:
+                parts[shard.device].append(shard.data)
+    with jax.set_mesh(_NO_MESH):  # under a mesh, JAX refuses a call of one of its devices
+        return any([*map(_any_nan, parts.values())])
+
+
+_NO_MESH = jax.sharding.Mesh(np.empty((), object), ())
 
 
 @jax.jit
@@ -77,6 +86,11 @@ def _count(leaf: Any) -> int:
     is_number = isinstance(leaf, _NUMBERS)
     if not is_number or isinstance(leaf, Tracer) or not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact):
         return 0
+    if (
+        isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
+    ):  # the others may not come to count theirs
+        parts = {str(shard.index): np.asarray(shard.data) for shard in leaf.addressable_shards}
+        return sum(int((~np.isfinite(part)).sum()) for part in parts.values())
     return int((~jnp.isfinite(leaf)).sum())
 
 
