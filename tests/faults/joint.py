@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -25,8 +26,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import plait
 from plait.checkpoint import Checkpoints, orbax
-from plait.partitioning import connect_processes, create_sharded
-from plait.training import Batches, Moment, agreement, fit
+from plait.partitioning import connect_processes, create_sharded, noticeboard
+from plait.training import Batches, Moment, agreement, fit, loop
 
 STEPS, MIDDLE, LOAD = 40, 20, 0.02
 BALLAST = (
@@ -76,7 +77,7 @@ class Fault:
         self.options = options
         self.kind, self.moment = options.fault, options.moment
         self.here = jax.process_index() == options.process
-        self.step = {"first": 1, "evaluated": MIDDLE + 2}.get(self.moment, MIDDLE)
+        self.step = {"first": 1, "ending": 2, "evaluated": MIDDLE + 2}.get(self.moment, MIDDLE)
         self.number = 0  # of the batch
 
     def strikes(self, *kinds: str) -> bool:
@@ -111,6 +112,9 @@ SIGNALS = {
 
 def source(fault: Fault):
     for number in range(1, STEPS + 1):
+        if number == fault.step + 1 and fault.moment == "ending" and fault.here:
+            threading.Timer(3, fault.signal, ["ending"]).start()
+            return
         if number == fault.step:
             if fault.strikes("data-ends"):
                 return
@@ -119,6 +123,8 @@ def source(fault: Fault):
             if fault.strikes("data-raises-no-text"):
                 raise NoTextError
             if fault.strikes("data-hangs"):
+                time.sleep(600)
+            if fault.moment == "ending" and not fault.here:
                 time.sleep(600)
             if fault.moment == "fetching":
                 fault.signal("fetching")
@@ -154,7 +160,9 @@ class Notice:
             raise OSError("the callback's state is wrong")
         return {}
 
-    def set_state(self, state: dict[str, int]) -> None: ...
+    def set_state(self, state: dict[str, int]) -> None:
+        if self.fault.strikes("restoring-raises"):
+            raise OSError("the restoring is wrong")
 
 
 def main(options: argparse.Namespace) -> None:
@@ -186,10 +194,14 @@ def main(options: argparse.Namespace) -> None:
 
     def evaluate() -> dict[str, float]:
         fault.signal("evaluating")
-        if fault.strikes("evaluation-raises"):
+        model: Any = model_of["model"]
+        kept, model.steps.value = model.steps.value, model.steps.value + 100  # as if it were of averages
+        if (int(kept) == STEPS) == (fault.moment == "last") and fault.strikes("evaluation-raises"):
             raise OSError("the evaluation is wrong")
         time.sleep(0.3)
-        return {"total": float(total(shared(np.arange(8))))}
+        found = {"total": float(total(shared(np.arange(8))))}
+        model.steps.value = kept
+        return found
 
     begin, arrive = orbax.Saving._begin, orbax.Saving.arrive
 
@@ -214,6 +226,20 @@ def main(options: argparse.Namespace) -> None:
             time.sleep(1)
         return heard
 
+    def hear_late(key: str, *arguments: Any, **named: Any) -> str | None:
+        heard = noticeboard.await_entry(key, *arguments, **named)
+        time.sleep(2 * key.endswith("/last"))
+        return heard
+
+    def check_late(run: Any) -> None:
+        time.sleep(run.error is not None)
+        check_whole(run)
+
+    check_whole = loop._Loop.check_whole
+    if options.late and fault.here:
+        loop._Loop.check_whole = check_late
+    elif options.late:
+        agreement.await_entry = hear_late
     orbax.Saving._begin, orbax.Saving.arrive = begin_in_time, arrive_in_time
     agreement.Together.worst = worst_heard_late
     with contextlib.ExitStack() as held:
@@ -227,7 +253,7 @@ def main(options: argparse.Namespace) -> None:
             checkpoints = held.enter_context(Checkpoints(options.folder / "checkpoints"))
         start = 2.0 if fault.strikes("other-model") else 1.0
         model_of["model"] = Counter() if options.copies else create_sharded(lambda: Counter(start))
-        if fault.kind == "disk-full":
+        if fault.kind in ("disk-full", "nan"):
             model_of["ballast"] = Ballast(options.process, mesh)
         fitted = fit(
             step, model_of, Batches(lambda epoch: source(fault), epochs=1), steps=STEPS, checkpoints=checkpoints,
@@ -253,6 +279,7 @@ def parse() -> argparse.Namespace:
         "--copies", action="store_true", help="each process has a copy of the model, and shares nothing"
     )
     parser.add_argument("--without-checkpoints", action="store_true")
+    parser.add_argument("--late", action="store_true", help="the other processes hear of the agreement late")
     return parser.parse_args()
 
 

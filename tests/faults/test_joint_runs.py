@@ -127,6 +127,7 @@ def test_a_process_that_exits_is_named_with_its_status(tmp_path, process):
     """JAX used to abort it, since the others had ended meanwhile, and the launcher named one of those."""
     found = Outcome(tmp_path, "--fault=exits", f"--process={process}")
     assert found.status == 3, found.errors
+    assert found.kept >= joint.MIDDLE
     assert f"process {process} of 2 exited with status 3" in found.errors
     assert re.search(rf"^\[{1 - process}\] +found +SystemExit: 3", found.errors, re.MULTILINE), found.errors
 
@@ -163,11 +164,58 @@ def test_an_evaluation_is_not_lost_to_data_that_raises_soon_after(tmp_path):
 
 
 @in_one_process
+def test_the_last_evaluation_that_raises_in_one_process_loses_no_steps(tmp_path, process):
+    """The others, whose thread ends them, began that evaluation again, while the one that failed saved."""
+    found = Outcome(tmp_path, "--fault=evaluation-raises", "--evaluate", "--moment=last", f"--process={process}")
+    assert (found.status, found.kept) == (1, joint.STEPS), found.errors
+    assert found.all_say("OSError: the evaluation is wrong")
+
+
+@pytest.mark.long
+def test_an_evaluation_that_raises_does_not_leave_its_own_values(tmp_path):
+    """Neither where it has raised, nor where it waits for that one."""
+    found = Outcome(tmp_path, "--fault=evaluation-raises", "--evaluate")
+    assert (found.status, found.kept) == (1, joint.MIDDLE), found.errors
+
+
+def test_a_signal_does_not_wait_for_data_that_hangs_when_that_of_another_process_has_ended(tmp_path):
+    """The vote on the last step waited for batches up to that end, which nobody fetched any more."""
+    found = Outcome(tmp_path, "--fault=sigterm-all", "--moment=ending")
+    assert found.status == 143
+    assert found.kept == 1, found.errors
+    assert found.results == [{"step": found.kept, "reason": "SIGTERM"}] * 2
+
+
+def test_a_save_does_not_depend_on_when_a_process_hears_of_an_error(tmp_path):
+    """Those that had not heard of it looked for NaN together, and waited for the one that looked alone."""
+    found = Outcome(tmp_path, "--fault=callback-raises", "--save-every=20", "--late")
+    assert found.status == 1, found.errors
+    assert found.kept >= joint.MIDDLE
+    assert found.all_say("OSError: the callback is wrong")
+
+
+@in_one_process
 def test_a_callback_whose_state_cannot_be_saved_is_an_error_in_all(tmp_path, process):
     """The run used to hang: the others went on to the save, in which they waited for this one."""
     found = Outcome(tmp_path, "--fault=callback-state-raises", f"--process={process}", "--save-every=10")
     assert (found.status, found.kept) == (1, 0)
     assert found.all_say("OSError: the callback's state is wrong")
+
+
+def test_a_loss_that_is_nan_in_one_process_ends_all(tmp_path):
+    """It counted the non-finite numbers of an array that spans all processes, and waited for the others."""
+    found = Outcome(tmp_path, "--fault=nan", "--save-every=8")
+    assert (found.status, found.kept) == (1, 16), found.errors
+    assert found.all_say("the loss is nan at step 20")
+
+
+@in_one_process
+def test_a_run_that_cannot_resume_in_one_process_ends_in_all(tmp_path, process):
+    """The others waited for its first batches."""
+    assert Outcome(tmp_path, "--fault=data-ends", "--process=0").status == 0
+    found = Outcome(tmp_path, "--fault=restoring-raises", f"--process={process}")
+    assert (found.status, found.kept) == (1, joint.MIDDLE - 1), found.errors
+    assert found.all_say("OSError: the restoring is wrong"), found.errors
 
 
 def test_a_warning_of_process_0_that_is_an_error_is_one_in_all(tmp_path):

@@ -145,7 +145,7 @@ def test_all_end_after_the_same_step_with_the_same_reason(simulated, schedule):
     def act(number):
         chance = random.Random(seed * 10 + number)
         after, kind = calls[number]
-        agreed = Together(lambda event: None, 0)
+        agreed = Together(lambda event: None)
         data = Ahead(Batches(list(range(batches[number])) or [0], epochs=1), AHEAD, 0)
         if not batches[number]:
             data.ended = StopIteration()
@@ -187,7 +187,7 @@ def test_all_end_after_the_same_step_with_the_same_reason(simulated, schedule):
 
 def test_the_first_error_is_that_of_all(simulated):
     def act(number):
-        agreed = Together(lambda event: None, 0)
+        agreed = Together(lambda event: None)
         if number == 1:
             agreed.call(error_ending(own := OSError("gone")))
         done = 0
@@ -259,7 +259,7 @@ def test_a_step_that_begins_while_another_process_calls_is_voted_for_or_not_done
                 voted.set()
 
     def act(number):
-        agreed = (Slow if number == 0 else Together)(lambda event: None, 0)
+        agreed = (Slow if number == 0 else Together)(lambda event: None)
         assert agreed.begins(1, 1 + AHEAD, False)
         if number == 1:
             assert looking.wait(20)
@@ -287,7 +287,7 @@ def test_a_loss_is_known_before_the_process_ends(simulated):
                 agreed.leave()
             heard.set()
 
-        agreed = Together(when_stuck, 0)
+        agreed = Together(when_stuck)
         made.set()
         if number == 1:
             agreed.lose(OSError("gone"))
@@ -302,7 +302,10 @@ def test_a_loss_is_known_before_the_process_ends(simulated):
 
 
 def test_a_process_that_is_lost_votes_although_it_lacks_the_batches_of_the_last_step(simulated):
-    """Another has called that step the last one, and the vote waits for its batches, which nobody fetches any more."""
+    """Another has called that step the last one, and the vote waits for its batches, which nobody fetches any more.
+
+    What has kept the process from them is the reason of the end.
+    """
 
     def act(number):
         made, heard = threading.Event(), threading.Event()
@@ -313,7 +316,7 @@ def test_a_process_that_is_lost_votes_although_it_lacks_the_batches_of_the_last_
                 agreed.leave()
             heard.set()
 
-        agreed = Together(when_stuck, 0)
+        agreed = Together(when_stuck)
         made.set()
         agreed.begins(1, 5 if number == 0 else 3, False)
         if number == 0:
@@ -326,7 +329,7 @@ def test_a_process_that_is_lost_votes_although_it_lacks_the_batches_of_the_last_
         agreed.close()
         return agreed.ending.kind, agreed._last
 
-    assert simulated(2, act) == [("data", 3)] * 2
+    assert simulated(2, act) == [("lost", 3)] * 2
 
 
 def test_alone_nothing_is_ahead():

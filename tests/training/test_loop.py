@@ -152,6 +152,34 @@ def test_a_second_signal_interrupts_at_once():
         fit(step, {"model": plait.Param(1.0)}, [1], steps=10, show=False)
 
 
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_signal_after_the_last_step_does_what_it_does_outside(tmp_path, inside):
+    """It was lost: what followed went on until it was killed. Inside another loop, it is that one's already."""
+    heard = []
+    before = signal.signal(signal.SIGTERM, lambda *_: heard.append("SIGTERM"))
+
+    def evaluate():
+        os.kill(os.getpid(), signal.SIGTERM)
+        return {"loss": 1.0}
+
+    def train_to_the_end(*_):
+        with Checkpoints(tmp_path) as checkpoints:
+            fitted = fit(train, start(), source, steps=2, checkpoints=checkpoints, evaluate=evaluate, show=False)
+            assert [saved.step for saved in checkpoints.all()] == [2]
+        assert (fitted.step, fitted.reason) == (2, "steps")
+        return 0.0
+
+    try:
+        if inside:
+            outer = fit(train_to_the_end, {"p": plait.Param(1.0)}, [1.0], steps=9, show=False)
+            assert (outer.step, outer.reason) == (1, "SIGTERM")
+        else:
+            train_to_the_end()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == ([] if inside else ["SIGTERM"])
+
+
 def test_a_signal_is_passed_on_once(monkeypatch):
     """Each time is a message to all processes of a run."""
     called, call = [], Alone.call
@@ -184,6 +212,28 @@ def test_when_the_data_fails_what_was_done_is_kept(tmp_path, data, error):
     expected = start()
     fit(train, expected, source, steps=5, show=False)
     assert_same(values(again), values(expected))
+
+
+@pytest.mark.parametrize(
+    ("where", "error"),
+    [("data", SystemExit), ("callback", SystemExit), ("evaluation", SystemExit), ("callback", KeyboardInterrupt)],
+)
+def test_a_program_that_exits_inside_the_loop_keeps_what_was_done(tmp_path, where, error):
+    def exits(at, *_):
+        if where == at:
+            raise error(3)
+
+    def data(epoch):
+        yield from source(0)[:3]
+        exits("data")
+
+    with Checkpoints(tmp_path) as checkpoints:
+        with pytest.raises(error, match="3"):
+            fit(
+                train, start(), data, steps=3 + (where == "data"), checkpoints=checkpoints, show=False,
+                callbacks=[lambda moment: exits("callback")], evaluate=lambda: exits("evaluation") or {"loss": 1.0},
+            )  # fmt: skip
+        assert [saved.step for saved in checkpoints.all()] == [3]
 
 
 def test_when_the_data_ends_so_does_training(tmp_path):
@@ -441,6 +491,32 @@ def test_an_evaluation_that_raises_loses_no_steps(tmp_path):
         with pytest.raises(OSError, match="no such file"):
             fit(train, start(), source, steps=4, checkpoints=checkpoints, evaluate=evaluate, show=False)
         assert [saved.step for saved in checkpoints.all()] == [4]
+
+
+def test_an_evaluation_that_raises_leaves_the_variables_as_they_were(tmp_path):
+    """It had put averages in the place of the weights, and those were saved. What it has donated stays as it is."""
+    objects, whole = {**start(), "seen": plait.Variable(jnp.zeros(()))}, start()
+
+    @plait.jit(donate=True)
+    def note(seen):
+        seen[...] += 1
+
+    def evaluate():
+        objects["model"].last.kernel[...] = jnp.full((8, 1), 7.0)
+        note(objects["seen"])
+        raise OSError("the evaluation is wrong")
+
+    fit(train, whole, source, steps=4, show=False)
+    with Checkpoints(tmp_path) as checkpoints:
+        with pytest.raises(OSError, match="the evaluation is wrong"):
+            fit(
+                lambda model, optimizer, seen, batch: train(model, optimizer, batch), objects, source, steps=4,
+                checkpoints=checkpoints, evaluate=evaluate, show=False,
+            )  # fmt: skip
+        saved = {**start(), "seen": plait.Variable(jnp.zeros(()))}
+        assert checkpoints.restore(saved, partial=True).step == 4  # pyright: ignore[reportOptionalMemberAccess]
+    assert float(saved.pop("seen")[...]) == 1
+    assert_same(values(saved), values(whole))
 
 
 def test_a_finished_run_that_is_started_again_changes_nothing(tmp_path):
@@ -767,6 +843,7 @@ def test_processes_at_different_steps_are_told(monkeypatch):
     monkeypatch.setattr(jax, "process_index", lambda: 3)
     run = loop._Loop(train, {}, [1.0], None, None, (), (), None)
     run.ahead = Ahead(run.data, 1, 4)
+    run.ahead.ended = StopIteration()
     with pytest.raises(ProcessError) as caught:
         run.begins(5, 9)
     told = """the processes of this run are at different steps, and cannot end at the same one

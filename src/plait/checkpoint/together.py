@@ -67,7 +67,7 @@ def on_all(act: Callable[[], object], *, may_wait: bool = False) -> None:
     def attempt() -> None:
         try:
             act()
-        except Exception as error:
+        except BaseException as error:
             own.append(error)
             meeting.arrive(error)
         else:

@@ -86,9 +86,7 @@ def _count(leaf: Any) -> int:
     is_number = isinstance(leaf, _NUMBERS)
     if not is_number or isinstance(leaf, Tracer) or not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact):
         return 0
-    if (
-        isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
-    ):  # the others may not come to count theirs
+    if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:  # the others may not come to count theirs
         parts = {str(shard.index): np.asarray(shard.data) for shard in leaf.addressable_shards}
         return sum(int((~np.isfinite(part)).sum()) for part in parts.values())
     return int((~jnp.isfinite(leaf)).sum())

@@ -104,6 +104,9 @@ class Alone:
         """Ask for the end. The first call counts."""
         self.ending = self.ending or ending
 
+    def begin_after(self, step: int) -> None:
+        """Earlier runs have done the steps up to this one."""
+
     def begins(self, step: int, have: int, is_over: bool) -> bool:
         """Whether this step is to be done.
 
@@ -127,7 +130,7 @@ class Alone:
         """The first word but ``""`` with which a process calls this, which all do at the same point; ``""`` if none."""
         return word
 
-    def first_error(self, own: Exception | None) -> Exception | None:
+    def first_error(self, own: BaseException | None) -> BaseException | None:
         """The first error of all processes, which all ask for at the end; ``own`` if it was the first."""
         return own
 
@@ -147,17 +150,16 @@ class Together:
     Args:
         when_stuck: called in a thread with every call of an error, also of this process, after the processes agreed. It
             may end the process.
-        begun: the number of steps that earlier runs have done.
     """
 
     ahead = AHEAD
 
-    def __init__(self, when_stuck: Callable[[Ending], None], begun: int) -> None:
+    def __init__(self, when_stuck: Callable[[Ending], None]) -> None:
         self.ending: Ending | None = None
         self._when_stuck = when_stuck
         self._key = f"plait/fit/{next(_FITS)}"
         self._changed = threading.Condition()
-        self._begun = self._have = begun
+        self._begun = self._have = 0
         self._is_over = False
         self._called: Ending | None = None
         self._last: int | None = None  # the agreed step
@@ -177,6 +179,10 @@ class Together:
             number += 1
         with self._changed:  # until the thread knows, this process could begin more steps
             self._changed.wait_for(lambda: self._called is not None or ending.kind == "over")
+
+    def begin_after(self, step: int) -> None:
+        """As in ``Alone``."""
+        self._begun = self._have = step
 
     def begins(self, step: int, have: int, is_over: bool) -> bool:
         """As in ``Alone``."""
@@ -225,7 +231,7 @@ class Together:
         meeting.tell({"word": word} if word else None)
         return (meeting.heard() or {"word": ""})["word"]
 
-    def first_error(self, own: Exception | None) -> Exception | None:
+    def first_error(self, own: BaseException | None) -> BaseException | None:
         """As in ``Alone``."""
         mine = None if own is None else told(own)
         meeting = Meeting()
@@ -255,16 +261,19 @@ class Together:
     def _watch(self) -> None:
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # the coordinator is gone; JAX ends this process
             while True:
-                text = await_entry(f"{self._key}/event/{self._seen}", each=_LONG)
-                assert text is not None
+                event = self._event(self._seen)
                 self._seen += 1
-                event = Ending(**json.loads(text))
                 if event.kind == "over":
                     return
                 if self.ending is None:
                     self._agree(event)
                 if event.error is not None:
                     self._when_stuck(event)
+
+    def _event(self, number: int) -> Ending:
+        text = await_entry(f"{self._key}/event/{number}", each=_LONG)
+        assert text is not None
+        return Ending(**json.loads(text))
 
     def _agree(self, called: Ending) -> None:
         with self._changed:
@@ -278,6 +287,8 @@ class Together:
             post(f"{self._key}/last", str(max(*(each["begun"] for each in votes), min(each["have"] for each in votes))))
         last = await_entry(f"{self._key}/last", each=_LONG)
         assert last is not None
+        if called.error is None and int(last) < called.last:  # something else kept a process from its batches
+            called = self._event(self._seen)
         with self._changed:
             self.ending, self._last = called, int(last)
             self._changed.notify_all()

@@ -49,7 +49,7 @@ class Ahead:
         self._position = self._newest = self._where() if self._knows else None
         self._was_interrupted = False
         self.last = done
-        self.ended: Exception | None = None
+        self.ended: BaseException | None = None
         self.may_interrupt = False
 
     def fetch(self, is_needed: bool = False) -> Any:
@@ -69,7 +69,9 @@ class Ahead:
         except Interrupted:
             self.may_interrupt = False
             return NOTHING
-        except Exception as error:
+        except KeyboardInterrupt:  # a second signal
+            raise
+        except BaseException as error:
             self.may_interrupt = self._was_interrupted = False
             self.ended = error
             return NOTHING

@@ -29,7 +29,10 @@ from ..checkpoint.checkpoints import Checkpoints
 from ..checkpoint.positions import has_position
 from ..checkpoint.together import on_all
 from ..core.functional.split import state
+from ..core.functional.update import update
+from ..core.objects.cells import is_gone
 from ..core.objects.variable_kinds import Param
+from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError, CheckpointError, LoggerWarning, NonFiniteError, ProcessError
 from ..ground.dtypes import is_number_dtype
 from ..ground.words import first_few, text_of
@@ -171,7 +174,10 @@ def fit(
         given = {"checkpoints": checkpoints is not None, "evaluate": evaluate is not None, "objects": sorted(objects)}
         check_same({"steps": steps, "save_every": save_every, "evaluate_every": evaluate_every, **given})
     with loop.running(steps, show):
-        return loop.run(steps, save_every, evaluate_every, log_every, profile)
+        fitted = loop.run(steps, save_every, evaluate_every, log_every, profile)
+    if not fitted.exit_status:
+        loop.pass_on_late_signal()
+    return fitted
 
 
 def _arguments(step: Callable[..., Any], objects: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -243,12 +249,13 @@ class _Loop:
         self.pending: collections.deque[tuple[int, Any]] = collections.deque()
         self.values: dict[str, float] = {}
         self.unsaved: dict[str, float] = {}  # metrics of evaluations since the last checkpoint
-        self.error: Exception | None = None  # of this process
+        self.error: BaseException | None = None  # of this process
         self.stopped: str | None = None  # why a run that has ended before does not go on
         self.steps = 0
         self.done = self.saved = 0
         self.first = 1  # the number of the first step of this call
         self.evaluated_at = 0
+        self.before: Any = None  # the variables before the evaluation that runs
         self.noted = 0  # the last step whose result is logged
         self.last: Any = None  # the result of the last step
         self.tracing = False
@@ -308,8 +315,7 @@ class _Loop:
         self.pass_on_signal()
         if number > steps:
             self.agreement.call(Ending("steps", "steps", last=steps))
-        # Processes that do not wait for each other may have far to go to the last step.
-        goes_on = self.agreement.ending is None or self.ahead.last < number <= steps
+        goes_on = self.agreement.ending is None and not self.has_passed_on
         if goes_on and self.ahead.ended is None and not self.is_alone:
             self.ahead.fill(number, steps)
             self.pass_on_end()
@@ -318,8 +324,10 @@ class _Loop:
             self.agreement.meet(self.ahead.ended is not None)
         if not self.is_alone and number <= steps and not self.pace.wait(self.objects):
             self.agreement.keep_pace(number)
-        if not self.agreement.begins(number, self.ahead.last, self.ahead.ended is not None):
+        if not self.agreement.begins(number, self.ahead.last, self.ahead.ended is not None or self.has_passed_on):
             return False
+        if self.ahead.last < number:  # processes that do not wait for each other may have far to go to the last step
+            self.ahead.fill(number, number)
         if self.ahead.last < number:
             raise ProcessError(
                 "the processes of this run are at different steps, and cannot end at the same one",
@@ -346,10 +354,12 @@ class _Loop:
         """Act; an error ends the run at a step that all processes complete."""
         try:
             act(*arguments)
-        except Exception as error:
+        except BaseException as error:  # also SystemExit
+            if isinstance(error, KeyboardInterrupt) and self.signalled is not None:  # a second signal
+                raise
             self.fail(error)
 
-    def fail(self, error: Exception, last: int = 0) -> None:
+    def fail(self, error: BaseException, last: int = 0) -> None:
         """End the run with this error, after the step ``last`` or as soon as possible."""
         self.error = self.error or error
         self.agreement.call(error_ending(error, last=last))
@@ -363,12 +373,14 @@ class _Loop:
         was_cut_short = ending.kind == "signal" and self.done < self.steps
         if self.error is None:
             self.attempt(self.log_rest, not was_cut_short and ending.kind != "error")
-        if self.evaluate is not None and not was_cut_short and ending.kind != "error":
+        if self.evaluate is not None and not was_cut_short and ending.kind != "error" and not self.is_taken_over:
             self.attempt(self.evaluate_once)
         self.attempt(self.save)
         self.attempt(self.wait)
         error = self.agreement.first_error(self.error)
         self.has_met = True
+        if isinstance(error, SystemExit) and not self.is_alone:
+            end_at_exit(error)
         if error is not None:
             raise all_report(error)
         return Fitted(self.done, self.values, ending.reason)
@@ -410,17 +422,28 @@ class _Loop:
         if word:
             self.save()  # whoever sent the signal may not wait for the evaluation
             self.wait()
+        self.before = state(list(self.objects.values()), Variable)
         self.is_evaluating = True
         try:
             if self.has_heard:  # of an error in this evaluation, in which another process would be waited for
                 return
-            found = {f"{EVALUATION}{name}": value for name, value in _numbers(self.evaluate()).items()}
+            try:
+                found = {f"{EVALUATION}{name}": value for name, value in _numbers(self.evaluate()).items()}
+            except BaseException:
+                self.undo_evaluation()
+                raise
+            self.evaluated_at = self.done
+            self.unsaved |= found
+            self.tell(self.done, found)  # to callbacks that may use the devices of all processes too
         finally:
             self.is_evaluating = False
             self.end_if_another_did()
-        self.evaluated_at = self.done
-        self.unsaved |= found
-        self.tell(self.done, found)
+            self.before = None
+
+    def undo_evaluation(self) -> None:
+        """Give the variables their values from before an evaluation that failed: it may have put averages there."""
+        kept = state(self.before, lambda _, leaf: not any(map(is_gone, jax.tree.leaves(leaf))))  # not donated since
+        update(list(self.objects.values()), kept)
 
     def tell(self, number: int, values: dict[str, float]) -> None:
         """Pass metrics to the loggers and callbacks."""
@@ -515,9 +538,9 @@ class _Loop:
     def has_nan(self) -> bool:
         """Whether a parameter is NaN."""
         ending = self.agreement.ending
-        if ending is None or ending.error is None:
+        if not self.is_taken_over and self.error is None and (ending is None or ending.error is None):
             return has_nan(self.objects, Param)
-        # Another process may not come to compute it: each looks at its own part.
+        # The device may wait for another process, which does not come.
         return any(
             np.isnan(np.asarray(shard.data, np.complex128 if np.iscomplexobj(shard.data) else np.float64)).any()
             for leaf in jax.tree.leaves(state(list(self.objects.values()), Param))
@@ -544,11 +567,23 @@ class _Loop:
         if self.signalled is not None:
             raise KeyboardInterrupt
         self.signalled = signal.Signals(number).name
-        outer = getattr(self.handlers.get(number), "__self__", None)
-        if isinstance(outer, _Loop):  # this loop runs inside another one, which has to end too
+        outer = self.outer(number)
+        if outer is not None:
             outer.on_signal(number, _)
         if self.ahead.may_interrupt:
             raise Interrupted
+
+    def outer(self, number: int) -> _Loop | None:
+        """The loop inside which this one runs, which a signal has to end too."""
+        outer = getattr(self.handlers.get(number), "__self__", None)
+        return outer if isinstance(outer, _Loop) else None
+
+    def pass_on_late_signal(self) -> None:
+        """Let a signal that came too late to end this loop do what it does outside."""
+        if self.signalled is not None:
+            number = signal.Signals[self.signalled]
+            if self.outer(number) is None:
+                signal.raise_signal(number)
 
     def when_stuck(self, event: Ending) -> None:
         """Another process has failed, and this one may wait for it: do what is left, in a thread."""
@@ -566,6 +601,7 @@ class _Loop:
                 self.is_taken_over = True
                 self.error = None
                 try:
+                    self.undo_evaluation()
                     self.finish()
                 except Exception as found:
                     error = found
@@ -582,20 +618,17 @@ class _Loop:
     def running(self, steps: int, show: bool) -> Iterator[None]:
         """Restore the newest checkpoint, handle signals, show progress, and close the loggers at the end."""
         self.steps = steps
-        manifest = None if self.checkpoints is None else self.checkpoints.restore(self.with_data(self.data))
-        if manifest is not None:
-            self.done = self.saved = manifest.step or 0
-            self.values = {name: value for name, value in manifest.metrics.items() if type(value) in (int, float)}
-            was_evaluated = any(name.startswith(EVALUATION) for name in self.values)
-            self.evaluated_at = manifest.extra.get(EVALUATED, self.done if was_evaluated else 0)
-            self.noted = self.done
-            restore_states(self.callbacks, manifest.extra.get("callbacks", {}))
-            self.stopped = next(filter(None, (getattr(each, "stopped", None) for each in self.callbacks)), None)
-        self.first = self.done + 1
+        if not self.is_alone:
+            self.agreement = Together(self.when_stuck)
+        try:
+            self.resume()
+        except BaseException as error:
+            self.end_apart(error)
+            self.has_left = True
+            raise
+        self.agreement.begin_after(self.done)
         self.clock = (time.perf_counter(), self.done)
         shows = show and jax.process_index() == 0
-        if not self.is_alone:
-            self.agreement = Together(self.when_stuck, self.done)
         self.ahead = Ahead(self.data, self.agreement.ahead, self.done)
         self.pace = Pace(self.agreement.ahead)
         if self.stopped is not None:
@@ -611,6 +644,19 @@ class _Loop:
             self.display = held.enter_context(progress("training", steps, done=self.done)) if shows else _Silent()
             held.enter_context(self.left())
             yield
+
+    def resume(self) -> None:
+        """Restore the newest checkpoint, if there is one."""
+        manifest = None if self.checkpoints is None else self.checkpoints.restore(self.with_data(self.data))
+        if manifest is not None:
+            self.done = self.saved = manifest.step or 0
+            self.values = {name: value for name, value in manifest.metrics.items() if type(value) in (int, float)}
+            was_evaluated = any(name.startswith(EVALUATION) for name in self.values)
+            self.evaluated_at = manifest.extra.get(EVALUATED, self.done if was_evaluated else 0)
+            self.noted = self.done
+            restore_states(self.callbacks, manifest.extra.get("callbacks", {}))
+            self.stopped = next(filter(None, (getattr(each, "stopped", None) for each in self.callbacks)), None)
+        self.first = self.done + 1
 
     @contextlib.contextmanager
     def left(self) -> Iterator[None]:
