@@ -51,7 +51,7 @@ class Ballast(plait.Module):
         numbers = np.zeros((mesh.size, BALLAST // 4), np.float32)
         numbers[process] = np.random.default_rng(0).random(BALLAST // 4)
         place = NamedSharding(mesh, PartitionSpec("data"))
-        self.numbers = plait.BatchStat(jax.make_array_from_callback(numbers.shape, place, lambda part: numbers[part]))
+        self.numbers = plait.Param(jax.make_array_from_callback(numbers.shape, place, lambda part: numbers[part]))
 
 
 @plait.jit(donate=True)
@@ -253,7 +253,7 @@ def main(options: argparse.Namespace) -> None:
             checkpoints = held.enter_context(Checkpoints(options.folder / "checkpoints"))
         start = 2.0 if fault.strikes("other-model") else 1.0
         model_of["model"] = Counter() if options.copies else create_sharded(lambda: Counter(start))
-        if fault.kind in ("disk-full", "nan"):
+        if fault.kind in ("disk-full", "nan") or options.late:
             model_of["ballast"] = Ballast(options.process, mesh)
         fitted = fit(
             step, model_of, Batches(lambda epoch: source(fault), epochs=1), steps=STEPS, checkpoints=checkpoints,
