@@ -1,5 +1,6 @@
 """What process 0 does for all. Real processes are in tests/partitioning/test_many_processes.py."""
 
+import dataclasses
 import itertools
 import threading
 import time
@@ -10,6 +11,7 @@ import pytest
 from plait.checkpoint import together
 from plait.checkpoint.together import Meeting, on_all, on_first
 from plait.errors import CheckpointError, PlaitError, ProcessError
+from plait.partitioning.processes import all_report
 
 PARTS = {"at": "run/step-1", "found": "Größe \u2192 0", "expected": "more", "do": "wait"}
 OF_FIRST = {**PARTS, "at": "run/step-1, in process 0"}
@@ -167,3 +169,19 @@ def test_all_go_on_when_all_have_acted(monkeypatch):
     monkeypatch.setattr(together, "_NUMBERS", itertools.count())
     Meeting().arrive(None)
     assert meetings[0].outcome() is None
+
+
+def test_errors_of_any_class_are_told():
+    """A subclass need not call ``__init__``, and may be a frozen dataclass."""
+
+    class Bare(PlaitError):
+        def __init__(self, number):
+            Exception.__init__(self, f"number {number}")
+
+    @dataclasses.dataclass(frozen=True)
+    class Frozen(Exception):
+        number: int
+
+    found = together.told(Bare(3))
+    assert (found["kind"], found["parts"]["found"].partition(":")[0]) == ("ProcessError", "Bare")
+    assert getattr(all_report(Frozen(3)), "raised_by_all") is True  # noqa: B009 - it has no declaration

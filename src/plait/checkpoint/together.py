@@ -120,7 +120,7 @@ def told(error: BaseException) -> dict[str, Any]:
     where = jax.process_index()
     if isinstance(error, PlaitError) and error.heard is not None:
         return error.heard
-    if isinstance(error, PlaitError):
+    if isinstance(error, PlaitError) and hasattr(error, "parts"):  # a subclass may not have called __init__
         parts = {name: text[:_LONGEST] for name, text in error.parts.items()}
         return {"kind": type(error).__name__, "message": error.message, "parts": parts, "process": where}
     parts = {"at": f"process {where}", "found": f"{type(error).__name__}: {text_of(error)}"[:_LONGEST]}

@@ -187,7 +187,7 @@ def _end(status: int, do_all_report: bool) -> NoReturn:
 
 def all_report(error: E) -> E:
     """Mark an error with which all processes end: all print it before process 0, when it ends, ends the others."""
-    error.raised_by_all = True  # pyright: ignore[reportAttributeAccessIssue]
+    object.__setattr__(error, "raised_by_all", True)  # also of a frozen dataclass
     return error
 
 
