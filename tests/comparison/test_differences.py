@@ -39,6 +39,12 @@ def test_other_sizes_are_a_difference():
     assert found.shapes == ((2, 3, 4, 5), (1, 3, 4, 5))
 
 
+def test_arrays_without_entries_agree():
+    found = difference_of(ARRAY[:, :0], ARRAY[:, :0], 1e-5)
+    assert found.is_agreement
+    assert (found.largest, found.scale, found.at) == (0.0, 0.0, ())
+
+
 def test_the_place_of_the_largest_difference_is_told():
     other = ARRAY.copy()
     other[1, 2, 0, 3] += 1

@@ -59,6 +59,16 @@ def test_torch():
 
 
 @pytest.mark.oracle
+def test_torch_draws_the_same_random_numbers_in_each_run():
+    """CM2: the state of its default generator is restored."""
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Dropout(0.5))
+    random_state = torch.random.get_rng_state()
+    assert plait.compare(model, model, X).agrees
+    assert torch.equal(random_state, torch.random.get_rng_state())
+
+
+@pytest.mark.oracle
 def test_flax_nnx():
     nnx = pytest.importorskip("flax.nnx")
 
