@@ -50,7 +50,7 @@ def run_apart(
             str(row.code.__file__), os.fspath(Path(path).absolute()), exchanged, signature or "",
         ]  # fmt: skip
         try:
-            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=TIME_LIMIT)
+            done = subprocess.run(command, capture_output=True, errors="replace", timeout=TIME_LIMIT)
         except OSError as error:
             raise ExportError(
                 "the process for the exported file could not be started",
