@@ -1,7 +1,9 @@
-"""Packages that load their names on first use show and give the names that they list."""
+"""What is loaded on first use: packages give the names that they list, and what lacks can be installed."""
 
 import ast
 import importlib
+import re
+import tomllib
 import types
 from pathlib import Path
 
@@ -61,3 +63,25 @@ def test_it_gives_all_that_it_shows(name):
 def test_a_name_that_it_does_not_have_is_told(name):
     with pytest.raises(AttributeError, match=rf"'{name}'.*'no_such_name'"):
         importlib.import_module(name).no_such_name
+
+
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+DISTRIBUTIONS = {"sklearn": "scikit-learn"}  # others begin with the name of what is imported
+
+
+def required():
+    """Each call that imports an optional package: where it is → its arguments, as they are written."""
+    for file in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "require":
+                given = [*node.args, *(keyword.value for keyword in node.keywords)]
+                yield f"{file.relative_to(SOURCE)}:{node.lineno}", [ast.unparse(each) for each in given]
+
+
+@pytest.mark.parametrize(("place", "arguments"), list(required()))
+def test_an_optional_package_is_imported_with_the_extra_that_installs_it(place, arguments):
+    module, extra, purpose = arguments
+    package = ast.literal_eval(module).partition(".")[0]
+    installed = PROJECT["optional-dependencies"][ast.literal_eval(extra)]
+    assert any(each.startswith(DISTRIBUTIONS.get(package, package)) for each in installed)
+    assert purpose == "purpose" or re.match(r"'to [a-z]+ ", purpose)
