@@ -77,6 +77,13 @@ def test_many_weights_go_to_a_file_beside_the_model(tmp_path):
     (described,) = describe_exports(path)
     assert described.size == sum(file.stat().st_size for file in tmp_path.iterdir())
     assert {(t.name, t.dtype, t.shape) for t in described.weights} >= {("a", "float32", (2, 3)), ("c", "float32", ())}
+    stored = onnx.load(path)
+    opsets = {each.domain or "ai.onnx": each.version for each in stored.opset_import}
+    assert described.versions == {
+        **{f"opset {domain}": str(version) for domain, version in opsets.items()},
+        "ir": str(stored.ir_version),
+        stored.producer_name: stored.producer_version,
+    }
     with pytest.raises(ExportPathError, match="overwrite=True"):
         write({"y": program}, path, most_bytes=7)
     (tmp_path / "m.onnx").unlink()

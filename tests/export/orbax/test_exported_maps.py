@@ -29,7 +29,9 @@ def folder(tmp_path):
 
 
 def test_e39_programs_are_read_back_as_they_were(folder):
-    """E39: free sizes, platforms and structures."""
+    """E39: free sizes, platforms and structures; folders of earlier versions have this format."""
+    manifest = json.loads((folder / MANIFEST).read_text())
+    assert (manifest["format"], manifest["format_version"]) == ("plait-jax-exported-map", 2)
     loaded = load_jax_exported_map(folder)
     assert list(loaded) == ["double", "affine.v1"]
     np.testing.assert_array_equal(loaded["double"].call(jnp.arange(5.0)), 2 * np.arange(5))

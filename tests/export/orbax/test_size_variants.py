@@ -120,12 +120,13 @@ def test_e41_a_size_without_values_is_refused():
 )
 def test_e41_an_input_fits_exactly_the_combination_of_its_sizes(batches, lengths, rows, columns):
     """E41: sizes that follow from others included."""
-    variants = every_size(("b, n", "max(2*b + n, 3)"), {"b": batches, "n": lengths})
-    x = (tf.TensorSpec((rows, columns)), tf.TensorSpec((max(2 * rows + columns, 3),)))
+    variants = every_size(("b, n", "max(2*b + n, 3), min(b, 5)"), {"b": batches, "n": lengths})
+    last = (max(2 * rows + columns, 3), min(rows, 5))
+    x = (tf.TensorSpec((rows, columns)), tf.TensorSpec(last))
     if rows in batches and columns in lengths:
         ((index, shapes),) = fitting(x, variants).items()
         assert variants.sizes[index] == {"b": rows, "n": columns}
-        assert shapes == [(rows, columns), (max(2 * rows + columns, 3),)]
+        assert shapes == [(rows, columns), last]
     else:
         with pytest.raises(ValueError, match="not among"):
             fitting(x, variants)

@@ -96,3 +96,7 @@ def test_blocked_packages_look_as_if_they_were_not_installed(tmp_path):
     command = [sys.executable, "-I", str(apart.RUNNERS / "isolated.py"), "jax,plait", str(script), "a", "b"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "jax is blocked in this process | a b"
+    command[3] = "jax,runpy,sys"
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.strip() == "imported before they could be blocked: runpy, sys"
