@@ -54,6 +54,23 @@ def test_one_file_with_one_input_and_a_free_batch(model):
     assert y.type.tensor_type.shape.dim[0].dim_param == "batch"
 
 
+def test_only_what_is_returned_under_a_second_name_is_copied(tmp_path):
+    """ONNX allows one name per value, whether it is an input or another output."""
+    for name, function in {"itself": lambda p, x: x, "several": several}.items():
+        save_onnx(function, {}, tmp_path / name, input_spec=("batch", 2))
+    found = {name: onnx.load(tmp_path / name).graph.node for name in ("itself", "several")}
+    nodes = {name: [(node.op_type, *node.input, *node.output) for node in graph] for name, graph in found.items()}
+    assert nodes == {
+        "itself": [("Identity", "x", "y")],
+        "several": [("Tanh", "x", "a"), ("Identity", "a", "b"), ("Identity", "x", "c")],
+    }
+
+
+def several(params, x):
+    y = jnp.tanh(x)
+    return {"a": y, "b": y, "c": x}
+
+
 def test_an_operation_that_cannot_be_converted_is_an_export_error(tmp_path):
     def unknown(params, x):
         return jax.lax.linalg.schur(x)[0]
