@@ -498,6 +498,15 @@ ROWS = {  # a mistake: how it is made, the first line of its error, and the othe
             "do": "fix the sizes of the inputs in InputSpec, or export to another format",
         },
     ),
+    "a line of many says why": (
+        lambda: raised(refusal("cannot", ValueError("\n at f\nf.py:3: error: no such op\nend"), [], expected="ops")),
+        "cannot",
+        {
+            "found": "ValueError: no such op; each operation alone is supported",
+            "expected": "ops",
+            "do": "fix the sizes of the inputs in InputSpec, or export to another format",
+        },
+    ),
     "no operation, fixed sizes": (
         lambda: raised(refusal("cannot", ValueError("no"), [], expected="ops", free=False)),
         "cannot",

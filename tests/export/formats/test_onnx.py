@@ -94,6 +94,11 @@ def test_many_weights_go_to_a_file_beside_the_model(tmp_path):
     (described,) = describe_exports(path)
     assert described.size == sum(file.stat().st_size for file in tmp_path.iterdir())
     assert {(t.name, t.dtype, t.shape) for t in described.weights} >= {("a", "float32", (2, 3)), ("c", "float32", ())}
+    ((given, found),) = described.signatures.values()
+    assert [(t.name, t.dtype, t.shape) for t in (*given, *found)] == [
+        ("x", "float32", ("batch", 2)),
+        ("y", "float32", ("batch", 3)),
+    ]
     stored = onnx.load(path)
     opsets = {each.domain or "ai.onnx": each.version for each in stored.opset_import}
     assert described.versions == {

@@ -7,7 +7,7 @@ import pytest
 
 import plait
 from plait.errors import ExportError
-from plait.export import InputSpec, save_saved_model, validate_export
+from plait.export import InputSpec, describe_exports, save_saved_model, validate_export
 from tests.export.conv_net import IMAGES, inputs, log_probabilities, outputs, params
 
 tf = pytest.importorskip("tensorflow")
@@ -41,6 +41,24 @@ def test_variables_have_the_names_and_values_of_the_parameters(model):
     assert set(variables) == set(params())
     for name, array in params().items():
         np.testing.assert_array_equal(variables[name].numpy(), array)
+
+
+def test_it_is_described_with_its_arrays(model):
+    """A SavedModel has no names for sizes."""
+    (found,) = describe_exports(model)
+    assert (found.kind, found.path, found.versions) == ("saved_model", model, {"tensorflow": tf.__version__})
+    assert found.size == sum(file.stat().st_size for file in model.rglob("*") if file.is_file())
+    (x,), (y,) = found.signatures.pop("serving_default")
+    assert found.signatures == {}
+    assert (x.name, x.dtype, x.shape) == ("x", "float32", ("?", 8, 8, 1))
+    assert (y.name, y.dtype, y.shape) == ("y", "float32", ("?", 10))
+    stored = found.stored()
+    assert [each.tensor for each in stored] == found.weights
+    assert {(t.name, t.dtype, t.shape) for t in found.weights} == {
+        (name, array.dtype.name, array.shape) for name, array in params().items()
+    }
+    for each in stored:
+        np.testing.assert_array_equal(each.read(), params()[each.tensor.name])
 
 
 def test_a_model_with_a_composite_and_a_free_batch_runs(tmp_path):
