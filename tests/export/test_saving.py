@@ -53,6 +53,9 @@ def test_several_methods_share_their_weights(tmp_path):
     np.testing.assert_allclose(load(tmp_path / "net")(x), model.encode(jnp.asarray(x)), rtol=1e-5, atol=1e-6)
     found = load(tmp_path / "net", "classify")(x)
     np.testing.assert_allclose(found["logits"], model(jnp.asarray(x))["logits"], rtol=1e-5, atol=1e-6)
+    for signature in ("encode", "classify"):
+        (report,), _ = prove(tmp_path / "net", signature=signature)
+        assert report.passed, report
     manifest = json.loads((tmp_path / "net" / "stablehlo" / "manifest.json").read_text())
     assert [weight["name"] for weight in manifest["weights"]].count("body.kernel") == 1
     assert "head.kernel" not in manifest["signatures"]["encode"]["weights"]
