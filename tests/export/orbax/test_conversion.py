@@ -52,6 +52,27 @@ def test_e7_gradients_are_those_of_jax_live_and_loaded(tmp_path, jit_compile, lo
         np.testing.assert_allclose(found[1], jax.grad(lambda x: loss(wave(WEIGHTS, x)))(x), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("weight", "function", "x"),
+    [
+        (jnp.float32(3), lambda p, x: jnp.argmax(p * x), tf.ones(3)),
+        (jnp.int32(3), lambda p, x: (p * x).astype(jnp.float32), tf.constant([1, 2])),
+    ],
+    ids=["to integers", "of integers"],
+)
+def test_e7_what_cannot_have_a_gradient_is_saved_and_has_none(tmp_path, weight, function, x):
+    """E7: with respect to any input or variable, also where a parameter is trainable."""
+    module = JaxModule(weight, function, trainable=True)
+    manager = ExportManager(module, [ServingConfig("s", [tf.TensorSpec(x.shape, x.dtype, name="x")])])
+    manager.save(tmp_path / "model")
+    for call in (module.methods[KEY], manager.load(tmp_path / "model")):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = call(x)
+        np.testing.assert_array_equal(y, function(weight, x.numpy()))
+        assert tape.gradient(y, [x, *module.variables]) == [None, None]
+
+
 def test_e7_without_trainable_parameters_a_gradient_is_an_error_that_says_why():
     """E7."""
     module = JaxModule(WEIGHTS, wave, input_polymorphic_shape="b, 2")

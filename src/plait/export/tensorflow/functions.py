@@ -109,15 +109,14 @@ def _call(tf: Any, flat: Callable[..., list[Any]], tensors: list[Any], specs: li
     def differentiable(*arguments: Any) -> tuple[list[Any], Callable[..., list[Any]]]:
         def gradient(*cotangents: Any) -> list[Any]:
             found: list[Any] = [None] * len(specs)
-            if smooth_in and smooth_out:
-                avals = [exported.out_avals[index] for index in smooth_out]
-                more_specs = [*specs, *(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)]
-                more = [*arguments, *(cotangents[index] for index in smooth_out)]
-                # A gradient of the gradient would not be saved with the model, so there is none before saving either.
-                message = "second-order gradients of a converted method are not supported in TensorFlow, only in JAX"
-                values = _without_gradient(tf, operation(lower(pull_back, *more_specs), more), message)
-                for index, value in zip(smooth_in, values, strict=True):
-                    found[index] = value
+            avals = [exported.out_avals[index] for index in smooth_out]
+            more_specs = [*specs, *(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)]
+            more = [*arguments, *(cotangents[index] for index in smooth_out)]
+            # A gradient of the gradient would not be saved with the model, so there is none before saving either.
+            message = "second-order gradients of a converted method are not supported in TensorFlow, only in JAX"
+            values = _without_gradient(tf, operation(lower(pull_back, *more_specs), more), message)
+            for index, value in zip(smooth_in, values, strict=True):
+                found[index] = value
             return found
 
         return operation(exported, arguments), gradient
