@@ -50,11 +50,21 @@ def test_e16_a_method_that_is_not_there_is_named_with_those_that_are(key):
     [
         ({"signature_key": []}, ValueError, "signature_key"),
         ({"signature_key": ["a", 3]}, ValueError, "signature_key"),
-        ({"signature_key": "a", "preprocessors": [abs]}, TypeError, "preprocessors"),
-        ({"signature_key": "a", "postprocessors": abs}, TypeError, "postprocessors"),
+        ({"signature_key": "a", "preprocessors": [abs]}, TypeError, r"preprocessors.*\n +at +signature 'a'\n"),
+        ({"signature_key": "a", "postprocessors": abs}, TypeError, r"postprocessors.*\n +at +signature 'a'\n"),
         ({"signature_key": "a", "obm_kwargs": {"x": 1}}, ValueError, "obm_kwargs"),
-        ({"signature_key": "a", "input_signature": SPEC}, TypeError, "one entry for each positional input"),
-        ({"signature_key": "a", "input_signature": [(None, 2)]}, TypeError, "not a spec"),
+        (
+            {"signature_key": "a", "input_signature": SPEC},
+            TypeError,
+            r"one entry for each positional input\n +at +signature 'a'\n +found +a TensorSpec\n"
+            r" +expected +a list or tuple of pytrees of tf\.TensorSpec\n +do +input_signature=\[tf\.TensorSpec\(",
+        ),
+        (
+            {"signature_key": "a", "input_signature": [(None, 2)]},
+            TypeError,
+            r"not a spec\n +at +signature 'a'\n +found +an int\n +expected +tf\.TensorSpec or TensorSpecWithDefault\n"
+            r" +do +input_signature=\[tf\.TensorSpec\(",
+        ),
         ({"signature_key": "a", "input_signature": ["x"]}, TypeError, "not a spec"),
     ],
 )
