@@ -1,5 +1,7 @@
 """SavedModels, run by TensorFlow in a process without JAX."""
 
+import shutil
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -59,6 +61,18 @@ def test_it_is_described_with_its_arrays(model):
     }
     for each in stored:
         np.testing.assert_array_equal(each.read(), params()[each.tensor.name])
+
+
+def test_variables_of_tensorflow_1_have_the_names_that_they_are_stored_under(model, tmp_path):
+    """Their checkpoint has no graph of objects."""
+    path, arrays = tmp_path / "old", {"dense/kernel": [[1.0, 2.0]], "dense/bias": [3.0]}
+    shutil.copytree(model, path, ignore=shutil.ignore_patterns("variables.*"))
+    tf.raw_ops.SaveV2(
+        prefix=str(path / "variables" / "variables"), tensor_names=[*arrays], shape_and_slices=[""] * 2,
+        tensors=[tf.constant(array) for array in arrays.values()],
+    )  # fmt: skip
+    (found,) = describe_exports(path)
+    assert {each.tensor.name: each.read().tolist() for each in found.stored()} == arrays
 
 
 def test_a_model_with_a_composite_and_a_free_batch_runs(tmp_path):
