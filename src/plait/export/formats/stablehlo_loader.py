@@ -76,7 +76,7 @@ def read_manifest(path, kind=(FORMAT, FORMAT_VERSION), part="signatures"):
         need(found == kind, f"format {found}, not {kind}", place)
         need(manifest[part], f"a manifest without {part}", place)
         needed = [*manifest.get("weight_files", ()), *(chosen["file"] for chosen in manifest[part].values())]
-        for name in (*manifest["files"], *needed):
+        for name in needed:  # no other file is opened
             need(is_file_name(name), f"{name!r} is not a file of this folder", place)
             need(len(bytes.fromhex(manifest["files"][name]["sha256"])) == 32, f"no SHA-256 of {name!r}", place)
         for chosen in manifest.get("signatures", {}).values():
