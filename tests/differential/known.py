@@ -144,7 +144,14 @@ KNOWN: tuple[Row, ...] = (
             "known", "with jax.enable_x64(True):\n    q = jnp.linspace(0, 1, 12).reshape(3, 2, 2)",
             ("with jax.enable_x64(True):\n    y = nnx.dot_product_attention(q, q, q)", "y"),
         ),
-        kinds=("bits",), found_in_flax="^array float64", text=r"(MultiHeadAttention|dot_product_attention)\(",
+        more=(
+            program(
+                "known", "with jax.enable_x64(True):\n    m = nnx.MultiHeadAttention(2, 4, decode=False, rngs=nnx.Rngs(0))",
+                "with jax.enable_x64(True):\n    x = jnp.linspace(0, 1, 12).reshape(3, 4)",
+                ("with jax.enable_x64(True):\n    y = nnx.grad(lambda m: jnp.sum(m(x) ** 2))(m)", "y"),
+            ),
+        ),
+        kinds=("bits",), found_in_flax="^array float(32|64)", step="enable_x64", text=r"(MultiHeadAttention|dot_product_attention)\(",
     ),
     Row(
         "methods in attributes",
@@ -224,8 +231,12 @@ KNOWN: tuple[Row, ...] = (
                 "known", "m = nnx.Dropout(0.5, rngs=nnx.Rngs(0))", "merged = nnx.merge(*nnx.split(m))", "merged(jnp.ones(4))",
                 ("y = m(jnp.ones(64))", "y"),
             ),
+            program(
+                "known", "m = nnx.Dict(a=Count(jnp.array(0)))", "merged = nnx.merge(*nnx.split(m))", "merged.a[...] += 1",
+                ("c = nnx.clone(m)", "c"),
+            ),
         ),
-        kinds=("value", "bits"), step=r"nnx\.(state|split|flatten)\(m\b|^y = m\(|jax\.tree\.map\(\w+, m\)", text=r"nnx\.merge\(",
+        kinds=("value", "bits"), step=r"nnx\.(state|split|flatten|clone)\(m\b|^y = m\(|jax\.tree\.map\(\w+, m\)", text=r"nnx\.merge\(",
     ),
     Row(
         "states as outputs without updates",
@@ -478,6 +489,16 @@ KNOWN: tuple[Row, ...] = (
         found_in_flax="Unsupported dtype", found_in_plait=NO_ERROR,
     ),
     Row(
+        "float64 through an RNN",
+        "float64 inputs of an `RNN` whose parameters are float32", "an error of `lax.scan`", "work",
+        reason="other layers take them", says="documented",
+        example=program(
+            "known", "with jax.enable_x64(True):\n    m = nnx.RNN(nnx.LSTMCell(2, 2, rngs=nnx.Rngs(0)), rngs=nnx.Rngs(0))",
+            ("with jax.enable_x64(True):\n    y = m(jnp.linspace(0, 1, 6).reshape(1, 3, 2))", "y"),
+        ),
+        found_in_flax="scan body function carry .*must have equal types", found_in_plait=NO_ERROR, text=r"enable_x64",
+    ),
+    Row(
         "state of a variable",
         "`nnx.state` of a variable", "`IndexError`", "a detached variable",
         reason="a variable is a graph node, as for `split`", says="documented",
@@ -486,7 +507,7 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "digits of half precision",
-        "last digits of derivatives through a norm and a `bfloat16` layer", "as XLA combines its operations", "may differ",
+        "last digits of derivatives through a norm and a `bfloat16` layer, or of nested ones", "as XLA combines its operations", "may differ",
         reason="the operations are the same ones in another order, and neither is nearer to the exact numbers", says="documented",
         example=program(
             "known",
@@ -498,7 +519,7 @@ KNOWN: tuple[Row, ...] = (
             "m = nnx.List([norm, conv])",
             ("g = nnx.scan(lambda m, x: nnx.grad(loss)(m, x), in_axes=(None, 0), out_axes=0)(m, x)", "g"),
         ),
-        kinds=("bits",), found_in_flax="^array", text=r"(?s)(?=.*bfloat16)(?=.*Norm\()(?=.*grad\()",
+        kinds=("bits",), found_in_flax="^array", text=r"(?s)(?=.*(bfloat16|grad\(.*grad\())(?=.*Norm\()(?=.*grad\()",
     ),
     Row(
         "axes as a list",
