@@ -64,7 +64,7 @@ def evaluate(net, x):
 
 
 def stamped(x):
-    return x + time.time()  # cannot be stored
+    return x + 0 * time.time()  # cannot be stored; the number is the same in each process
 
 
 def main():
