@@ -151,7 +151,7 @@ KNOWN: tuple[Row, ...] = (
                 ("with jax.enable_x64(True):\n    y = nnx.grad(lambda m: jnp.sum(m(x) ** 2))(m)", "y"),
             ),
         ),
-        kinds=("bits",), found_in_flax="^array float(32|64)", step="enable_x64", text=r"(MultiHeadAttention|dot_product_attention)\(",
+        kinds=("bits", "value"), found_in_flax="^array float(32|64)", step="enable_x64", text=r"(MultiHeadAttention|dot_product_attention)\(",
     ),
     Row(
         "methods in attributes",
