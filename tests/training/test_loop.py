@@ -514,7 +514,9 @@ def test_an_evaluation_that_raises_leaves_the_variables_as_they_were(tmp_path):
                 checkpoints=checkpoints, evaluate=evaluate, show=False,
             )  # fmt: skip
         saved = {**start(), "seen": plait.Variable(jnp.zeros(()))}
-        assert checkpoints.restore(saved, partial=True).step == 4  # pyright: ignore[reportOptionalMemberAccess]
+        manifest = checkpoints.restore(saved, partial=True)
+    assert manifest is not None
+    assert manifest.step == 4
     assert float(saved.pop("seen")[...]) == 1
     assert_same(values(saved), values(whole))
 
