@@ -226,3 +226,19 @@ def test_a_slow_disk_holds_up_the_next_save_and_nothing_before(tmp_path, monkeyp
         for step, n in ((1, 1), (2, 5)):
             checkpoints.restore(own, step=step)
             assert own["n"].value == n
+
+
+def test_a_folder_that_vanishes_under_arrays_that_are_never_written_is_an_error_at_once(tmp_path, monkeypatch):
+    """TensorStore sometimes waits without end then. So may the process: nothing waits for its thread."""
+    never, wait_for = threading.Event(), orbax._wait_for
+    monkeypatch.setattr(orbax, "_wait_for", lambda checkpointer: never.wait())
+    monkeypatch.setattr(orbax, "_BETWEEN_LOOKS", 0.1)
+    with Checkpoints(tmp_path / "run") as checkpoints:
+        checkpoints.save(1, model())
+        os.rename(tmp_path / "run", tmp_path / "moved")
+        with pytest.raises(CheckpointError, match=r"moved or removed while it was written\n +at .*step-00000001\n"):
+            checkpoints.wait()
+        monkeypatch.setattr(orbax, "_wait_for", wait_for)
+        checkpoints.save(2, model())
+        assert [saved.step for saved in checkpoints.all()] == [2]
+    never.set()

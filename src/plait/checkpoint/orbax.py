@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,8 @@ from .positions import encoded, read_positions, separated, write_positions
 from .reading import read_values
 from .stacked_leaves import left_over, shape_of_stored, sources
 from .together import on_all, on_first
+
+_BETWEEN_LOOKS = 2.0  # seconds
 
 
 def save(
@@ -89,7 +93,7 @@ def save(
     """
     saving = Saving(path, node, step=step, metrics=metrics, extra=extra, overwrite=overwrite)
     with contextlib.closing(saving), written(saving.target):
-        saving.arrive()
+        on_all(saving.arrive, may_wait=True)
         on_first(saving.finish)
     return saving.target
 
@@ -109,7 +113,7 @@ def written(path: Path) -> Iterator[None]:
         raise CheckpointError(
             "a checkpoint could not be written",
             at=str(path),
-            found=f"{type(error).__name__}: {text_of(error)}",
+            found=f"{type(error).__name__}: {text_of(error):.500}",  # TensorStore's may be of many thousand letters
             expected="a working disk with free space",
             do="earlier checkpoints are intact; free some space, and save again",
         ) from error
@@ -141,6 +145,7 @@ class Saving:
         self._held = contextlib.ExitStack()
         self._checkpointer: Any = None
         self._arrays: dict[str, Any] = {}
+        self._has_arrays = False
         self._positions: dict[str, Any] = {}
         try:
             on_all(lambda: self._copy(node, step, metrics or {}, extra or {}))
@@ -172,12 +177,31 @@ class Saving:
         if arrays:
             checkpointer = _checkpointer(self._draft.parent.name)
             checkpointer.save(self._draft / ARRAYS, arrays)
-            self._checkpointer = checkpointer
+            self._checkpointer, self._has_arrays = checkpointer, True
 
     def arrive(self) -> None:
-        """Wait until all processes have written their arrays."""
-        if self._checkpointer is not None:
-            self._checkpointer.wait_until_finished()
+        """Wait until all processes have written their arrays.
+
+        Raises:
+            CheckpointError: in process 0, the folder was moved or removed: TensorStore may wait for it without end.
+        """
+        checkpointer, self._checkpointer = self._checkpointer, None
+        if checkpointer is None:
+            return
+        if jax.process_index() > 0:  # process 0 waits for the others, and looks
+            _wait_for(checkpointer)
+            return
+        waiting = _in_thread(_wait_for, checkpointer)
+        while not wait([waiting], timeout=_BETWEEN_LOOKS).done:
+            if not self._draft.parent.exists():
+                raise CheckpointError(
+                    "the folder of a checkpoint was moved or removed while it was written",
+                    at=str(self.target),
+                    found=f"no {self._draft.parent}",
+                    expected="the folder, until the checkpoint is whole",
+                    do="leave the folder of a run where it is until the run has ended",
+                )
+        waiting.result()
 
     def finish(self) -> None:
         """Write the manifest and move the folder to its path.
@@ -185,7 +209,7 @@ class Saving:
         Raises:
             CheckpointError: Orbax wrote no index of the arrays.
         """
-        if self._checkpointer is not None:
+        if self._has_arrays:
             check_arrays(self._draft, self.target)
         write_manifest(self._draft, self.manifest)
         self._held.close()
@@ -288,6 +312,25 @@ def read_into(source: Path, node: Any, *, partial: bool, cast: bool, is_whole: b
     for name, position in positions.items():
         iterators[name].set_state(position)
     return manifest
+
+
+def _wait_for(checkpointer: Any) -> None:
+    with contextlib.closing(checkpointer):
+        checkpointer.wait_until_finished()
+
+
+def _in_thread(act: Callable[..., None], *arguments: Any) -> Future[None]:
+    """Act in a thread that the end of the program does not wait for."""
+    outcome: Future[None] = Future()
+
+    def attempt() -> None:
+        try:
+            outcome.set_result(act(*arguments))
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=attempt, daemon=True, name="plait waits for Orbax").start()
+    return outcome
 
 
 def _checkpointer(draft: str) -> Any:
