@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import plait
-from plait.errors import ArgumentError, ArgumentTypeError
+from plait.errors import ArgumentError, ArgumentTypeError, GraphError
 from tests.oracles import describe
 from tests.strategies import Node
 
@@ -168,6 +168,13 @@ def test_what_jit_partial_refuses():
     with pytest.raises(ArgumentError, match="bound method"):
         plait.jit_partial(plait.Linear(2, 2, rngs=plait.Rngs(0)).__call__)
     assert describe(model) == before
+
+
+def test_jit_partial_refuses_a_shared_object_in_tree_mode_when_it_is_made():
+    """X5: as Flax does, at the line that binds it."""
+    node = counter()
+    with pytest.raises(GraphError, match=r"at +pair\.a and pair\.b\n"):
+        plait.jit_partial(lambda pair: 0.0, Node(a=node, b=node), graph=False)
 
 
 @pytest.mark.oracle

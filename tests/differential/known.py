@@ -557,11 +557,13 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "numbers in variables",
-        "`v[...]` where `v` holds a Python number", "an error", "the number",
+        "`v[...]` and `np.asarray(v)` where `v` holds a Python number", "an error; an array of objects", "the number",
         reason="a variable of a number reads as the number",
         says="documented",
         example=program("known", ("y = nnx.Variable(2.0)[...]", "y")),
-        found_in_flax="'(float|int|TypedFloat|TypedInt)' object", found_in_plait=NO_ERROR,
+        more=(program("known", "v = nnx.Param(2.0)", ("r = np.asarray(v)", "r")),),
+        kinds=("error", "text"), found_in_flax="'(float|int|TypedFloat|TypedInt)' object|^a ndarray$",
+        found_in_plait=f"{NO_ERROR}|^NumPy array",
     ),
     Row(
         "containers in variables",
@@ -607,8 +609,16 @@ KNOWN: tuple[Row, ...] = (
             "known", "m = nnx.Dict(a=nnx.Dict(v=nnx.Param(1.0))); m.b = m.a",
             "nnx.fori_loop(0, 2, lambda i, m: m, m, graph=False)",
         ),
+        more=(
+            program(
+                "known", "m = nnx.Dict(v=nnx.Param(jnp.ones(())))",
+                "def f(v):\n    v[0].extra = v[1]\n    return v",
+                "nnx.fori_loop(0, 2, lambda i, v: f(v), (m, m), graph=False)",
+            ),
+        ),
         # Flax may fail later, where plait does not arrive.
-        found_in_flax=f"{NO_ERROR}|dot_general requires|A ShapeDtypeStruct does not have a value", found_in_plait="tree mode takes no shared objects",
+        found_in_flax=f"{NO_ERROR}|dot_general requires|A ShapeDtypeStruct does not have a value|'GetAttrKey' object has no attribute",
+        found_in_plait="tree mode takes no shared objects",
     ),
     Row(
         "arrays of carried modules without updates",

@@ -153,7 +153,7 @@ def _array(value: Any) -> ArraySeen | None:
     if isinstance(value, jax.ShapeDtypeStruct):
         sharding = _sharding(value.sharding)
         return ArraySeen(str(value.dtype), value.shape, value.weak_type, sharding, b"", "abstract")
-    if isinstance(value, (np.ndarray, np.generic)):
+    if isinstance(value, (np.ndarray, np.generic)) and value.dtype != object:
         return ArraySeen(str(value.dtype), value.shape, False, "", value.tobytes(), "NumPy array")
     if not isinstance(value, jax.Array):
         return None

@@ -40,8 +40,6 @@ _modes = declared("modes", _Modes())
 class _Touched:
     """Whether any thread ever left the default modes; until then fast paths need not check their thread's modes."""
 
-    __slots__ = ("ever",)
-
     def __init__(self) -> None:
         self.ever = not (_Modes.graph and _Modes.graph_updates)
 
@@ -108,8 +106,7 @@ def check_mode(node: Any, graph: bool | None, labels: Callable[[], Sequence[str]
         return
 
     def where(place: Place) -> str:
-        path = place.path
-        return describe_path(path) if labels is None else joined(labels()[int(path[0])], path[1:])
+        return describe_path(place.path) if labels is None else joined(labels()[int(place.path[0])], place.path[1:])
 
     for place in visit(node):
         value, kind = place.value, type(place.value).__name__

@@ -91,6 +91,7 @@ def jit_partial(
     Raises:
         ArgumentError: a variable is in the other arguments or is passed twice, ``graph_updates=True`` is passed, or
             ``plait.jit`` rejects the call.
+        GraphError: with ``graph=False``, an object is at two paths of the bound arguments.
 
     Example:
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
@@ -106,7 +107,9 @@ def jit_partial(
             expected="graph_updates=False, or nothing",
             do="use plait.cached_partial(plait.jit(f), model)",
         )
-    jitted: Any = jit(fun, crossing=Crossing(graph, graph_updates=False), **options)
+    crossing = Crossing(graph, graph_updates=False)
+    crossing.check(partial_args, lambda: [*map(parameter_names(fun).at, range(len(partial_args)))])
+    jitted: Any = jit(fun, crossing=crossing, **options)
 
     @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
