@@ -519,7 +519,18 @@ KNOWN: tuple[Row, ...] = (
             "m = nnx.List([norm, conv])",
             ("g = nnx.scan(lambda m, x: nnx.grad(loss)(m, x), in_axes=(None, 0), out_axes=0)(m, x)", "g"),
         ),
-        kinds=("bits",), found_in_flax="^array", text=r"(?s)(?=.*(bfloat16|grad\(.*grad\())(?=.*Norm\()(?=.*grad\()",
+        more=(
+            program(
+                "known",
+                "rngs = nnx.Rngs(0)",
+                "m = nnx.List([nnx.Einsum('ab,bc->ac', (4, 4), None, rngs=rngs), nnx.RNN(nnx.LSTMCell(4, 4, rngs=rngs), rngs=rngs)])",
+                "x = jax.random.normal(jax.random.key(2), (3, 4))",
+                "def loss(m, x):\n    return total(m[1](m[0](x)[None])[0])",
+                "f = nnx.grad(lambda m, x: total(nnx.grad(loss)(m, x)))",
+                ("g = nnx.jit(f)(m, x)", "g"),
+            ),
+        ),
+        kinds=("bits",), found_in_flax="^array", text=r"(?s)(?=.*bfloat16)(?=.*Norm\()(?=.*grad\()|grad\(.*grad\(",
     ),
     Row(
         "axes as a list",

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ class Fault:
         self.options = options
         self.kind, self.moment = options.fault, options.moment
         self.here = jax.process_index() == options.process
-        self.step = {"first": 1, "ending": 2, "evaluated": MIDDLE + 2}.get(self.moment, MIDDLE)
+        self.step = {"first": 1, "ending": 2, "evaluated": MIDDLE + 2, "last": STEPS}.get(self.moment, MIDDLE)
         self.number = 0  # of the batch
 
     def strikes(self, *kinds: str) -> bool:
@@ -144,10 +145,14 @@ class NoTextError(Exception):
 class Notice:
     """A callback with a state, which checkpoints save."""
 
-    def __init__(self, fault: Fault) -> None:
-        self.fault = fault
+    def __init__(self, fault: Fault, wait_for_others: Callable[[], object]) -> None:
+        self.fault, self.wait_for_others = fault, wait_for_others
 
     def __call__(self, moment: Moment) -> None:
+        if self.fault.kind == "callback-raises-alone":  # the others wait for it, on their devices
+            if moment.step == self.fault.step and self.fault.strikes("callback-raises-alone"):
+                raise OSError("the callback is wrong")
+            self.wait_for_others()
         if moment.step == self.fault.step and self.fault.strikes("callback-raises"):
             raise OSError("the callback is wrong")
         if moment.step == self.fault.step and self.fault.strikes("exits"):
@@ -220,8 +225,8 @@ def main(options: argparse.Namespace) -> None:
 
     worst = agreement.Together.worst
 
-    def worst_heard_late(together: agreement.Together, word: str) -> str:
-        heard = worst(together, word)
+    def worst_heard_late(together: agreement.Together, *given: Any) -> str:
+        heard = worst(together, *given)
         if options.moment == "hearing" and not fault.here:
             time.sleep(1)
         return heard
@@ -258,7 +263,7 @@ def main(options: argparse.Namespace) -> None:
         fitted = fit(
             step, model_of, Batches(lambda epoch: source(fault), epochs=1), steps=STEPS, checkpoints=checkpoints,
             save_every=7 if fault.strikes("other-arguments") else options.save_every,
-            log_every=1, callbacks=[Notice(fault)], show=False,
+            log_every=1, callbacks=[Notice(fault, lambda: float(total(shared(np.arange(8)))))], show=False,
             evaluate=evaluate if options.evaluate else None, evaluate_every=MIDDLE if options.evaluate else None,
             data_timeout=5.0 if fault.kind == "data-hangs" else None,
         )  # fmt: skip

@@ -163,6 +163,20 @@ def test_an_evaluation_is_not_lost_to_data_that_raises_soon_after(tmp_path):
     assert found.all_say("OSError: the data is gone")
 
 
+@pytest.mark.parametrize("moment", ["mid", "first", "last", "saved"])
+@in_one_process
+def test_a_callback_that_raises_while_the_others_wait_for_it_loses_no_step(tmp_path, process, moment):
+    """Callbacks are called after the same steps in all processes. The others used to wait for this one without end."""
+    saved = [f"--save-every={joint.MIDDLE}", "--evaluate"] if moment == "saved" else []
+    options = ["--fault=callback-raises-alone", f"--moment={moment}", f"--process={process}", *saved]
+    found = Outcome(tmp_path, *options)
+    assert found.status == 1, found.errors
+    assert found.all_say("OSError: the callback is wrong"), found.errors
+    at = {"first": 1, "last": joint.STEPS}.get(moment, joint.MIDDLE)
+    assert at <= found.kept <= at + 2, found.errors
+    assert found.after_fault < 20
+
+
 @in_one_process
 def test_the_last_evaluation_that_raises_in_one_process_loses_no_steps(tmp_path, process):
     """The others, whose thread ends them, began that evaluation again, while the one that failed saved."""

@@ -327,7 +327,7 @@ def test_a_process_that_is_lost_votes_although_it_lacks_the_batches_of_the_last_
             agreed.lose(OSError("gone"))
         assert heard.wait(20)
         agreed.close()
-        return agreed.ending.kind, agreed._last
+        return agreed.ending.kind, agreed.last
 
     assert simulated(2, act) == [("lost", 3)] * 2
 

@@ -807,6 +807,24 @@ def test_numbers_are_logged_at_multiples_and_at_the_end():
         assert (fitted.step, fitted.values, fitted.reason) == (7, {"loss": 0.5}, "steps")
 
 
+def test_a_callback_that_raises_each_time_does_not_keep_the_state_from_being_saved(tmp_path, monkeypatch):
+    """What was still to be told to it raised again, in the save."""
+    monkeypatch.setattr(loop, "_is_there", lambda returned: False)
+    steps = []
+
+    def raises(moment):
+        steps.append(moment.step)
+        if moment.step >= 3:
+            raise OSError("the callback is wrong")
+
+    with Checkpoints(tmp_path) as checkpoints:
+        with pytest.raises(OSError, match="the callback is wrong"):
+            fit(lambda p, x: x, {"p": plait.Param(1.0)}, [1.0], steps=9, log_every=1, callbacks=[raises],
+                checkpoints=checkpoints, show=False)  # fmt: skip
+        assert [saved.step for saved in checkpoints.all()] == [5]
+    assert steps == [1, 2, 3]
+
+
 def test_a_callback_ends_the_run_after_the_step_with_its_reason():
     def stop(moment):
         if moment.step == 2:

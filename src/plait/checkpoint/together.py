@@ -89,10 +89,14 @@ def on_all(act: Callable[[], object], *, may_wait: bool = False) -> None:
 
 
 class Meeting:
-    """Where each of several processes says once that it is done, or has failed. All create it in the same order."""
+    """Where each of several processes says once that it is done, or has failed.
 
-    def __init__(self) -> None:
-        self._key = f"plait/meeting/{next(_NUMBERS)}"
+    Args:
+        key: its key; if there is none, it gets a number, and all processes create as many in the same order.
+    """
+
+    def __init__(self, key: str | None = None) -> None:
+        self._key = key or f"plait/meeting/{next(_NUMBERS)}"
 
     def arrive(self, error: BaseException | None) -> None:
         """Say that this process is done, or what has failed."""

@@ -43,7 +43,7 @@ class Ending:
     Attributes:
         kind: ``"steps"``, ``"data"``, ``"signal"``, ``"callback"`` or ``"error"``; ``"lost"`` if the process cannot go
             on to the agreed step; ``"over"`` when ``fit`` has returned.
-        reason: as in ``Fitted``.
+        reason: as in ``Fitted``; of an error, ``"callback"`` if a callback raised it, otherwise ``"error"``.
         last: the last step for which the process has a batch, if it would do that one; otherwise 0.
         begun: the number of steps that it has begun.
         error: of an error, what ``told`` returns.
@@ -66,9 +66,9 @@ class Ending:
         return None if self.error is None else untold(self.error)
 
 
-def error_ending(error: BaseException, *, kind: str = "error", last: int = 0) -> Ending:
+def error_ending(error: BaseException, *, kind: str = "error", reason: str = "error", last: int = 0) -> Ending:
     """The end by an error."""
-    return Ending(kind, "error", last, error=told(error))
+    return Ending(kind, reason, last, error=told(error))
 
 
 def check_same(given: dict[str, Any]) -> None:
@@ -99,6 +99,7 @@ class Alone:
 
     def __init__(self) -> None:
         self.ending: Ending | None = None
+        self.last: int | None = None
 
     def call(self, ending: Ending) -> None:
         """Ask for the end. The first call counts."""
@@ -126,8 +127,13 @@ class Alone:
     def keep_pace(self, step: int) -> None:
         """Before a step: wait until every process has come so far but for ``AHEAD`` steps."""
 
-    def worst(self, word: str) -> str:
-        """The first word but ``""`` with which a process calls this, which all do at the same point; ``""`` if none."""
+    def worst(self, word: str, name: str | None = None) -> str:
+        """The first word but ``""`` with which a process calls this; ``""`` if none.
+
+        Args:
+            word: of this process.
+            name: of the call; without one, it is known by its number, and all processes make as many in this order.
+        """
         return word
 
     def first_error(self, own: BaseException | None) -> BaseException | None:
@@ -162,7 +168,7 @@ class Together:
         self._begun = self._have = 0
         self._is_over = False
         self._called: Ending | None = None
-        self._last: int | None = None  # the agreed step
+        self.last: int | None = None  # the agreed step
         self._seen = 0  # the number of events
         self._paced: set[int] = set()
         self._thread = threading.Thread(target=self._watch, daemon=True, name="plait waits for other processes")
@@ -196,9 +202,9 @@ class Together:
         with self._changed:
             self._changed.notify_all()
             if step > self._called.begun:
-                self._changed.wait_for(lambda: self._last is not None)
-                assert self._last is not None
-                if step > self._last or self._called.kind == "lost":
+                self._changed.wait_for(lambda: self.last is not None)
+                assert self.last is not None
+                if step > self.last or self._called.kind == "lost":
                     return False
             self._begun = step
             return True
@@ -206,8 +212,8 @@ class Together:
     def end_after(self, step: int) -> None:
         """As in ``Alone``."""
         with self._changed:
-            self._changed.wait_for(lambda: self._last is not None)
-            self._last = step
+            self._changed.wait_for(lambda: self.last is not None)
+            self.last = step
 
     def meet(self, has_called: bool) -> None:
         """As in ``Alone``."""
@@ -225,9 +231,9 @@ class Together:
             self._paced.discard(passed)
             await_entry(f"{self._key}/paced/{passed}")
 
-    def worst(self, word: str) -> str:
+    def worst(self, word: str, name: str | None = None) -> str:
         """As in ``Alone``."""
-        meeting = Meeting()
+        meeting = Meeting(name and f"{self._key}/{name}")
         meeting.tell({"word": word} if word else None)
         return (meeting.heard() or {"word": ""})["word"]
 
@@ -290,5 +296,5 @@ class Together:
         if called.error is None and int(last) < called.last:  # something else kept a process from its batches
             called = self._event(self._seen)
         with self._changed:
-            self.ending, self._last = called, int(last)
+            self.ending, self.last = called, int(last)
             self._changed.notify_all()

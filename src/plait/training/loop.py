@@ -50,6 +50,7 @@ from .timed_data import timed
 BEHIND = 2  # the number of pending logs at which the loop waits for the oldest
 DATA = "data"  # the name of the data iterator in checkpoints
 EVALUATION = "eval/"  # the beginning of the names of an evaluation's metrics
+CALLBACK, ERROR = "callback", "error"  # reasons of an end by an error
 EVALUATED = "evaluated"  # the name of the step of the last evaluation in checkpoints
 
 
@@ -121,7 +122,8 @@ def fit(
         evaluate: returns metrics of the current objects by name. They are logged as ``eval/name``, and saved as metrics
             of the next checkpoint. A run that a signal ends saves its checkpoint first.
         loggers: where to log metrics; in a multi-process run, on process 0, unless a logger asks for all.
-        callbacks: called with each ``Moment``, after the loggers. The states of those with ``get_state`` and
+        callbacks: called with each ``Moment``, after the loggers; in a multi-process run, after the same steps in all
+            processes. The states of those with ``get_state`` and
             ``set_state`` are saved in checkpoints. If one has an attribute ``stopped`` that is a reason after it was
             restored, the run has ended.
         profile: which steps JAX's profiler records, and its output folder.
@@ -250,6 +252,7 @@ class _Loop:
         self.values: dict[str, float] = {}
         self.unsaved: dict[str, float] = {}  # metrics of evaluations since the last checkpoint
         self.error: BaseException | None = None  # of this process
+        self.unsavable: BaseException | None = None  # why nothing more is saved
         self.stopped: str | None = None  # why a run that has ended before does not go on
         self.steps = 0
         self.done = self.saved = 0
@@ -264,8 +267,9 @@ class _Loop:
         self.agreement: Alone | Together = Alone()
         self.is_alone = jax.process_count() == 1
         self.ending_here = threading.RLock()  # held by the thread that ends the run, if it is stuck
-        self.has_passed_on = self.has_heard = self.is_evaluating = self.is_taken_over = False
-        self.has_met = self.has_left = False
+        self.place: object | None = None  # where the user's code may wait for another process, outside of a step
+        self.callbacks_are_over = False  # one has failed, here or in another process
+        self.has_passed_on = self.has_heard = self.is_taken_over = self.has_met = self.has_left = False
         self.display: Any = None
         self.clock = (time.perf_counter(), 0)
 
@@ -362,7 +366,9 @@ class _Loop:
     def fail(self, error: BaseException, last: int = 0) -> None:
         """End the run with this error, after the step ``last`` or as soon as possible."""
         self.error = self.error or error
-        self.agreement.call(error_ending(error, last=last))
+        if isinstance(error, (NonFiniteError, CheckpointError)):
+            self.unsavable = error
+        self.agreement.call(error_ending(error, reason=CALLBACK if self.callbacks_are_over else ERROR, last=last))
 
     def finish(self) -> Fitted:
         """What is left to do after the last step. All processes have done the same steps."""
@@ -397,11 +403,14 @@ class _Loop:
         if is_logged:
             self.pending.append((number, self.last))
             self.noted = number
-        self.look(at_least=len(self.pending) - BEHIND if is_logged else 0)
+        if self.is_alone:
+            self.look(at_least=len(self.pending) - BEHIND if is_logged else 0)
+        else:  # at the same step in all processes: callbacks may use the devices of all
+            self.look(at_least=sum(step <= number - BEHIND for step, _ in self.pending))
 
     def look(self, at_least: int) -> None:
-        """Log the metrics that are ready, and wait for the first ``at_least`` pending ones."""
-        while self.pending and (at_least > 0 or _is_there(self.pending[0][1])):
+        """Wait for the first ``at_least`` pending metrics and log them; alone, a process logs all that are ready."""
+        while self.pending and (at_least > 0 or (self.is_alone and _is_there(self.pending[0][1]))):
             at_least -= 1
             number, returned = self.pending.popleft()
             values = _numbers(returned)
@@ -415,7 +424,8 @@ class _Loop:
         if self.evaluated_at == self.done:
             return
         self.attempt(self.look, len(self.pending))
-        word = self.agreement.worst("failed" if self.error else "signal" if self.signalled else "")
+        own = "failed" if self.error else "signal" if self.signalled else ""
+        word = self.agreement.worst(own, f"evaluation/{self.done}")
         if word == "failed":
             self.agreement.end_after(self.done)  # the resumed run evaluates
             return
@@ -423,25 +433,36 @@ class _Loop:
             self.save()  # whoever sent the signal may not wait for the evaluation
             self.wait()
         self.before = state(list(self.objects.values()), Variable)
-        self.is_evaluating = True
         try:
-            if self.has_heard:  # of an error in this evaluation, in which another process would be waited for
-                return
-            try:
-                found = {f"{EVALUATION}{name}": value for name, value in _numbers(self.evaluate()).items()}
-            except BaseException:
-                self.undo_evaluation()
-                raise
-            self.evaluated_at = self.done
-            self.unsaved |= found
-            self.tell(self.done, found)  # to callbacks that may use the devices of all processes too
+            with self.waiting_for_others():
+                if self.has_heard:  # of an error in this evaluation, in which another process would be waited for
+                    return
+                try:
+                    found = {f"{EVALUATION}{name}": value for name, value in _numbers(self.evaluate()).items()}
+                except BaseException:
+                    self.undo_evaluation()
+                    raise
+                self.evaluated_at = self.done
+                self.unsaved |= found
+                self.tell(self.done, found)
         finally:
-            self.is_evaluating = False
-            self.end_if_another_did()
             self.before = None
+
+    @contextlib.contextmanager
+    def waiting_for_others(self) -> Iterator[None]:
+        """Mark code of the user that may wait for a process that has failed: then ``when_stuck`` ends this one."""
+        outer, self.place = self.place, self.place or object()
+        try:
+            yield
+        finally:
+            self.place = outer
+            with self.ending_here:  # held by the thread that ends the process
+                assert not self.is_taken_over
 
     def undo_evaluation(self) -> None:
         """Give the variables their values from before an evaluation that failed: it may have put averages there."""
+        if self.before is None:
+            return
         kept = state(self.before, lambda _, leaf: not any(map(is_gone, jax.tree.leaves(leaf))))  # not donated since
         update(list(self.objects.values()), kept)
 
@@ -461,10 +482,21 @@ class _Loop:
                     LoggerWarning,
                     stacklevel=2,
                 )
-        moment = Moment(number, values, self.objects, self.stop)
-        for callback in self.callbacks:
-            callback(moment)
+        if not self.callbacks_are_over:
+            self.tell_callbacks(Moment(number, values, self.objects, self.stop))
         self.display.say(self.line(number, values))
+
+    def tell_callbacks(self, moment: Moment) -> None:
+        """Call the callbacks, until one has failed."""
+        with self.waiting_for_others():
+            for callback in self.callbacks:
+                if self.callbacks_are_over:  # asked in this place: ``when_stuck`` sets it, and then looks at the place
+                    return
+                try:
+                    callback(moment)
+                except BaseException:
+                    self.callbacks_are_over = True
+                    raise
 
     def line(self, number: int, values: Mapping[str, float]) -> str:
         """The progress line: step, metrics, steps per second since the last, remaining time, memory of a device."""
@@ -510,6 +542,7 @@ class _Loop:
         """Save, if there are new steps or evaluations, and the loss and the parameters are finite."""
         if self.checkpoints is None:
             return
+        self.attempt(self.look, len(self.pending))  # what fails in it fails before the processes meet
         if not self.agreement.worst("new" if self.saved != self.done or self.unsaved else ""):
             return
         extra: dict[str, Any] = {EVALUATED: self.evaluated_at}
@@ -528,9 +561,8 @@ class _Loop:
 
     def check_whole(self) -> None:
         """Raise if the state may not be saved."""
-        if isinstance(self.error, (NonFiniteError, CheckpointError)):
-            raise self.error
-        self.look(at_least=len(self.pending))
+        if self.unsavable is not None:
+            raise self.unsavable
         self.check_finite(self.done, _numbers(self.last))
         if self.has_nan():  # the loss was computed before the last update
             raise self.not_finite(f"parameters are NaN after step {self.done}")
@@ -589,16 +621,21 @@ class _Loop:
         """Another process has failed, and this one may wait for it: do what is left, in a thread."""
         if event.is_own:
             return
+        self.callbacks_are_over |= event.reason == CALLBACK
         self.has_heard = True
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline and not self.has_left and (self.is_evaluating or event.kind == "lost"):
+        is_lost, place, deadline = event.kind == "lost", self.place, time.monotonic() + PATIENCE
+
+        def may_be_stuck() -> bool:
+            return not self.has_left and (is_lost or (place is not None and self.place is place))
+
+        while time.monotonic() < deadline and may_be_stuck():
             time.sleep(0.02)
         with self.ending_here:
-            if self.has_left or not (self.is_evaluating or event.kind == "lost"):
+            if not may_be_stuck() or not (is_lost or self.agreement.last == self.done):
                 return
             error: BaseException | None = event.raised
-            if self.is_evaluating and event.kind != "lost":
-                self.is_taken_over = True
+            if not is_lost:
+                self.is_taken_over = self.callbacks_are_over = True
                 self.error = None
                 try:
                     self.undo_evaluation()
@@ -608,11 +645,6 @@ class _Loop:
             assert error is not None
             self.agreement.leave()
             end_at_once(all_report(error))
-
-    def end_if_another_did(self) -> None:
-        """Wait for the end of this process, if a thread of it ends the run."""
-        with self.ending_here:
-            assert not self.is_taken_over
 
     @contextlib.contextmanager
     def running(self, steps: int, show: bool) -> Iterator[None]:
