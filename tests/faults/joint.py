@@ -99,6 +99,8 @@ class Fault:
             self.mark()
             if self.options.wake_after:
                 subprocess.Popen(["sh", "-c", f"sleep {self.options.wake_after}; kill -CONT {os.getpid()}"])
+            if self.options.kill_after:
+                subprocess.Popen(["sh", "-c", f"sleep {self.options.kill_after}; kill -KILL {os.getpid()}"])
             os.kill(os.getppid() if self.kind == "sigterm-all" else os.getpid(), SIGNALS[self.kind])
 
 
@@ -203,7 +205,7 @@ def main(options: argparse.Namespace) -> None:
         kept, model.steps.value = model.steps.value, model.steps.value + 100  # as if it were of averages
         if (int(kept) == STEPS) == (fault.moment == "last") and fault.strikes("evaluation-raises"):
             raise OSError("the evaluation is wrong")
-        time.sleep(0.3)
+        time.sleep(options.evaluation)
         found = {"total": float(total(shared(np.arange(8))))}
         model.steps.value = kept
         return found
@@ -278,8 +280,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--moment", default="mid")
     parser.add_argument("--save-every", type=int)
     parser.add_argument("--wake-after", type=int, help="seconds after which a process that was stopped goes on")
+    parser.add_argument("--kill-after", type=int, help="seconds after which a process that has a signal is killed")
     parser.add_argument("--load", type=float, default=LOAD)
     parser.add_argument("--evaluate", action="store_true")
+    parser.add_argument("--evaluation", type=float, default=0.3, help="seconds of an evaluation")
     parser.add_argument(
         "--copies", action="store_true", help="each process has a copy of the model, and shares nothing"
     )

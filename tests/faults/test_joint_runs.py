@@ -22,9 +22,10 @@ LIMIT = 240  # seconds, on a busy machine
 SURROUNDINGS = {**os.environ, "JAX_NUMPY_DTYPE_PROMOTION": "standard", "PYTHONPATH": f"{ROOT}/src{os.pathsep}{ROOT}"}
 
 
-def launched(program, processes, around=((), ())):
+def launched(program, processes, around=((), ()), grace=30):
     """The status, output and errors of ``plait launch``; before it and before each process stand other commands."""
-    launch = [sys.executable, "-m", "plait.cli", "launch", f"--processes={processes}", "--devices=1", "--"]
+    options = [f"--processes={processes}", "--devices=1", f"--grace={grace}"]
+    launch = [sys.executable, "-m", "plait.cli", "launch", *options, "--"]
     done = subprocess.run(
         [*around[0], *launch, *around[1], sys.executable, *program],
         cwd=ROOT, env=SURROUNDINGS, capture_output=True, text=True, timeout=LIMIT, check=False,
@@ -35,7 +36,7 @@ def launched(program, processes, around=((), ())):
 class Outcome:
     """How a run has ended."""
 
-    def __init__(self, folder, *options, processes=2):
+    def __init__(self, folder, *options, processes=2, grace=30):
         begun = time.monotonic()
         program = ["-m", "tests.faults.joint", str(folder), *options]
         if "--fault=network" in options:
@@ -43,7 +44,7 @@ class Outcome:
         elif {"--fault=disk-full", "--fault=write-fails"} & {*options}:
             self.status, output, self.errors = launched(program, processes, small_disk.around(folder))
         else:
-            self.status, output, self.errors = launched(program, processes)
+            self.status, output, self.errors = launched(program, processes, grace=grace)
         self.seconds = time.monotonic() - begun
         self.results = [json.loads(line) for line in re.findall(r"^\[\d\] (\{.*\})$", output, re.MULTILINE)]
         self.processes = processes
@@ -80,6 +81,15 @@ def test_a_signal_to_the_launcher_saves(tmp_path):
     assert found.status == 143
     assert found.kept >= joint.MIDDLE
     assert found.results == [{"step": found.kept, "reason": "SIGTERM"}] * 2
+
+
+@pytest.mark.parametrize("fault", ["sigterm", pytest.param("sigterm-all", marks=pytest.mark.long)])
+def test_a_signal_does_not_wait_for_a_long_evaluation(tmp_path, fault):
+    """The grace period ends before the evaluation. One process alone may have the signal."""
+    options = [f"--fault={fault}", "--moment=evaluating", "--evaluate", "--evaluation=60", "--kill-after=8"]
+    found = Outcome(tmp_path, *options, grace=8)
+    assert found.kept == joint.MIDDLE, found.errors
+    assert found.after_fault < 30
 
 
 def test_a_signal_does_not_wait_for_data_that_hangs(tmp_path):

@@ -145,7 +145,7 @@ def test_all_end_after_the_same_step_with_the_same_reason(simulated, schedule):
     def act(number):
         chance = random.Random(seed * 10 + number)
         after, kind = calls[number]
-        agreed = Together(lambda event: None)
+        agreed = Together(lambda event: None, lambda: None)
         data = Ahead(Batches(list(range(batches[number])) or [0], epochs=1), AHEAD, 0)
         if not batches[number]:
             data.ended = StopIteration()
@@ -187,7 +187,7 @@ def test_all_end_after_the_same_step_with_the_same_reason(simulated, schedule):
 
 def test_the_first_error_is_that_of_all(simulated):
     def act(number):
-        agreed = Together(lambda event: None)
+        agreed = Together(lambda event: None, lambda: None)
         if number == 1:
             agreed.call(error_ending(own := OSError("gone")))
         done = 0
@@ -254,12 +254,13 @@ def test_a_step_that_begins_while_another_process_calls_is_voted_for_or_not_done
             self.noted = called
 
         def _agree(self, called):
-            super()._agree(called)
+            agreed = super()._agree(called)
             if index() == 0:
                 voted.set()
+            return agreed
 
     def act(number):
-        agreed = (Slow if number == 0 else Together)(lambda event: None)
+        agreed = (Slow if number == 0 else Together)(lambda event: None, lambda: None)
         assert agreed.begins(1, 1 + AHEAD, False)
         if number == 1:
             assert looking.wait(20)
@@ -287,7 +288,7 @@ def test_a_loss_is_known_before_the_process_ends(simulated):
                 agreed.leave()
             heard.set()
 
-        agreed = Together(when_stuck)
+        agreed = Together(when_stuck, lambda: None)
         made.set()
         if number == 1:
             agreed.lose(OSError("gone"))
@@ -316,7 +317,7 @@ def test_a_process_that_is_lost_votes_although_it_lacks_the_batches_of_the_last_
                 agreed.leave()
             heard.set()
 
-        agreed = Together(when_stuck)
+        agreed = Together(when_stuck, lambda: None)
         made.set()
         agreed.begins(1, 5 if number == 0 else 3, False)
         if number == 0:

@@ -15,7 +15,7 @@ import optax
 import pytest
 
 import plait
-from plait.checkpoint import Checkpoints, Keep
+from plait.checkpoint import Checkpoints, Keep, restore
 from plait.errors import ArgumentError, ArgumentTypeError, DataError, LoggerWarning, NonFiniteError, ProcessError
 from plait.training import Batches, EarlyStop, JsonLines, callbacks, fit, loop
 from plait.training.agreement import Alone
@@ -342,6 +342,35 @@ def test_the_checkpoint_comes_before_an_evaluation_when_a_signal_ends_the_run(tm
         fitted = fit(step, start(), source, steps=9, **options | {"checkpoints": checkpoints, "evaluate_every": 4})
         assert (fitted.step, fitted.reason, fitted.values["eval/loss"]) == (4, "SIGTERM", 1.0)
         assert checkpoints.all()[-1].metrics["eval/loss"] == 1.0
+
+
+@pytest.mark.parametrize("is_donated", [False, True])
+def test_the_state_is_saved_during_an_evaluation_when_a_signal_comes(tmp_path, is_donated):
+    """Whoever sent it kills what is not done in time. What the evaluation has changed is not saved."""
+    objects = {"p": plait.Param(1.0), "count": plait.Variable(jnp.zeros(()))}
+
+    def evaluate():
+        objects["p"].set_value(7.0)
+        if is_donated:  # then it is saved when the evaluation is over
+            plait.jit(lambda count: count.set_value(count[...] + 1), donate=True)(objects["count"])
+        os.kill(os.getpid(), signal.SIGTERM)
+        deadline = time.monotonic() + (1 if is_donated else 30)
+        while not (tmp_path / "step-00000002").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        found = plait.Param(0.0)
+        if not is_donated:
+            restore(tmp_path / "step-00000002", {"p": found}, partial=True)
+        objects["p"].set_value(1.0)
+        return {"p": found.get_value()}
+
+    with Checkpoints(tmp_path) as checkpoints:
+        fitted = fit(
+            lambda p, count, x: x, objects, [1.0], steps=5, evaluate=evaluate, evaluate_every=2,
+            checkpoints=checkpoints, show=False,
+        )  # fmt: skip
+        assert (fitted.step, fitted.reason) == (2, "SIGTERM")
+        assert fitted.values["eval/p"] == (0.0 if is_donated else 1.0)
+        assert [(each.step, each.metrics["eval/p"]) for each in checkpoints.all()] == [(2, fitted.values["eval/p"])]
 
 
 @pytest.mark.parametrize("steps", [4, 8])

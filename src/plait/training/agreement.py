@@ -156,13 +156,14 @@ class Together:
     Args:
         when_stuck: called in a thread with every call of an error, also of this process, after the processes agreed. It
             may end the process.
+        when_signalled: called in a thread if a signal is the end, after the processes agreed.
     """
 
     ahead = AHEAD
 
-    def __init__(self, when_stuck: Callable[[Ending], None]) -> None:
+    def __init__(self, when_stuck: Callable[[Ending], None], when_signalled: Callable[[], None]) -> None:
         self.ending: Ending | None = None
-        self._when_stuck = when_stuck
+        self._when_stuck, self._when_signalled = when_stuck, when_signalled
         self._key = f"plait/fit/{next(_FITS)}"
         self._changed = threading.Condition()
         self._begun = self._have = 0
@@ -272,7 +273,8 @@ class Together:
                 if event.kind == "over":
                     return
                 if self.ending is None:
-                    self._agree(event)
+                    if self._agree(event).kind == "signal":
+                        self._when_signalled()
                 if event.error is not None:
                     self._when_stuck(event)
 
@@ -281,7 +283,7 @@ class Together:
         assert text is not None
         return Ending(**json.loads(text))
 
-    def _agree(self, called: Ending) -> None:
+    def _agree(self, called: Ending) -> Ending:
         with self._changed:
             self._called = called
             self._changed.notify_all()
@@ -298,3 +300,4 @@ class Together:
         with self._changed:
             self.ending, self.last = called, int(last)
             self._changed.notify_all()
+        return called

@@ -51,6 +51,7 @@ BEHIND = 2  # the number of pending logs at which the loop waits for the oldest
 DATA = "data"  # the name of the data iterator in checkpoints
 EVALUATION = "eval/"  # the beginning of the names of an evaluation's metrics
 CALLBACK, ERROR = "callback", "error"  # reasons of an end by an error
+OPEN = Ending("", "")  # while the run goes on
 EVALUATED = "evaluated"  # the name of the step of the last evaluation in checkpoints
 
 
@@ -120,7 +121,7 @@ def fit(
         checkpoints: the checkpoints of the run; ``None`` saves none.
         save_every, evaluate_every, log_every: the interval in steps; ``None`` means only at the end.
         evaluate: returns metrics of the current objects by name. They are logged as ``eval/name``, and saved as metrics
-            of the next checkpoint. A run that a signal ends saves its checkpoint first.
+            of the next checkpoint. A run that a signal ends saves its checkpoint first, or during the evaluation.
         loggers: where to log metrics; in a multi-process run, on process 0, unless a logger asks for all.
         callbacks: called with each ``Moment``, after the loggers; in a multi-process run, after the same steps in all
             processes. The states of those with ``get_state`` and
@@ -424,29 +425,49 @@ class _Loop:
         if self.evaluated_at == self.done:
             return
         self.attempt(self.look, len(self.pending))
-        own = "failed" if self.error else "signal" if self.signalled else ""
-        word = self.agreement.worst(own, f"evaluation/{self.done}")
-        if word == "failed":
-            self.agreement.end_after(self.done)  # the resumed run evaluates
-            return
-        if word:
-            self.save()  # whoever sent the signal may not wait for the evaluation
-            self.wait()
-        self.before = state(list(self.objects.values()), Variable)
-        try:
-            with self.waiting_for_others():
-                if self.has_heard:  # of an error in this evaluation, in which another process would be waited for
-                    return
-                try:
-                    found = {f"{EVALUATION}{name}": value for name, value in _numbers(self.evaluate()).items()}
-                except BaseException:
-                    self.undo_evaluation()
-                    raise
+        with self.waiting_for_others():
+            self.keep_before(state(self.objects))
+            try:
+                found = self.evaluated()
+            finally:
+                self.keep_before(None)
+            if found is not None:
                 self.evaluated_at = self.done
                 self.unsaved |= found
                 self.tell(self.done, found)
-        finally:
-            self.before = None
+
+    def evaluated(self) -> dict[str, float] | None:
+        """The metrics of an evaluation; ``None`` if it failed in a process: the resumed run evaluates."""
+        is_signalled = self.signalled is not None or (self.agreement.ending or OPEN).kind == "signal"
+        word = self.agreement.worst("failed" if self.error else "signal" if is_signalled else "", f"before/{self.done}")
+        if word == "signal":
+            before = self.before
+            self.keep_before(None)
+            self.save()  # whoever sent the signal may not wait for the evaluation
+            self.wait()
+            self.keep_before(before)
+        if word == "failed" or self.has_heard:  # another process would be waited for
+            self.agreement.worst("failed", f"after/{self.done}")
+            self.agreement.end_after(self.done)
+            return None
+        assert self.evaluate is not None
+        try:
+            found = {f"{EVALUATION}{name}": value for name, value in _numbers(self.evaluate()).items()}
+        except BaseException:
+            self.undo_evaluation()
+            with contextlib.suppress(jax.errors.JaxRuntimeError):  # the coordinator is gone
+                self.agreement.worst("failed", f"after/{self.done}")
+            raise
+        if self.agreement.worst("", f"after/{self.done}"):
+            self.undo_evaluation()
+            self.agreement.end_after(self.done)
+            return None
+        return found
+
+    def keep_before(self, objects: Any) -> None:
+        """Keep the state from before an evaluation, until it is over, and until a thread has saved it."""
+        with self.ending_here:
+            self.before = objects
 
     @contextlib.contextmanager
     def waiting_for_others(self) -> Iterator[None]:
@@ -461,10 +482,20 @@ class _Loop:
 
     def undo_evaluation(self) -> None:
         """Give the variables their values from before an evaluation that failed: it may have put averages there."""
-        if self.before is None:
-            return
-        kept = state(self.before, lambda _, leaf: not any(map(is_gone, jax.tree.leaves(leaf))))  # not donated since
-        update(list(self.objects.values()), kept)
+        if self.before is not None:
+            kept = state(
+                self.before, lambda _, leaf: isinstance(leaf, Variable) and not _is_donated(leaf.get_raw_value())
+            )
+            update(self.objects, kept)
+
+    def save_before(self) -> None:
+        """Save the state from before the evaluation that runs: whoever has sent a signal may not wait for its end."""
+        with self.ending_here:
+            can = self.before is not None and not _is_donated(self.before)
+            if not self.agreement.worst("" if can else "no", "signal"):  # all can
+                with contextlib.suppress(Exception):  # it is saved again when the evaluation is over
+                    self.save()
+                    self.wait()
 
     def tell(self, number: int, values: dict[str, float]) -> None:
         """Pass metrics to the loggers and callbacks."""
@@ -535,8 +566,9 @@ class _Loop:
     # Checkpoints and the end ------------------------------------------------------------------------------------------
 
     def with_data(self, data: Any) -> dict[str, Any]:
-        """What is saved."""
-        return {**self.objects, DATA: data} if has_position(self.data) else self.objects
+        """What is saved and restored."""
+        objects = self.objects if self.before is None else self.before
+        return {**objects, DATA: data} if has_position(self.data) else {**objects}
 
     def save(self) -> None:
         """Save, if there are new steps or evaluations, and the loss and the parameters are finite."""
@@ -570,12 +602,13 @@ class _Loop:
     def has_nan(self) -> bool:
         """Whether a parameter is NaN."""
         ending = self.agreement.ending
-        if not self.is_taken_over and self.error is None and (ending is None or ending.error is None):
+        may_wait = ending is not None and ending.error is not None
+        if not (may_wait or self.is_taken_over or self.error is not None or self.before is not None):
             return has_nan(self.objects, Param)
-        # The device may wait for another process, which does not come.
+        # The devices may wait for another process, or do something else now.
         return any(
             np.isnan(np.asarray(shard.data, np.complex128 if np.iscomplexobj(shard.data) else np.float64)).any()
-            for leaf in jax.tree.leaves(state(list(self.objects.values()), Param))
+            for leaf in jax.tree.leaves(state(self.with_data(None), Param))
             for shard in getattr(leaf, "addressable_shards", ())
             if jnp.issubdtype(shard.data.dtype, jnp.inexact)
         )
@@ -599,6 +632,9 @@ class _Loop:
         if self.signalled is not None:
             raise KeyboardInterrupt
         self.signalled = signal.Signals(number).name
+        if self.before is not None:
+            act = self.save_before if self.is_alone else self.pass_on_signal  # then a thread of every process saves
+            threading.Thread(target=act, daemon=True, name="plait ends a run").start()
         outer = self.outer(number)
         if outer is not None:
             outer.on_signal(number, _)
@@ -639,6 +675,7 @@ class _Loop:
                 self.error = None
                 try:
                     self.undo_evaluation()
+                    self.before = None
                     self.finish()
                 except Exception as found:
                     error = found
@@ -651,7 +688,7 @@ class _Loop:
         """Restore the newest checkpoint, handle signals, show progress, and close the loggers at the end."""
         self.steps = steps
         if not self.is_alone:
-            self.agreement = Together(self.when_stuck)
+            self.agreement = Together(self.when_stuck, self.save_before)
         try:
             self.resume()
         except BaseException as error:
@@ -734,6 +771,11 @@ class _Silent:
 
     def say(self, text: str) -> None:
         pass
+
+
+def _is_donated(values: Any) -> bool:
+    """Whether arrays among the values were donated since."""
+    return any(map(is_gone, jax.tree.leaves(values)))
 
 
 def _is_there(returned: Any) -> bool:
