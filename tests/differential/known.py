@@ -403,8 +403,13 @@ KNOWN: tuple[Row, ...] = (
                 "known", "m = nnx.Dropout(0.5, rngs=nnx.Rngs(0))", "graphdef, s = nnx.split(m)",
                 "y = nnx.call((graphdef, s))(jnp.ones(2))", ("y = m(jnp.ones(64))", "y"),
             ),
+            program(
+                "known", "class Sower(nnx.Module):\n    def __call__(self, x):\n        self.sow(nnx.Intermediate, 'h', x)",
+                "m = Sower()", "m(jnp.ones(2))", "graphdef, s = nnx.split(m)",
+                "y = nnx.call((graphdef, s))(jnp.ones(2))", ("s = nnx.state(m)", "s"),
+            ),
         ),
-        kinds=("value", "bits"), step=r"^(?!y\b)|^y = (m|c2?)\(", path=r"^(s|states|m|c2?|y)\b", found_in_flax="array",
+        kinds=("value", "bits", "there"), step=r"^(?!y\b)|^y = (m|c2?)\(", path=r"^(s|states|m|c2?|y)\b", found_in_flax="array",
         text=r"nnx\.call\(",
     ),
     Row(
