@@ -41,7 +41,7 @@ help:
 	@echo 'make test       the test suite, but for tests that take long'
 	@echo 'make slow       the tests that take long'
 	@echo 'make again      what failed in the last run, one test after the other'
-	@echo 'make long       more of what slow tests show: the other half of the zoo, and of each slow test with many cases'
+	@echo 'make long       more of what slow tests show: the other half of the zoo, and most of each slow test with many cases'
 	@echo 'make browser    the tests of pages, in Chromium, which it installs as root with apt-get'
 	@echo 'make torch      adds PyTorch, so that the tests that compare with it run too'
 	@echo 'make older      SavedModels for older releases of TensorFlow, run by them'

@@ -23,10 +23,10 @@ def of_one(row: Any) -> tuple[Any, ...]:
 MANY = 6
 
 
-def leave_half_to_long(items: Iterable[pytest.Item]) -> None:
-    """Of a slow test with many cases, ``make slow`` runs the first and half of the others, and ``make long`` the rest.
+def leave_most_to_long(items: Iterable[pytest.Item]) -> None:
+    """Of a slow test with many cases, ``make slow`` runs the first and a third of the others, and ``make long`` the rest.
 
-    Which ones depends on their names alone: every other one of a table with two columns could be those of one row.
+    Which ones depends on their names alone: every third one of a table with three columns could be those of one row.
     """
     cases = collections.defaultdict(list)
     for item in items:
@@ -34,5 +34,5 @@ def leave_half_to_long(items: Iterable[pytest.Item]) -> None:
             cases[item.nodeid.partition("[")[0]].append(item)
     for same in cases.values():
         for item in same[1:] if len(same) >= MANY else ():
-            if zlib.crc32(item.nodeid.encode()) % 2:
+            if zlib.crc32(item.nodeid.encode()) % 3:
                 item.add_marker(pytest.mark.long)

@@ -9,7 +9,7 @@ Two things make sure that they can. No process begins a step before it has the b
 well, so one whose data ends says so early enough. And none begins step k before step k - ``AHEAD`` is complete, which
 it is only where all have begun it (``ahead.py``).
 
-A process may be stuck when another fails: in a step, or in an evaluation, that needs the other. Then its thread does
+A process may be stuck when another fails: in a step, an evaluation or a callback that needs it. Then its thread does
 what is left to do (``when_stuck``).
 """
 
