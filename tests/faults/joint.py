@@ -155,6 +155,10 @@ class Notice:
             if moment.step == self.fault.step and self.fault.strikes("callback-raises-alone"):
                 raise OSError("the callback is wrong")
             self.wait_for_others()
+        if self.fault.kind == "callback-saves" and moment.step == self.fault.step:  # and fails before, in one of them
+            if self.fault.strikes("callback-saves"):
+                raise OSError("the callback is wrong")
+            plait.checkpoint.save(self.fault.options.folder / "best", moment.objects)
         if moment.step == self.fault.step and self.fault.strikes("callback-raises"):
             raise OSError("the callback is wrong")
         if moment.step == self.fault.step and self.fault.strikes("exits"):

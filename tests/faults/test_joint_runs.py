@@ -188,6 +188,16 @@ def test_a_callback_that_raises_while_the_others_wait_for_it_loses_no_step(tmp_p
 
 
 @in_one_process
+def test_a_callback_that_raises_before_it_saves_with_the_others_loses_no_step(tmp_path, process):
+    """What the others had begun to do together was taken for a part of the last save, which failed in all."""
+    found = Outcome(tmp_path, "--fault=callback-saves", f"--process={process}")
+    assert found.status == 1, found.errors
+    assert found.all_say("OSError: the callback is wrong"), found.errors
+    assert joint.MIDDLE <= found.kept <= joint.MIDDLE + 2, found.errors
+    assert found.after_fault < 20
+
+
+@in_one_process
 def test_the_last_evaluation_that_raises_in_one_process_loses_no_steps(tmp_path, process):
     """The others, whose thread ends them, began that evaluation again, while the one that failed saved."""
     found = Outcome(tmp_path, "--fault=evaluation-raises", "--evaluate", "--moment=last", f"--process={process}")

@@ -79,7 +79,6 @@ def _run(monkeypatch, processes, act):
         for user in (agreement, together, noticeboard):
             monkeypatch.setattr(user, name, getattr(board, name), raising=user is not together)
     monkeypatch.setattr(together, "_NUMBERS", Numbers(processes))
-    monkeypatch.setattr(agreement, "_FITS", Numbers(processes))
     monkeypatch.setattr(jax, "process_index", index)
     monkeypatch.setattr(jax, "process_count", lambda: processes)
     monkeypatch.setattr(threading, "Thread", NamedThread)

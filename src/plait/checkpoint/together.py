@@ -1,16 +1,17 @@
 """What several processes do together: one acts for all, or all act, and each receives the outcome, or the first error.
 
 The outcomes go over the noticeboard (``partitioning/noticeboard.py``). All processes meet in the same order, which
-numbers the meetings.
+numbers the meetings; those in code of the user, which may fail in one process before it meets, are numbered apart.
 """
 
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import itertools
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import jax
@@ -25,6 +26,24 @@ T = TypeVar("T", bound=str | None)
 
 _LONGEST = 4_000  # letters of a part of an error
 _NUMBERS = itertools.count()
+_WITHIN: contextvars.ContextVar[tuple[str, Iterator[int]] | None] = contextvars.ContextVar("within", default=None)
+
+
+def next_key(kind: str) -> str:
+    """The key of what the processes do together next."""
+    place, numbers = _WITHIN.get() or ("plait", _NUMBERS)
+    return f"{place}/{kind}/{next(numbers)}"
+
+
+@contextlib.contextmanager
+def numbered_apart(key: str) -> Iterator[None]:
+    """What the processes do together meanwhile has numbers of its own: one that fails in it goes on as the others."""
+    outer = _WITHIN.get()
+    token = _WITHIN.set((f"{outer[0] if outer else 'plait'}/{key}", itertools.count()))
+    try:
+        yield
+    finally:
+        _WITHIN.reset(token)
 
 
 def on_first(act: Callable[[], T]) -> T:
@@ -34,7 +53,7 @@ def on_first(act: Callable[[], T]) -> T:
     """
     if jax.process_count() == 1:
         return act()
-    key = f"plait/first/{next(_NUMBERS)}"
+    key = next_key("first")
     if jax.process_index() == 0:
         try:
             outcome: dict[str, Any] = {"text": act()}
@@ -96,7 +115,7 @@ class Meeting:
     """
 
     def __init__(self, key: str | None = None) -> None:
-        self._key = key or f"plait/meeting/{next(_NUMBERS)}"
+        self._key = key or next_key("meeting")
 
     def arrive(self, error: BaseException | None) -> None:
         """Say that this process is done, or what has failed."""

@@ -16,8 +16,8 @@ what is left to do (``when_stuck``).
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
-import itertools
 import json
 import threading
 from collections.abc import Callable
@@ -25,14 +25,13 @@ from typing import Any
 
 import jax
 
-from ..checkpoint.together import Meeting, told, untold
+from ..checkpoint.together import Meeting, next_key, numbered_apart, told, untold
 from ..errors import ArgumentError, PlaitError
 from ..partitioning.noticeboard import await_entry, entries_under, gather, is_last, post
 from ..partitioning.processes import all_report
 
 AHEAD = 2  # steps
 PATIENCE = 3.0  # seconds for a process to end after another has failed, before it is taken to be stuck
-_FITS = itertools.count()
 _LONG = 10.0  # seconds of one request that waits for something unusual
 
 
@@ -77,7 +76,7 @@ def check_same(given: dict[str, Any]) -> None:
     Raises:
         ArgumentError: names those that differ.
     """
-    texts = gather(f"plait/fit/{next(_FITS)}", json.dumps(given))
+    texts = gather(next_key("fit"), json.dumps(given))
     different: list[dict[str, Any]] = [json.loads(text) for text in sorted({*texts})]
     names = [name for name in given if any(each[name] != different[0][name] for each in different)]
     if names:
@@ -127,6 +126,10 @@ class Alone:
     def keep_pace(self, step: int) -> None:
         """Before a step: wait until every process has come so far but for ``AHEAD`` steps."""
 
+    def in_users_code(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """Code of the user with this name, in which a process may fail before it does something with the others."""
+        return contextlib.nullcontext()
+
     def worst(self, word: str, name: str | None = None) -> str:
         """The first word but ``""`` with which a process calls this; ``""`` if none.
 
@@ -164,7 +167,7 @@ class Together:
     def __init__(self, when_stuck: Callable[[Ending], None], when_signalled: Callable[[], None]) -> None:
         self.ending: Ending | None = None
         self._when_stuck, self._when_signalled = when_stuck, when_signalled
-        self._key = f"plait/fit/{next(_FITS)}"
+        self._key = next_key("fit")
         self._changed = threading.Condition()
         self._begun = self._have = 0
         self._is_over = False
@@ -172,7 +175,10 @@ class Together:
         self.last: int | None = None  # the agreed step
         self._seen = 0  # the number of events
         self._paced: set[int] = set()
-        self._thread = threading.Thread(target=self._watch, daemon=True, name="plait waits for other processes")
+        within = contextvars.copy_context()  # where this run meets
+        self._thread = threading.Thread(
+            target=within.run, args=(self._watch,), daemon=True, name="plait waits for other processes"
+        )
         self._thread.start()
 
     def call(self, ending: Ending) -> None:
@@ -232,6 +238,10 @@ class Together:
             self._paced.discard(passed)
             await_entry(f"{self._key}/paced/{passed}")
 
+    def in_users_code(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """As in ``Alone``."""
+        return numbered_apart(f"{self._key}/{name}")
+
     def worst(self, word: str, name: str | None = None) -> str:
         """As in ``Alone``."""
         meeting = Meeting(name and f"{self._key}/{name}")
@@ -272,9 +282,8 @@ class Together:
                 self._seen += 1
                 if event.kind == "over":
                     return
-                if self.ending is None:
-                    if self._agree(event).kind == "signal":
-                        self._when_signalled()
+                if self.ending is None and self._agree(event).kind == "signal":
+                    self._when_signalled()
                 if event.error is not None:
                     self._when_stuck(event)
 

@@ -425,7 +425,7 @@ class _Loop:
         if self.evaluated_at == self.done:
             return
         self.attempt(self.look, len(self.pending))
-        with self.waiting_for_others():
+        with self.waiting_for_others(f"evaluation/{self.done}"):
             self.keep_before(state(self.objects))
             try:
                 found = self.evaluated()
@@ -470,11 +470,12 @@ class _Loop:
             self.before = objects
 
     @contextlib.contextmanager
-    def waiting_for_others(self) -> Iterator[None]:
+    def waiting_for_others(self, name: str) -> Iterator[None]:
         """Mark code of the user that may wait for a process that has failed: then ``when_stuck`` ends this one."""
         outer, self.place = self.place, self.place or object()
         try:
-            yield
+            with self.agreement.in_users_code(name):
+                yield
         finally:
             self.place = outer
             with self.ending_here:  # held by the thread that ends the process
@@ -519,7 +520,7 @@ class _Loop:
 
     def tell_callbacks(self, moment: Moment) -> None:
         """Call the callbacks, until one has failed."""
-        with self.waiting_for_others():
+        with self.waiting_for_others(f"callbacks/{moment.step}"):
             for callback in self.callbacks:
                 if self.callbacks_are_over:  # asked in this place: ``when_stuck`` sets it, and then looks at the place
                     return
