@@ -180,6 +180,28 @@ def test_a_signal_after_the_last_step_does_what_it_does_outside(tmp_path, inside
     assert heard == ([] if inside else ["SIGTERM"])
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.filterwarnings("ignore:os.fork", "ignore:This process")
+def test_a_signal_to_a_forked_child_does_what_it_does_outside():
+    """Workers of the data or the evaluation could not be terminated, and the program waited for them at its end."""
+    ended = []
+    runs, tells = os.pipe()
+
+    def evaluate():
+        child = os.fork()
+        if child == 0:
+            os.write(tells, b".")
+            time.sleep(20)
+            os._exit(0)
+        os.read(runs, 1)
+        os.kill(child, signal.SIGTERM)
+        ended.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        return {}
+
+    fitted = fit(lambda p, x: None, {"p": plait.Param(1.0)}, [1], steps=1, evaluate=evaluate, show=False)
+    assert (fitted.reason, ended) == ("steps", [-signal.SIGTERM])
+
+
 def test_a_signal_is_passed_on_once(monkeypatch):
     """Each time is a message to all processes of a run."""
     called, call = [], Alone.call

@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import inspect
 import math
+import os
 import signal
 import threading
 import time
@@ -265,6 +266,7 @@ class _Loop:
         self.tracing = False
         self.signalled: str | None = None
         self.handlers: dict[int, Any] = {}  # of signals, outside of this loop
+        self.process = os.getpid()
         self.agreement: Alone | Together = Alone()
         self.is_alone = jax.process_count() == 1
         self.ending_here = threading.RLock()  # held by the thread that ends the run, if it is stuck
@@ -630,6 +632,10 @@ class _Loop:
         self.agreement.call(Ending("callback", reason))
 
     def on_signal(self, number: int, _: Any) -> None:
+        if os.getpid() != self.process:  # a child that was forked, such as a worker of the data
+            signal.signal(number, self.handlers[number])
+            signal.raise_signal(number)
+            return
         if self.signalled is not None:
             raise KeyboardInterrupt
         self.signalled = signal.Signals(number).name
