@@ -74,7 +74,7 @@ def test_parameters_that_hold_nan_are_named(way, stacked):
     layers[1].kernel[...] = layers[1].kernel.at[0, 0].set(jnp.nan)
     model = Net()
     model.body = nnx.Stack(layers) if stacked else nnx.Sequential(*layers)
-    path = r"body\[0:2\]\.kernel" if stacked else r"body\.layers\[1\]\.kernel"
+    path = r"body\[1\]\.kernel" if stacked else r"body\.layers\[1\]\.kernel"
     with pytest.raises(NonFiniteError, match=rf"do +initialize these again.* {path} of Net"), nnx.debug_nans():
         WAYS[way](model, jnp.ones((2, 3)))
 
@@ -123,6 +123,15 @@ def test_an_optimizer_step_is_not_taken(users_promotion):
         step(model, optimizer, jnp.ones((2, 3)))
     assert nnx.find_nonfinite([model, optimizer]) == {}
     assert optimizer.step.value == 0
+
+
+def test_layers_of_a_stack_count_apart():
+    """Also of a stack in a stack. A key of a dict that looks like that of layers is none."""
+    inner = lambda rngs: nnx.Stack(lambda rngs: nnx.Linear(2, 2, rngs=rngs), 3, rngs=rngs)
+    model = nnx.Dict(b=nnx.Stack(inner, 2, rngs=nnx.Rngs(0)), d={"0:2": nnx.Param(jnp.array([1.0, 2.0, jnp.nan]))})
+    model.b[1][2].kernel[...] = jnp.array([[jnp.nan, 0.0], [jnp.inf, 0.0]])
+    model.b[0][0].bias[...] = jnp.array([jnp.inf, 0.0])
+    assert nnx.find_nonfinite(model) == {"b[0][0].bias": 1, "b[1][2].kernel": 2, "d[0:2]": 1}
 
 
 def test_what_holds_no_numbers_is_left_out():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import inspect
+import operator
 import re
 from collections.abc import Iterator, Sequence
 from traceback import walk_tb
@@ -40,8 +41,8 @@ def find_nonfinite(node: Any, filter: FilterLiteral = ...) -> dict[str, int]:
         filter: which of them to check.
 
     Returns:
-        ``{path: count}``, with the number of non-finite entries; empty if there are none. Of an array that spans
-        several processes, each counts its own part.
+        ``{path: count}``, with the number of non-finite entries; empty if there are none. The layers of a ``Stack``
+        count apart. Of an array that spans several processes, each counts its own part.
 
     Example:
         >>> norm = plait.BatchNorm(3, rngs=plait.Rngs(0))
@@ -52,10 +53,27 @@ def find_nonfinite(node: Any, filter: FilterLiteral = ...) -> dict[str, int]:
     found = {}
     for (_, *path), leaf in to_flat_state(state([node], filter)):  # in a list: it may be a leaf itself
         value = leaf.get_raw_value() if isinstance(leaf, Variable) else leaf
-        count = sum(map(_count, jax.tree.leaves(value)))
-        if count:
-            found[describe_path(tuple(path))] = count
+        found |= {describe_path(place): count for place, count in _counts(tuple(path), value)}
     return found
+
+
+def _counts(path: Path, value: Any) -> Iterator[tuple[Path, int]]:
+    """The number of non-finite entries, if there are any; of a stacked value, for each layer."""
+    leaves = jax.tree.leaves(value)
+    count = sum(map(_count, leaves))
+    if not count:
+        return
+    at, layers = next(((at, layers) for at, key in enumerate(path) if (layers := layers_of(key))), (0, None))
+    if layers is None or not all(_is_stacked(leaf, len(layers)) for leaf in leaves):
+        yield path, count
+        return
+    for index, layer in enumerate(layers):
+        yield from _counts((*path[:at], layer, *path[at + 1 :]), jax.tree.map(operator.itemgetter(index), value))
+
+
+def _is_stacked(leaf: Any, layers: int) -> bool:
+    """Whether a value has an entry for each layer, all of them in this process."""
+    return np.shape(leaf)[:1] == (layers,) and getattr(leaf, "is_fully_addressable", True)
 
 
 def has_nan(node: Any, filter: FilterLiteral = ...) -> bool:
