@@ -24,7 +24,7 @@ MANY = 6
 
 
 def leave_most_to_long(items: Iterable[pytest.Item]) -> None:
-    """Of a slow test with many cases, ``make slow`` runs the first and a third of the others, and ``make long`` the rest.
+    """Of a slow test with many cases, ``make slow`` runs the first and a third of the others, ``make long`` the rest.
 
     Which ones depends on their names alone: every third one of a table with three columns could be those of one row.
     """

@@ -151,13 +151,13 @@ def test_a_circle_is_seen(tmp_path, texts, found):
 # What only the call does: it enters and leaves, walks what a function left, checks and writes back.
 OF_THE_CALL = {
     *("TracedArguments", "Body", "TracedResult", "Walk", "Builder", "own_variables", "copied_variables"),
-    *("check_aliasing", "check_no_captives", "check_own", "write_back"),
+    *("check_aliasing", "check_no_captured_objects", "check_traces", "write_back"),
 }
 CELL = re.compile(r"cells?\b\]?|cell_of\(.*\)")
 OUTSIDE_OF_THE_CALL = {
     "jit/compiled.py: write_back": "finishes calls of compiled functions",
     "jit/dispatch.py: writes a cell": "the fast path, whose other writes are in generated code",
-    "jit/compiled.py: check_own": "donates buffers before it knows an outcome",
+    "jit/compiled.py: check_traces": "donates buffers before it knows an outcome",
     "jit/shapes.py: TracedArguments": "the output of eval_shape is objects around shapes",
     "rule_calls.py: TracedArguments": "rules get the values of JAX's primal records",
     "rule_calls.py: Builder": "trees of cotangents, which are no calls",

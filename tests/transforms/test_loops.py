@@ -12,7 +12,7 @@ from jax.test_util import check_grads
 
 import plait
 from plait.errors import ArgumentError, ArgumentTypeError, LostUpdateWarning
-from plait.transforms.call.loop_rules import Loop
+from plait.transforms.call.loop_rules import LoopRules
 from tests.strategies import Node
 
 XS = jnp.arange(6.0).reshape(3, 2)
@@ -727,8 +727,8 @@ def test_map_is_a_scan_without_carry():
 
 
 def test_labels_in_programs_are_the_keys_of_the_parts_where_the_loop_is_one_of_a_module():
-    assert Loop("scan").names(["m", "[0]"]) == ["m", "[0]"]
-    assert Loop("stack", parts="parts").names(["parts[a]", "parts", "x"]) == ["a", "parts", "x"]
+    assert LoopRules("scan").names(["m", "[0]"]) == ["m", "[0]"]
+    assert LoopRules("stack", parts="parts").names(["parts[a]", "parts", "x"]) == ["a", "parts", "x"]
 
 
 def statistics(nnx, options):

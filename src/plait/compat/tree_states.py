@@ -224,7 +224,7 @@ def from_tree(
 def _spread(name: str, prefix: Any, tree: Any) -> list[Any]:
     if prefix is _Missing:
         return [_Missing] * len(jax.tree_util.tree_leaves(tree, is_leaf=is_graph_leaf))
-    return Prefix.of(name, "prefix", prefix, updates=True).spread(tree)
+    return Prefix.of(name, "prefix", prefix, updates=True).broadcast(tree)
 
 
 def _check_aliasing(pairs: Any, prefixes: list[Any]) -> None:

@@ -20,7 +20,7 @@ from jax.tree_util import register_static
 from .._compat import current_trace
 from ..core.functional.merge import leaves_of
 from ..core.functional.split import nested_groups
-from ..core.graph.captives import check_no_captives
+from ..core.graph.captives import check_no_captured_objects
 from ..core.graph.flatten import RefMap
 from ..core.graph.graphdef import GraphDef, NodeDef, NodeRef, VariableDef, with_index_mapping
 from ..core.graph.unflatten import Builder
@@ -280,7 +280,7 @@ class SplitContext:
                 here, inner = current_trace(), [*self.context.index_ref.values()]
                 own = {id(here), *(id(trace_of(item, here)) for item in inner)}  # traces: this one, and that of step 2
                 others = [item for item in self._refs if id(trace_of(item, here)) not in own]
-                check_no_captives("update_context", others, set(map(id, inner)), [node])
+                check_no_captured_objects("update_context", others, set(map(id, inner)), [node])
             graphdef = with_index_mapping(graphdef, self.context.mapping_to(self._refs))
         groups = group_leaves(flat, filters, exhaustive=True) if filters and with_paths else [flat]
         return (graphdef, *groups)

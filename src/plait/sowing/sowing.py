@@ -80,7 +80,7 @@ def _restore_structure(entered: Any) -> None:
     with Journal() as journal:
         builder = Builder({}, entered.index_ref, journal=journal)
         for graphdef in entered.structure.roots:
-            leaves = zip(plan_of(graphdef).leaves, values, strict=False)
+            leaves = zip(plan_of(graphdef).leaf_defs, values, strict=False)
             builder.build(graphdef, [UNTOUCHED if isinstance(part, VariableDef) else value for part, value in leaves])
     for node, record in records:
         set_record(node, record)

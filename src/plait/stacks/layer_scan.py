@@ -107,7 +107,7 @@ def scan_layers(
     key = ("layers", shared, constants, unroll, recomputing)
     make = functools.partial(_runner, treedef=shared, constants=constants, unroll=unroll, recomputing=recomputing)
     stacked = {port: list(call.inputs[port]) for port in scanned}
-    run = call.kept(key, make)
+    run = call.cached(key, make)
     # Step by step nothing is recomputed: JAX traces what is, once for all layers, so that no layer would be named.
     steps = _Scanned(_Step(_Layer(call.body, shared, constants)), unroll)
     given = list(call.inputs[carry]), arrays, stacked

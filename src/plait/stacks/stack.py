@@ -38,7 +38,7 @@ from ..transforms.batching import vmap
 from ..transforms.call.arguments import is_graph_leaf
 from ..transforms.call.call import Call
 from ..transforms.call.functions import check_function
-from ..transforms.call.loop_rules import Loop
+from ..transforms.call.loop_rules import LoopRules
 from ..transforms.call.prefixes import Carry, Prefix, StateAxes
 from ..transforms.loops import scan
 from .every_layer import note_stack
@@ -352,7 +352,7 @@ class Stack(Module):
             ins=Prefix.of("Stack", "the arguments", axes, updates=True),
             outs=Prefix.of("Stack", "the output", (Carry, 0), updates=True),
             axis_metadata={PARTITION_NAME: self.axis},
-            loop=Loop("Stack", 0, 0, parts="blocks"),
+            loop=LoopRules("Stack", 0, 0, parts="blocks"),
         )
         policy = self.remat if callable(self.remat) else None
         recomputing = Recomputing(policy, self.remat_every) if self.remat is True or policy else None

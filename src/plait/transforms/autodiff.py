@@ -45,7 +45,7 @@ from .selections import (
 
 # The ports of the output of a differentiated function.
 VALUE = Sentinel(__name__, "VALUE", "the value")
-BESIDE = Sentinel(__name__, "BESIDE", "beside the value")
+AUXILIARY = Sentinel(__name__, "AUXILIARY", "beside the value")
 
 
 @curried
@@ -172,8 +172,8 @@ class Differentiated:
         default = Param if crossing.updates else ...
         filters = [argnum.filter if isinstance(argnum, DiffState) else default for argnum in given]
         ins = spread_filters(args, kwargs, dict(zip(self.numbers, filters, strict=True)))
-        outs = Prefix.of(name, "the output", (VALUE, BESIDE) if has_aux else VALUE, updates=True)
-        rules = {"writes": BESIDE, "returns_inputs": True, "check_output": check_output}
+        outs = Prefix.of(name, "the output", (VALUE, AUXILIARY) if has_aux else VALUE, updates=True)
+        rules = {"writes": AUXILIARY, "returns_inputs": True, "check_output": check_output}
         kinds = (DIFFERENTIATED,)
         self.call = call = Call(name, f, args, kwargs, ins=ins, outs=outs, crossing=crossing, kinds=kinds, **rules)
         if crossing.updates:
@@ -188,7 +188,7 @@ class Differentiated:
         """The output of the function, and the rest: the auxiliary output and the outcome."""
         ports = zip(self.call.ports, self._ports, strict=True)
         outputs, outcome = self.call.body([differentiated if kind is DIFFERENTIATED else port for kind, port in ports])
-        return self.call.port(VALUE, outputs), (self.call.port(BESIDE, outputs), outcome)
+        return self.call.port(VALUE, outputs), (self.call.port(AUXILIARY, outputs), outcome)
 
     def scalar(self, differentiated: list[Any]) -> tuple[Any, Any]:
         """The same for a function that returns a scalar."""
@@ -198,7 +198,7 @@ class Differentiated:
     def finish(self, values: list[Any], rest: Any) -> Any:
         """Write back the written values. Returns the output."""
         beside, outcome = rest
-        found = {VALUE: values, BESIDE: beside}
+        found = {VALUE: values, AUXILIARY: beside}
         return self.call.finish([found.get(kind, []) for kind in self.call.ports], outcome)
 
     def gradients(self, part: Sequence[Any]) -> Any:

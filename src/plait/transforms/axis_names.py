@@ -127,6 +127,6 @@ def _run_without_names(
 
 def _variables(tree: Any, prefix: Prefix) -> Iterator[tuple[Variable[Any], Any]]:
     """The variables of a tree, each once, with its axis."""
-    leaves, spread = jax.tree_util.tree_leaves(tree, is_leaf=is_graph_leaf), prefix.spread(tree)
+    leaves, spread = jax.tree_util.tree_leaves(tree, is_leaf=is_graph_leaf), prefix.broadcast(tree)
     for (number, *path), variable in iter_variables(leaves):
         yield variable, choose(spread[number], tuple(path), variable)

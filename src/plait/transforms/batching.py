@@ -20,7 +20,7 @@ from .call.call import Call, prefixed_call, prefixes_of
 from .call.functions import check_function, curried
 from .call.outcome import Address, Outcome
 from .call.policy import STRUCTURE, Crossing
-from .call.prefixes import Carry, FilterMapping, NodePrefix
+from .call.prefixes import Carry, FilterMapping, PrefixByPath
 
 # vmap's error for an output that is batched with axis None: its port, and its position in the port.
 _BATCHED = re.compile(r"out_axes\[0\]\[(\d+)\]\[(\d+)\].*got axis spec None but output was batched")
@@ -236,7 +236,7 @@ def check_axes_alone(name: str, options: Mapping[str, Any], crossing: Crossing) 
     for prefix in prefixes_of(name, options, crossing):
         for place, leaf in prefix.places():
             for axis in leaf.values_ if isinstance(leaf, FilterMapping) else [leaf]:
-                if axis is None or type(axis) is int or isinstance(axis, NodePrefix) or (others and axis is Carry):
+                if axis is None or type(axis) is int or isinstance(axis, PrefixByPath) or (others and axis is Carry):
                     continue
                 raise (ArgumentError if others else ArgumentTypeError)(
                     f"{name}: Invalid axes: {prefix.argument} must be an int, None{others}, or a tree of these",

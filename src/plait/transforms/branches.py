@@ -98,7 +98,7 @@ def _choose(
             do=f"pass the branches as a sequence: plait.{name}(index, [f, g], x)",
         )
     calls = [Call(name, f, operands, crossing=crossing, all_values=True) for f in branches]
-    kept = [call.kept("branch", _Branch) for call in calls]
+    kept = [call.cached("branch", _Branch) for call in calls]
     try:
         chosen = kept if name == "cond" else [kept]
         choose = getattr(jax.lax, name)

@@ -18,7 +18,7 @@ from .batching import check_axes, vmap
 from .call.arguments import is_graph_leaf, parameter_names
 from .call.call import Call, prefixed_call
 from .call.functions import check_function
-from .call.loop_rules import Loop
+from .call.loop_rules import LoopRules
 from .call.policy import STRUCTURE, Crossing
 from .call.prefixes import Carry, StateAxes, prefix
 from .loops import scan_ports
@@ -79,7 +79,7 @@ def lax_map(
         crossing,
         kinds=(Carry,),
         axis_metadata={} if batch_size is None else None,  # a batch keeps the axis of all slices
-        loop=Loop("lax_map"),
+        loop=LoopRules("lax_map"),
     )
     size = check_axes(call)
     if batch_size is None:

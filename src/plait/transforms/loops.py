@@ -22,7 +22,7 @@ from .batching import check_axes, check_axes_alone
 from .call.body import Body
 from .call.call import Call, prefixed_call, prefixes_of
 from .call.functions import check_function, curried
-from .call.loop_rules import Loop
+from .call.loop_rules import LoopRules
 from .call.outcome import Outcome, Traces
 from .call.policy import STRUCTURE, Crossing
 from .call.prefixes import Carry, FilterMapping
@@ -87,7 +87,7 @@ def scan(
         in_axes = (Carry,)
     axes = {"in_axes": in_axes, "out_axes": out_axes}
     check_axes_alone("scan", axes, crossing)
-    loop = Loop("scan", *_carry_positions(in_axes, out_axes), keeps_writes=True)
+    loop = LoopRules("scan", *_carry_positions(in_axes, out_axes), keeps_writes=True)
     rules: Any = {"kinds": (Carry,), "axis_metadata": transform_metadata, "loop": loop}
 
     @functools.wraps(f)
@@ -114,7 +114,7 @@ def scan_ports(
     stacked = {port: _moved(list(inputs[port]), axis, 0) for port, axis in scanned.items()}
     carry = call.ports.index(Carry)
     treedef, arrays, constants = shared_ports(inputs, [*scanned, carry])
-    iteration = call.kept(("scan", treedef, constants), lambda body: _Iteration(body, treedef, constants))
+    iteration = call.cached(("scan", treedef, constants), lambda body: _Iteration(body, treedef, constants))
     # If there are arrays, they determine the length, so it may be symbolic.
     told = None if jax.tree_util.tree_leaves(stacked) else size
     scan_with = functools.partial(jax.lax.scan, iteration, **{**options, "length": told})
@@ -205,8 +205,8 @@ def while_loop(
     check_function(body_fun, "while_loop")
     call = _loop_call("while_loop", body_fun, (init_val,), (Carry,), crossing)
     asking = _loop_call("while_loop", cond_fun, (init_val,), (Carry,), crossing, output=_Answer)
-    turn = call.kept("while_loop", _Turn)
-    loop = functools.partial(jax.lax.while_loop, asking.kept("while_loop", _Question), turn)
+    turn = call.cached("while_loop", _Turn)
+    loop = functools.partial(jax.lax.while_loop, asking.cached("while_loop", _Question), turn)
     last = call.run(loop, call.port(Carry, call.inputs), others=[asking])
     return turn.finish(call, last)
 
@@ -295,7 +295,7 @@ def fori_loop(
     """
     check_function(body_fun, "fori_loop")
     call = _loop_call("fori_loop", body_fun, (0, init_val), (_Index, Carry), crossing)
-    turn = call.kept("fori_loop", _Turn)
+    turn = call.cached("fori_loop", _Turn)
     loop = functools.partial(jax.lax.fori_loop, lower, upper, turn, unroll=unroll)
     last = call.run(loop, call.port(Carry, call.inputs))
     return turn.finish(call, last)
@@ -303,7 +303,7 @@ def fori_loop(
 
 def _loop_call(name: str, f: Any, args: tuple[Any, ...], kinds: Any, crossing: Crossing, output: Any = Carry) -> Call:
     ins, outs = prefixes_of(name, {"the value": kinds, "the result": output}, crossing)
-    rules = Loop(name, len(args) - 1 if output is Carry else None)
+    rules = LoopRules(name, len(args) - 1 if output is Carry else None)
     return Call(name, f, args, ins=ins, outs=outs, crossing=crossing, loop=rules)
 
 

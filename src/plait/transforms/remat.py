@@ -51,7 +51,7 @@ def remat(
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         args = with_statics("remat", f, args, static_argnums)
         call = Call("remat", f, args, kwargs, crossing=crossing)
-        body = call.kept("remat", lambda body: body)
+        body = call.cached("remat", lambda body: body)
         recomputed = jax.checkpoint(body, prevent_cse=prevent_cse, policy=policy)
         return call.finish(*call.run(recomputed, call.inputs, stepwise=body))
 

@@ -128,7 +128,7 @@ def state_of(graphdef: GraphDef, leaves: Sequence[Any]) -> Any:
     """
     items = [
         own_variables([part], [leaf])[0] if isinstance(part, VariableDef) else leaf
-        for part, leaf in zip(plan_of(graphdef).leaves, leaves, strict=True)
+        for part, leaf in zip(plan_of(graphdef).leaf_defs, leaves, strict=True)
     ]
     if isinstance(graphdef, VariableDef):
         return items[0]

@@ -124,7 +124,7 @@ def test_only_so_many_ways_to_pass_arguments_are_known():
     for _ in range(2):
         for count in range(dispatch.MOST_LAYOUTS + 3):
             assert jitted(m, *(1.0 for _ in range(count))) == 2 + count
-    assert len(jitted.jitted_fn.way_in.tokens) == dispatch.MOST_LAYOUTS
+    assert len(jitted.jitted_fn.way_in.run_keys) == dispatch.MOST_LAYOUTS
     assert len([key for key in m._pytree__walks if isinstance(key, int)]) == dispatch.MOST_LAYOUTS
 
 
@@ -152,8 +152,8 @@ def test_wrong_arguments_are_refused_as_python_does():
 def test_names_that_generated_code_uses_can_be_arguments():
     """X10: also names that are no identifiers."""
 
-    def f(len, call, a0, returned, AGAIN, out):
-        return len.w.value.sum() + call + 10 * a0 + 100 * returned + 1_000 * AGAIN + 10_000 * out
+    def f(len, call, a0, returned, TAKE_GENERAL_PATH, out):
+        return len.w.value.sum() + call + 10 * a0 + 100 * returned + 1_000 * TAKE_GENERAL_PATH + 10_000 * out
 
     def named(_plait_run, **rest):
         return _plait_run.w.value.sum() + sum(rest.values())

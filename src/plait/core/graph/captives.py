@@ -14,7 +14,7 @@ from ..objects.trace_guard import call_with_model
 from .locate import describe_place, path_within
 
 
-def check_no_captives(name: str, objects: Iterable[Any], known: Collection[int], roots: Sequence[Any]) -> None:
+def check_no_captured_objects(name: str, objects: Iterable[Any], known: Collection[int], roots: Sequence[Any]) -> None:
     """Raise if one of the objects that leave a function belongs to another trace and was not passed to it.
 
     Args:

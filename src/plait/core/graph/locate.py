@@ -80,7 +80,7 @@ def describe_place(target: Any) -> str:
     return f"{path} ({with_article(kind)})" if path else with_article(kind)
 
 
-class Announcing:
+class AttachedToErrors:
     """A block in which a transform calls JAX or the user's function; an error that leaves it says with which objects.
 
     Args:

@@ -36,7 +36,7 @@ class Plan:
     Attributes:
         constants: static values, the first slots.
         outer: back-references to objects built for other roots, the next slots.
-        leaves: definitions of the leaves, the next slots.
+        leaf_defs: definitions of the leaves, the next slots.
         variables: positions of the variables among the leaves; ``None`` if all leaves are variables.
         plain: definitions of the nodes that ``empty_object`` creates without marks, the next slots.
         classes: their classes.
@@ -50,9 +50,9 @@ class Plan:
     def __init__(self, graphdef: GraphDef) -> None:
         found = _Collected()
         root = found.collect(graphdef)
-        self.constants, self.outer, self.leaves, self.plain, self.others, _ = found.segments
-        variables = [place for place, leaf in enumerate(self.leaves) if type(leaf) is VariableDef]
-        self.variables = None if len(variables) == len(self.leaves) else variables
+        self.constants, self.outer, self.leaf_defs, self.plain, self.others, _ = found.segments
+        variables = [place for place, leaf in enumerate(self.leaf_defs) if type(leaf) is VariableDef]
+        self.variables = None if len(variables) == len(self.leaf_defs) else variables
         self.classes = [definition.type for definition in self.plain]
         first = [0, *itertools.accumulate(map(len, found.segments))]
 

@@ -59,11 +59,11 @@ class Builder:
             TraceContextError: a cached object belongs to a different trace and would change.
         """
         plan = plan_of(graphdef)
-        if len(plan.leaves) != len(leaves):
+        if len(plan.leaf_defs) != len(leaves):
             raise GraphError(
                 "Incorrect number of leaves for the graphdef",
                 found=f"number of leaves: {len(leaves)}",
-                expected=f"number of leaves: {len(plan.leaves)}",
+                expected=f"number of leaves: {len(plan.leaf_defs)}",
                 do="pass the leaves that flatten returned with this graphdef",
             )
         known = self.index_ref
@@ -122,11 +122,11 @@ class Builder:
     def _leaves(self, plan: Plan, leaves: Sequence[Any]) -> Sequence[Any]:
         """The variables, references, arrays and data leaves of the graph."""
         if self.cache:
-            return [self._leaf(definition, leaf) for definition, leaf in zip(plan.leaves, leaves, strict=True)]
+            return [self._leaf(definition, leaf) for definition, leaf in zip(plan.leaf_defs, leaves, strict=True)]
         if plan.variables is None:
-            return self.make_variables(plan.leaves, leaves)
+            return self.make_variables(plan.leaf_defs, leaves)
         made = self.make_variables(
-            [plan.leaves[place] for place in plan.variables], [leaves[place] for place in plan.variables]
+            [plan.leaf_defs[place] for place in plan.variables], [leaves[place] for place in plan.variables]
         )
         result = [*leaves]
         for place, variable in zip(plan.variables, made, strict=True):

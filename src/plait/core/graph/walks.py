@@ -25,7 +25,7 @@ from ...ground.notices import warn
 from ...ground.paths import format_path
 from ...ground.words import with_article
 from ..objects.clock import Stamp, clock
-from ..objects.foreign_reads import note_reads
+from ..objects.foreign_reads import note_outside_reads
 from ..objects.nodes import Kind, kind_of, pytree_impl
 from ..objects.pytree import Pytree
 from ..objects.variables import Variable
@@ -33,7 +33,7 @@ from .flatten import Walk
 from .graphdef import GraphDef, Link, path_of
 
 
-class Constant:
+class ArrayCell:
     """Takes the place of a cell, for a leaf that is a plain array."""
 
     __slots__ = ("raw",)
@@ -62,7 +62,7 @@ class CachedWalk:
 
     Attributes:
         graphdefs: one for each root.
-        cells: the cells of the variables in walk order; arrays are ``Constant``s.
+        cells: the cells of the variables in walk order; arrays are ``ArrayCell``s.
         counts: how many of the leaves belong to each root.
         only_variables: whether every leaf is a variable.
         lists: the first root's plain lists of modules, each with a copy. Modules compare by identity, so ``!=`` on such
@@ -96,7 +96,7 @@ class CachedWalk:
             warn_about_closures(walk)
         self.graphdefs: tuple[GraphDef, ...] = tuple(graphdefs)
         self.counts = tuple(counts)
-        self.cells: list[Any] = [leaf._cell if isinstance(leaf, Variable) else Constant(leaf) for leaf in walk.leaves]
+        self.cells: list[Any] = [leaf._cell if isinstance(leaf, Variable) else ArrayCell(leaf) for leaf in walk.leaves]
         self.types: list[type | None] = [type(leaf) if isinstance(leaf, Variable) else None for leaf in walk.leaves]
         self.only_variables = None not in self.types
         self.links: list[Link] = walk.links
@@ -130,7 +130,7 @@ class CachedWalk:
     def raw_values(self) -> list[Any]:
         """The raw value of each leaf."""
         if trace_state.value is not top_level_trace:
-            note_reads(self.cells)
+            note_outside_reads(self.cells)
         return [cell.raw for cell in self.cells]
 
 
@@ -175,7 +175,7 @@ def find_walk(roots: tuple[Any, ...], names: Callable[[], Sequence[str]] | None 
     """
     first = roots[0]
     if trace_state.value is not top_level_trace:
-        note_reads([root._pytree__info for root in roots if isinstance(root, Pytree)])
+        note_outside_reads([root._pytree__info for root in roots if isinstance(root, Pytree)])
     kept = getattr(first, "_pytree__walks", None)
     key = tuple(map(id, roots[1:]))
     if kept is not None:

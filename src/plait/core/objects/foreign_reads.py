@@ -54,7 +54,7 @@ _open = _Open()
 
 
 @contextlib.contextmanager
-def recording(on_read: Callable[[], None]) -> Iterator[dict[int, Any]]:
+def recording_outside_reads(on_read: Callable[[], None]) -> Iterator[dict[int, Any]]:
     """Open a record for the block.
 
     Args:
@@ -100,7 +100,7 @@ def note_read(thing: Any, trace: Any) -> None:
             record.note(thing)
 
 
-def note_reads(cells: Iterable[Any]) -> None:
+def note_outside_reads(cells: Iterable[Any]) -> None:
     """Note those of some cells that belong to another trace."""
     if _open.records:
         here = trace_state.value

@@ -38,7 +38,7 @@ from .cells import (
     store_part,
 )
 from .clock import DETACHED, mark_changed
-from .foreign_reads import note_read, note_reads
+from .foreign_reads import note_outside_reads, note_read
 from .lost_writes import LentCell, latest_flatten, note_write
 from .named import from_named, to_named
 from .operators import VariableOperators, value_of
@@ -131,7 +131,7 @@ def copied_cells(kinds: Iterable[type[Any]], cells: Iterable[Cell], version: int
     """``Variable.copy`` for many at once: new variables of these classes with the contents of the cells."""
     trace, plain = trace_state.value, PLAIN_METADATA
     if trace is not top_level_trace:
-        note_reads(cells := [*cells])
+        note_outside_reads(cells := [*cells])
     variables = [*map(_new, kinds)]
     for variable, source in zip(variables, cells, strict=True):
         cell = Cell()

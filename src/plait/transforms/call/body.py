@@ -28,23 +28,23 @@ from ..._compat import trace_settings
 from ...core import seams
 from ...core.graph.axes import drop_axis, has_axis_metadata, put_axis
 from ...core.graph.flatten import path_of
-from ...core.graph.locate import Announcing
-from ...core.objects.foreign_reads import recording
+from ...core.graph.locate import AttachedToErrors
+from ...core.objects.foreign_reads import recording_outside_reads
 from ...core.objects.named import Sentinel
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError, AxisNameMismatchError, StaticValueError
 from .arguments import is_graph_leaf, joined
-from .captures import containers_watched, warn_about_captures
+from .captures import refusing_container_changes, warn_about_captures
 from .gather import Structure, gather
 from .inside import TracedArguments, TracedResult
-from .loop_rules import Loop
+from .loop_rules import LoopRules
 from .outcome import INPUT, Address, Outcome
 from .prefixes import Carry, Prefix, check_aliasing
 
 T = TypeVar("T")
 
 # Written values leave by their input port.
-OWN: Any = Sentinel(__name__, "OWN", "its own port")
+INPUT_PORT: Any = Sentinel(__name__, "INPUT_PORT", "its own port")
 
 # User's function → key → (body, what was made for it), the latest used last, while the function lives. An entry keeps
 # alive only structures, which reference no object, and functions of arrays that reference the function weakly.
@@ -71,7 +71,7 @@ class Body:
         outs: the prefix of the output.
         structural: whether structural changes are carried out, or only values; or the name of an attribute, if only
             its changes are.
-        writes: the port by which written values leave; ``OWN`` means their input port.
+        writes: the port by which written values leave; ``INPUT_PORT`` means their input port.
         loop: the rules of the loop, if the function is the body of one.
         axis_metadata: names of the axis that the transform removes inside; ``None`` if ranks do not change.
         donated: positions of values that are always returned and written back, whether the function writes them or not.
@@ -90,8 +90,8 @@ class Body:
     prefixes: tuple[Any, ...]
     outs: Prefix
     structural: bool | str | None = True
-    writes: Any = OWN
-    loop: Loop | None = None
+    writes: Any = INPUT_PORT
+    loop: LoopRules | None = None
     axis_metadata: Any = None
     donated: frozenset[int] = frozenset()
     all_values: bool = False
@@ -103,7 +103,7 @@ class Body:
         """All of it but the function: what two bodies of one function are compared by."""
         return tuple([getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "f"])
 
-    def kept(self, key: Hashable, make: Callable[[Body], T]) -> T:
+    def cached(self, key: Hashable, make: Callable[[Body], T]) -> T:
         """What was made for an equal body of the same function, or what ``make`` makes of this one now.
 
         JAX keeps the trace of a function by its identity. So an eager loop, a branch or ``remat`` gets the same
@@ -150,7 +150,7 @@ class Body:
             self.forget()
         if self.loop is not None:
             self.loop.check(left, self.prefixes, self.labels, bool(self.structural))
-        return _Sorting(self, left, out, inputs).done()
+        return _OutputPorts(self, left, out, inputs).done()
 
     def __repr__(self) -> str:
         """Short: JAX takes it for the name of the function, at each trace."""
@@ -180,8 +180,8 @@ class Body:
 
     def _run(self, entered: TracedArguments) -> Any:
         f, (args, kwargs) = self.f(), entered.arguments()
-        record = recording(self.forget)
-        with Announcing(entered.roots, inside=True), record as found, containers_watched():
+        record = recording_outside_reads(self.forget)
+        with AttachedToErrors(entered.roots, inside=True), record as found, refusing_container_changes():
             out = f(*args, **kwargs)
             if found and self.name in _PROGRAMS:
                 warn_about_captures(f, self.name, found)
@@ -264,7 +264,7 @@ class Body:
         ]
         if not new:
             return left
-        prefixes = (*self.prefixes, *itertools.compress(self.outs.spread(out), map(is_graph_leaf, left.leaves)))
+        prefixes = (*self.prefixes, *itertools.compress(self.outs.broadcast(out), map(is_graph_leaf, left.leaves)))
         axes = [(leaf, left.prefix(number, prefixes)) for number, leaf in new]
         for leaf, axis in axes:
             if isinstance(axis, int):
@@ -292,7 +292,7 @@ class Body:
         put_axis(variable, axis % rank, self.axis_metadata, dropped)
 
 
-class _Sorting:
+class _OutputPorts:
     """The results of a function, sorted into ports."""
 
     def __init__(self, body: Body, left: TracedResult, out: Any, inputs: Sequence[Sequence[Any]]) -> None:
@@ -300,7 +300,7 @@ class _Sorting:
         self.values = left.entered.values
         self.outputs: tuple[list[Any], ...] = tuple([] for _ in body.ports)
         self.replaced = {} if body.loop is None else body.loop.replaced(left, out)
-        self.spread = body.outs.spread(out)
+        self.spread = body.outs.broadcast(out)
         self.prefixes = (*body.prefixes, *itertools.compress(self.spread, map(is_graph_leaf, left.leaves)))
         # Positions of carried values: they are always returned, at the same position.
         self.carried: dict[int, Address] = {}
@@ -370,7 +370,7 @@ class _Sorting:
     def _send_back(self, position: int, value: Any) -> Address:
         if position in self.carried:
             return self.carried[position]
-        if self.body.writes is not OWN:
+        if self.body.writes is not INPUT_PORT:
             return self._send(self.body.ports.index(self.body.writes), value)
         return self._send(self.body.value_ports[position], value)
 
@@ -393,7 +393,7 @@ class _Sorting:
             owner = labels[root] if root < len(labels) else "the output"
             place = joined(owner, path_of(left.walk.links[leaf]))
             raise body.loop.new_variable_error(left.walk.leaves[leaf], place, prefix)
-        if body.writes is not OWN and leaf < left.argument_count:
+        if body.writes is not INPUT_PORT and leaf < left.argument_count:
             prefix = body.writes
         return self._send(body.ports.index(prefix), raw)
 
@@ -456,5 +456,5 @@ def _check_output_axis(name: str, axis: Any, value: Any) -> None:
 
 def guarded(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a function of the user's that comes with another, such as a rule."""
-    with containers_watched():
+    with refusing_container_changes():
         return f(*args, **kwargs)

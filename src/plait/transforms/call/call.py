@@ -13,7 +13,7 @@ calls of a compiled function run only steps 1 and 4. A transform's own file defi
 the middle:
 
     call = Call("remat", f, args, kwargs, crossing=crossing)
-    return call.finish(*call.run(call.kept("remat", jax.checkpoint), call.inputs))
+    return call.finish(*call.run(call.cached("remat", jax.checkpoint), call.inputs))
 
 (rules U8 to U23, U27)
 """
@@ -30,24 +30,24 @@ from typing import Any, TypeVar
 import jax
 
 from ...core import seams
-from ...core.graph.locate import Announcing
+from ...core.graph.locate import AttachedToErrors
 from ...core.objects.named import Sentinel
 from ...core.objects.statics import HashableMapping
 from ...errors import ArgumentTypeError
 from .arguments import positional
 from .body import Body
-from .functions import FUNCTIONS, RuledFunction
+from .functions import LASTING_FUNCTIONS, RuledFunction
 from .gather import Gathered, gather
 from .outcome import Outcome
 from .policy import STRUCTURE, Crossing
-from .prefixes import FilterMapping, NodePrefix, Prefix, check_aliasing, choose, values_in
+from .prefixes import FilterMapping, Prefix, PrefixByPath, check_aliasing, choose, values_in
 from .refused import explain
-from .write_back import check_own, write_back
+from .write_back import check_traces, write_back
 
 T = TypeVar("T")
 
 # The only port of a transform that treats all values alike.
-ALL = Sentinel(__name__, "ALL", "all")
+ONE_PORT = Sentinel(__name__, "ONE_PORT", "all")
 
 
 class Call:
@@ -57,7 +57,7 @@ class Call:
         name: the transform, for errors.
         f: the function.
         args, kwargs: the arguments, with static ones wrapped in ``Static``.
-        ins: the prefix of each leaf of the arguments, or of ``args`` as a tree; ``ALL`` for a single port.
+        ins: the prefix of each leaf of the arguments, or of ``args`` as a tree; ``ONE_PORT`` for a single port.
         outs: the prefix of the output.
         crossing: whether structural changes are carried out.
         gathered: the flattened arguments, if the transform has them.
@@ -78,8 +78,8 @@ class Call:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any] | None = None,
         *,
-        ins: Any = ALL,
-        outs: Prefix | Any = ALL,
+        ins: Any = ONE_PORT,
+        outs: Prefix | Any = ONE_PORT,
         crossing: Crossing = STRUCTURE,
         gathered: Gathered | None = None,
         kinds: Sequence[Any] = (),
@@ -99,8 +99,8 @@ class Call:
         if not isinstance(outs, Prefix):
             outs = Prefix(name, "the output", jax.tree_util.tree_structure(0), (outs,))
         if isinstance(ins, Prefix):
-            ins = ins.spread(args)
-        spread = (ALL,) * len(graphdefs) if ins is ALL else ins
+            ins = ins.broadcast(args)
+        spread = (ONE_PORT,) * len(graphdefs) if ins is ONE_PORT else ins
         prefixes = tuple(p for p, g in zip(spread, graphdefs, strict=True) if g is not None)
         plain = [p for p, g in zip(spread, graphdefs, strict=True) if g is None]
         if len(set(prefixes)) > 1:
@@ -111,7 +111,7 @@ class Call:
             chosen = rules["loop"].values_only(chosen)
         writes = [rules["writes"]] if "writes" in rules else []
         self.ports = ports = tuple(values_in([*kinds, *spread, *chosen, *outs.leaves, *writes]))
-        reference: Any = weakref.ref(f) if isinstance(f, FUNCTIONS) else lambda: f
+        reference: Any = weakref.ref(f) if isinstance(f, LASTING_FUNCTIONS) else lambda: f
         self.body = Body(
             name,
             reference,
@@ -138,13 +138,13 @@ class Call:
             (label, kind, value) for kind, labels, values in groups for label, value in zip(labels, values, strict=True)
         ]
 
-    def kept(self, key: Hashable, make: Callable[[Body], T]) -> T:
+    def cached(self, key: Hashable, make: Callable[[Body], T]) -> T:
         """The function that a transform creates for the body, kept for equal bodies, so that JAX traces and compiles
         once; not while outputs are captured."""
-        if not isinstance(self.f, FUNCTIONS) or seams.observers:
+        if not isinstance(self.f, LASTING_FUNCTIONS) or seams.observers:
             return make(self.body)
         rule = self.f.rule_number if isinstance(self.f, RuledFunction) else 0
-        return self.body.kept((key, rule), make)
+        return self.body.cached((key, rule), make)
 
     def run(
         self,
@@ -163,7 +163,7 @@ class Call:
             others: the calls of other functions that it traces with the same arguments.
         """
         stepwise = stepwise or function
-        with self.in_scope(others), Announcing(self.gathered.roots, inside=False):
+        with self.in_scope(others), AttachedToErrors(self.gathered.roots, inside=False):
             if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
                 return stepwise(*inputs)
             try:
@@ -212,7 +212,7 @@ class Call:
         candidates = [i for each in arguments for i in each.values if types[i] is not None]
         positions = frozenset(i for i in candidates if holders[id(values[i])] == 1)
         plain = {i for each in arguments for i in each.plain if holders[id(gathered.plain[i])] == 1}
-        check_own(sorted(positions), gathered)
+        check_traces(sorted(positions), gathered)
         flags = self.body.grouped(
             [i in positions for i in range(len(values))], [i in plain for i in range(len(gathered.plain))]
         )
@@ -267,7 +267,7 @@ def value_prefixes(gathered: Gathered, prefixes: tuple[Any, ...], roots: Callabl
     walk = gathered.walk
     if walk is None:
         return []
-    if not any(isinstance(prefix, (FilterMapping, NodePrefix)) for prefix in prefixes):
+    if not any(isinstance(prefix, (FilterMapping, PrefixByPath)) for prefix in prefixes):
         return [prefix for prefix, count in zip(prefixes, walk.counts, strict=True) for _ in range(count)]
     labels = roots()
-    return [choose(prefixes[number], path, leaf, labels[number]) for _, number, path, leaf in gathered.probes()]
+    return [choose(prefixes[number], path, leaf, labels[number]) for _, number, path, leaf in gathered.leaf_places()]

@@ -105,7 +105,7 @@ def _names(code: CodeType) -> frozenset[str]:
 
 
 @contextlib.contextmanager
-def containers_watched() -> Iterator[None]:
+def refusing_container_changes() -> Iterator[None]:
     """Raise if the block changed plain lists or dicts of modules of another trace.
 
     Their contents are restored, even if the block raised.

@@ -145,7 +145,7 @@ class Gathered:
         assert self.walk is not None
         self.walk.cells[position].raw = value
 
-    def probes(self) -> Iterator[tuple[int, int, Path, Any]]:
+    def leaf_places(self) -> Iterator[tuple[int, int, Path, Any]]:
         """For each value: its position, the number of its object, its path in the object, and a leaf to apply filters
         to."""
         walk = self.walk

@@ -13,12 +13,12 @@ from typing import Any
 import jax
 
 from ..._compat import trace_state
-from ...core.graph.captives import check_no_captives
+from ...core.graph.captives import check_no_captured_objects
 from ...core.graph.flatten import Walk, path_of
 from ...core.graph.graphdef import GraphDef, VariableDef
 from ...core.graph.plan import plan_of
 from ...core.graph.unflatten import Builder
-from ...core.objects.foreign_reads import note_reads
+from ...core.objects.foreign_reads import note_outside_reads
 from ...core.objects.nodes import Static, jax_key_to_key
 from ...core.objects.statics import HashableMapping
 from ...core.objects.variables import Variable, make_variables
@@ -66,7 +66,7 @@ class TracedArguments:
         return [
             self.index_ref[part.index] if isinstance(part, VariableDef) else None  # type: ignore[index]
             for graphdef in self.structure.roots
-            for part in plan_of(graphdef).leaves
+            for part in plan_of(graphdef).leaf_defs
         ]
 
     def put(self, values: Mapping[int, Any]) -> None:
@@ -147,12 +147,12 @@ class TracedResult:
             known = set(map(id, entered.index_ref.values()))
             copies = name in _COPIES if structural else name == "eval_shape"
             checked = itertools.islice(walk.refs, referred) if copies else walk.refs
-            check_no_captives(name, checked, known, [*entered.roots, out])
+            check_no_captured_objects(name, checked, known, [*entered.roots, out])
             stamps = [
                 item._cell if isinstance(item, Variable) else getattr(item, "_pytree__info", None) for item in walk.refs
             ]
             self.copies_captured = any(getattr(stamp, "trace", here) is not here for stamp in stamps)
-            note_reads(stamps)
+            note_outside_reads(stamps)
         if not structural:
             self._check_no_inputs(name, labels)
         has_attributes = any(variable is None for variable in self.variables)  # `in` would use ==

@@ -34,7 +34,7 @@ from .prefixes import Carry
 
 
 @dataclasses.dataclass(frozen=True)
-class Loop:
+class LoopRules:
     """The rules of one loop.
 
     Attributes:

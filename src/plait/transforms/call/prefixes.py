@@ -1,7 +1,7 @@
 """Prefixes: how a transform treats each part of its arguments.
 
 A prefix is a tree prefix, as in JAX: an axis, a spec or a sharding applies to everything below it. For an object, a
-*mapping object* may give its leaves different values by filter: ``StateAxes({Param: 0, ...: None})``. ``spread``
+*mapping object* may give its leaves different values by filter: ``StateAxes({Param: 0, ...: None})``. ``broadcast``
 returns the prefix value of every leaf of the arguments. (rules X2, X3)
 """
 
@@ -153,14 +153,14 @@ class StateSharding(FilterMapping):
         return self.values_
 
 
-class NodePrefix:
+class PrefixByPath:
     """The prefix values of one object, leaf by leaf: a node from ``prefix``."""
 
     def __init__(self, node: Any) -> None:
         self.node = node
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, NodePrefix) and self.node is other.node
+        return isinstance(other, PrefixByPath) and self.node is other.node
 
     def __hash__(self) -> int:
         return id(self.node)
@@ -203,14 +203,14 @@ def _below_specs(node: Any) -> Iterable[tuple[Any, Any]]:
 
 def choose(prefix: Any, path: Path, leaf: Any, root: str = "") -> Any:
     """The prefix value of one leaf, at ``path`` in an object with this prefix and the name ``root``."""
-    return prefix.choose(path, leaf, root) if isinstance(prefix, (FilterMapping, NodePrefix)) else prefix
+    return prefix.choose(path, leaf, root) if isinstance(prefix, (FilterMapping, PrefixByPath)) else prefix
 
 
 def values_in(prefixes: Iterable[Any]) -> list[Any]:
     """All possible values of these prefixes, each once, in order."""
     found: list[Any] = []
     for prefix in {id(prefix): prefix for prefix in prefixes}.values():  # most are one and the same
-        values = prefix.values() if isinstance(prefix, (FilterMapping, NodePrefix)) else [prefix]
+        values = prefix.values() if isinstance(prefix, (FilterMapping, PrefixByPath)) else [prefix]
         found += [value for value in values if value not in found]
     return found
 
@@ -249,7 +249,7 @@ class Prefix:
         pairs, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda leaf: type(leaf) is Static)
         return [(f"{self.argument}{jax.tree_util.keystr(path)}", leaf.value) for path, leaf in pairs]
 
-    def spread(self, tree: Any) -> list[Any]:
+    def broadcast(self, tree: Any) -> list[Any]:
         """The prefix of each leaf of ``tree``; objects are leaves.
 
         Raises:
@@ -259,21 +259,21 @@ class Prefix:
             parts = self.treedef.flatten_up_to(tree)
         except ValueError:
             raise self._mismatch(tree) from None
-        spread: list[Any] = []
+        found: list[Any] = []
         for prefix, part in zip(self.leaves, parts, strict=True):
             leaves = jax.tree_util.tree_leaves(part, is_leaf=is_graph_leaf)
-            if isinstance(prefix, (FilterMapping, NodePrefix)) and isinstance(part, State):
-                spread += [prefix.choose(path, leaf) for path, leaf in to_flat_state(part)]
+            if isinstance(prefix, (FilterMapping, PrefixByPath)) and isinstance(part, State):
+                found += [prefix.choose(path, leaf) for path, leaf in to_flat_state(part)]
                 continue
-            if isinstance(prefix, (FilterMapping, NodePrefix)) and not all(map(is_graph_leaf, leaves)):
+            if isinstance(prefix, (FilterMapping, PrefixByPath)) and not all(map(is_graph_leaf, leaves)):
                 raise ArgumentError(
                     f"{self.transform}: {self.argument} has a mapping from filters for a plain array",
                     found=f"{prefix!r:.100} for {jax.tree_util.tree_structure(part, is_leaf=is_graph_leaf)}",
                     expected="mappings only for modules and variables",
                     do="use a value for the array, not a mapping",
                 )
-            spread += [prefix] * len(leaves)
-        return spread
+            found += [prefix] * len(leaves)
+        return found
 
     def _mismatch(self, tree: Any) -> ArgumentError:
         leaves = [Text(describe_filter(leaf)) if isinstance(leaf, type) else leaf for leaf in self.leaves]
@@ -296,7 +296,7 @@ class Prefix:
 def _checked_leaf(transform: str, argument: str, path: Any, leaf: Any, updates: bool) -> Any:
     place = f"{argument}{jax.tree_util.keystr(path)}"
     if isinstance(leaf, State):
-        leaf = StateAxes(leaf) if updates else NodePrefix(leaf)
+        leaf = StateAxes(leaf) if updates else PrefixByPath(leaf)
     if isinstance(leaf, FilterMapping) and not updates:
         raise ArgumentError(
             f"{transform} with graph_updates=False does not accept a mapping from filters",
@@ -315,7 +315,7 @@ def _checked_leaf(transform: str, argument: str, path: Any, leaf: Any, updates: 
                 do=f"select its variables by filter: {_BY_FILTER.get(transform, _AXES_BY_FILTER)}; "
                 "a tree made by plait.prefix needs graph_updates=False",
             )
-        return NodePrefix(leaf)
+        return PrefixByPath(leaf)
     return leaf
 
 

@@ -39,7 +39,7 @@ def write_back(outcome: Outcome, gathered: Gathered, outputs: Any, plain: Any = 
         ShapeError: a value for one layer of a stack does not fit.
     """
     written = [(position, address) for position, address in outcome.written if position not in outcome.attributes]
-    check_own([position for position, _ in written], gathered)
+    check_traces([position for position, _ in written], gathered)
     cells = [] if gathered.walk is None else gathered.walk.cells
     returned = {} if outcome.output is None else outcome.returned_arguments(gathered.structure)
     inputs = [cell.raw for cell in cells] if returned is None or outcome.output_sources else []
@@ -54,7 +54,7 @@ def write_back(outcome: Outcome, gathered: Gathered, outputs: Any, plain: Any = 
         return rebuild(outcome.output, values, [address.of(outputs) for address in outcome.plain], known)
 
 
-def check_own(positions: Sequence[int], gathered: Gathered) -> None:
+def check_traces(positions: Sequence[int], gathered: Gathered) -> None:
     """Raise if the variables or array attributes at these positions belong to a different trace.
 
     Raises:
@@ -97,7 +97,7 @@ def _rebuilt(outcome: Outcome, gathered: Gathered, inputs: Sequence[Any], output
     def with_leaves(graphdefs: Sequence[GraphDef], sources: Sequence[Address]) -> list[tuple[GraphDef, list[Any]]]:
         supply, found = iter(sources), []
         for graphdef in graphdefs:
-            pairs = zip(plan_of(graphdef).leaves, itertools.islice(supply, graphdef.num_leaves), strict=True)
+            pairs = zip(plan_of(graphdef).leaf_defs, itertools.islice(supply, graphdef.num_leaves), strict=True)
             found.append((graphdef, [leaf_at(part.index, source) for part, source in pairs]))
         return found
 

@@ -40,7 +40,7 @@ from ..call.gather import Gathered, Structure, gather
 from ..call.inside import rebuild
 from ..call.outcome import INPUT, Address, Outcome
 from ..call.refused import explain
-from ..call.write_back import check_own, write_back
+from ..call.write_back import check_traces, write_back
 from .shardings import Shardings, leave_in_layout
 
 
@@ -260,7 +260,7 @@ class Compiled:
         is_given = [self.donation.donates_argument(path) for path, graphdef in paths if graphdef is not None]
         return [
             position
-            for position, number, path, leaf in call.gathered.probes()
+            for position, number, path, leaf in call.gathered.leaf_places()
             if position in written and (is_given[number] or (isinstance(leaf, Variable) and predicate(path, leaf)))
         ]
 
@@ -328,7 +328,7 @@ class Compiled:
         """
         values = gathered.values()
         if self.donated:
-            check_own(self.donated, gathered)
+            check_traces(self.donated, gathered)
             check_separate_buffers(self.f, self.donated, gathered)
         plain, named = (gathered.plain, {}) if self.layout is None else self.layout.split(args, kwargs)
         return [*values, *plain], named

@@ -25,7 +25,7 @@ results to the cells of the written variables. For a function of a model with tw
         except Exception:
             stale = True
         if stale:
-            return AGAIN
+            return TAKE_GENERAL_PATH
         try:
             returned = call(c0.raw, c1.raw, a1)
         except (ValueError, RuntimeError):
@@ -77,7 +77,7 @@ _VARIADIC = 0x04 | 0x08  # the flags of code that takes *args or **kwargs
 
 
 MISSING: Any = Sentinel(__name__, "MISSING", "<missing>")  # the value of an argument that was not passed
-AGAIN: Any = Sentinel(__name__, "AGAIN", "<again>")  # the result of a run if the call must take the general path
+TAKE_GENERAL_PATH: Any = Sentinel(__name__, "TAKE_GENERAL_PATH", "<again>")  # returned by a run
 
 # Types of plain arguments that need not be searched for objects.
 LEAF_TYPES = frozenset(
@@ -168,7 +168,7 @@ def collect(args: tuple[Any, ...], named: dict[str, Any], positional: int) -> tu
 _numbers = itertools.count(int.from_bytes(os.urandom(5), "big") << 20)
 
 
-class _Token:
+class _RunKey:
     """Lives as long as an entrance knows a layout; its number is the key of the runs on walks."""
 
     __slots__ = ("__weakref__", "number")
@@ -182,12 +182,12 @@ class Entrance:
 
     Attributes:
         itself: returns the function that users call; the reference is weak, or it would keep itself alive.
-        tokens: for each layout, the key of its runs.
+        run_keys: for each layout, the key of its runs.
     """
 
     def __init__(self, f: Any) -> None:
         self.parameters = Parameters(f)
-        self.tokens: dict[Layout, _Token] = {}
+        self.run_keys: dict[Layout, _RunKey] = {}
         self.itself: Callable[[], Any] = lambda: None
         self._changing = threading.Lock()
 
@@ -197,7 +197,7 @@ class Entrance:
             "_plait_general": general,
             "_plait_collect": collect,
             "_plait_missing": MISSING,
-            "_plait_again": AGAIN,
+            "_plait_again": TAKE_GENERAL_PATH,
             "_plait_absent": (AttributeError, KeyError, TypeError),
         }
         parameters = self.parameters
@@ -224,23 +224,23 @@ class Entrance:
             return  # an object that cannot store it, or does not record its changes
         if any(getattr(cell, "stored", cell) is not cell for cell in walk.cells):
             return  # a view of a stack, which may refuse a value
-        token = self.tokens.get(layout) or self._know(layout)
-        run = walk.runs.get(token.number)
+        run_key = self.run_keys.get(layout) or self._know(layout)
+        run = walk.runs.get(run_key.number)
         if run is None:
-            run = walk.runs[token.number] = make_run(compiled, walk, roots, crossing, check)
-            run.guard = weakref.ref(token, _drop_from(weakref.ref(first), token.number))
-        kept[token.number] = run
+            run = walk.runs[run_key.number] = make_run(compiled, walk, roots, crossing, check)
+            run.guard = weakref.ref(run_key, _drop_from(weakref.ref(first), run_key.number))
+        kept[run_key.number] = run
 
-    def _know(self, layout: Layout) -> _Token:
+    def _know(self, layout: Layout) -> _RunKey:
         with self._changing:
-            token = self.tokens.setdefault(layout, _Token())
-            if len(self.tokens) > MOST_LAYOUTS:
-                del self.tokens[next(iter(self.tokens))]
+            run_key = self.run_keys.setdefault(layout, _RunKey())
+            if len(self.run_keys) > MOST_LAYOUTS:
+                del self.run_keys[next(iter(self.run_keys))]
             function = self.itself()
             if function is not None:
-                numbers = {known: each.number for known, each in self.tokens.items()}
+                numbers = {known: each.number for known, each in self.run_keys.items()}
                 function.__code__ = entrance_code(self.parameters, numbers)
-        return token
+        return run_key
 
     def clear(self) -> None:
         """Forget all layouts; this drops the runs of all models."""
@@ -248,7 +248,7 @@ class Entrance:
             function = self.itself()
             if function is not None:
                 function.__code__ = self._first_code
-            self.tokens.clear()
+            self.run_keys.clear()
 
 
 def _drop_from(first: weakref.ref[Any], number: int) -> Callable[[Any], None]:
@@ -430,7 +430,7 @@ def make(*, compiled, walk, identities, crossing, check):
         except Exception:
             stale = True
         if stale:
-            return AGAIN
+            return TAKE_GENERAL_PATH
         {inside.join(body)}
         if type(returned) is OutputsWithOutcome:
             return compiled.finish(gather(({given})), returned)
@@ -438,7 +438,7 @@ def make(*, compiled, walk, identities, crossing, check):
     return run
 """
     scope: dict[str, Any] = {
-        "AGAIN": AGAIN,
+        "TAKE_GENERAL_PATH": TAKE_GENERAL_PATH,
         "ArrayImpl": ArrayImpl,
         "OutputsWithOutcome": OutputsWithOutcome,
         "clock": clock,

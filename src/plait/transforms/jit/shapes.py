@@ -138,7 +138,7 @@ def checkify(f: Any = None, errors: Any = None, *, crossing: Crossing = STRUCTUR
         from jax.experimental import checkify as jax_checkify  # importing it takes half as long as importing plait
 
         call = Call("checkify", f, args, kwargs, crossing=crossing)
-        body = call.kept("checkify", lambda body: body)
+        body = call.cached("checkify", lambda body: body)
         checked = jax_checkify.checkify(body, jax_checkify.user_checks if errors is None else errors)
         error, (outputs, outcome) = call.run(checked, call.inputs)
         return error, call.finish(outputs, outcome)
