@@ -18,7 +18,7 @@ from .call.call import Call, prefixed_call, prefixes_of
 from .call.functions import check_function, curried
 from .call.outcome import Address, Outcome
 from .call.policy import STRUCTURE, Crossing
-from .jit.shardings import leave_in_layout
+from .jit.shardings import reshard_read_values
 
 
 @curried
@@ -95,7 +95,7 @@ def shard_map(
         out = call.finish(outputs, outcome)
         values = [specs[port] for port in call.body.value_ports]
         laid = [jax.sharding.NamedSharding(mesh, s) for s in values] if isinstance(mesh, jax.sharding.Mesh) else values
-        leave_in_layout(call.gathered, laid, outcome)
+        reshard_read_values(call.gathered, laid, outcome)
         return out
 
     return wrapper

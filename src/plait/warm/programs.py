@@ -348,7 +348,7 @@ class Stored(Compiled):
         """The program for a call: known, loaded, or compiled and stored."""
         request, self._pending = self._pending, None
         if request is None or not request.is_for(args, kwargs):
-            self.probe = None  # what the program depends on was recorded by a different request
+            self.donation_trace = None  # what the program depends on was recorded by a different request
             request = Request(self, args, kwargs)
         program = self.known.get(request.memory_key)
         if program is None:

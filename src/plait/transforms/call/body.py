@@ -44,7 +44,7 @@ from .prefixes import Carry, Prefix, check_aliasing
 T = TypeVar("T")
 
 # Written values leave by their input port.
-INPUT_PORT: Any = Sentinel(__name__, "INPUT_PORT", "its own port")
+OWN_PORT: Any = Sentinel(__name__, "OWN_PORT", "its own port")
 
 # User's function → key → (body, what was made for it), the latest used last, while the function lives. An entry keeps
 # alive only structures, which reference no object, and functions of arrays that reference the function weakly.
@@ -71,7 +71,7 @@ class Body:
         outs: the prefix of the output.
         structural: whether structural changes are carried out, or only values; or the name of an attribute, if only
             its changes are.
-        writes: the port by which written values leave; ``INPUT_PORT`` means their input port.
+        writes: the port by which written values leave; ``OWN_PORT`` means their input port.
         loop: the rules of the loop, if the function is the body of one.
         axis_metadata: names of the axis that the transform removes inside; ``None`` if ranks do not change.
         donated: positions of values that are always returned and written back, whether the function writes them or not.
@@ -90,7 +90,7 @@ class Body:
     prefixes: tuple[Any, ...]
     outs: Prefix
     structural: bool | str | None = True
-    writes: Any = INPUT_PORT
+    writes: Any = OWN_PORT
     loop: LoopRules | None = None
     axis_metadata: Any = None
     donated: frozenset[int] = frozenset()
@@ -370,7 +370,7 @@ class _OutputPorts:
     def _send_back(self, position: int, value: Any) -> Address:
         if position in self.carried:
             return self.carried[position]
-        if self.body.writes is not INPUT_PORT:
+        if self.body.writes is not OWN_PORT:
             return self._send(self.body.ports.index(self.body.writes), value)
         return self._send(self.body.value_ports[position], value)
 
@@ -393,7 +393,7 @@ class _OutputPorts:
             owner = labels[root] if root < len(labels) else "the output"
             place = joined(owner, path_of(left.walk.links[leaf]))
             raise body.loop.new_variable_error(left.walk.leaves[leaf], place, prefix)
-        if body.writes is not INPUT_PORT and leaf < left.argument_count:
+        if body.writes is not OWN_PORT and leaf < left.argument_count:
             prefix = body.writes
         return self._send(body.ports.index(prefix), raw)
 

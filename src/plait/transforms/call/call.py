@@ -36,7 +36,7 @@ from ...core.objects.statics import HashableMapping
 from ...errors import ArgumentTypeError
 from .arguments import positional
 from .body import Body
-from .functions import LASTING_FUNCTIONS, RuledFunction
+from .functions import CACHEABLE_FUNCTIONS, RuledFunction
 from .gather import Gathered, gather
 from .outcome import Outcome
 from .policy import STRUCTURE, Crossing
@@ -111,7 +111,7 @@ class Call:
             chosen = rules["loop"].values_only(chosen)
         writes = [rules["writes"]] if "writes" in rules else []
         self.ports = ports = tuple(values_in([*kinds, *spread, *chosen, *outs.leaves, *writes]))
-        reference: Any = weakref.ref(f) if isinstance(f, LASTING_FUNCTIONS) else lambda: f
+        reference: Any = weakref.ref(f) if isinstance(f, CACHEABLE_FUNCTIONS) else lambda: f
         self.body = Body(
             name,
             reference,
@@ -141,7 +141,7 @@ class Call:
     def cached(self, key: Hashable, make: Callable[[Body], T]) -> T:
         """The function that a transform creates for the body, kept for equal bodies, so that JAX traces and compiles
         once; not while outputs are captured."""
-        if not isinstance(self.f, LASTING_FUNCTIONS) or seams.observers:
+        if not isinstance(self.f, CACHEABLE_FUNCTIONS) or seams.observers:
             return make(self.body)
         rule = self.f.rule_number if isinstance(self.f, RuledFunction) else 0
         return self.body.cached((key, rule), make)

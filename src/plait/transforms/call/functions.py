@@ -43,7 +43,7 @@ class RuledFunction:
 
 
 # Functions that can be looked into, and that live as long as the user's program refers to them.
-LASTING_FUNCTIONS = FunctionType, functools.partial, RuledFunction
+CACHEABLE_FUNCTIONS = FunctionType, functools.partial, RuledFunction
 
 
 def check_function(f: Any, name: str) -> None:

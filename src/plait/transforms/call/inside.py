@@ -102,7 +102,7 @@ def rebuild(
 
 # Transforms that return a copy of what their function captured, as Flax does. The values of others are those of a
 # program, or have an axis.
-_COPIES = frozenset({"cond", "switch", "fori_loop", "remat", "eval_shape", "grad", "value_and_grad", "checkify"})
+_COPY_CAPTURED = frozenset({"cond", "switch", "fori_loop", "remat", "eval_shape", "grad", "value_and_grad", "checkify"})
 
 
 class TracedResult:
@@ -145,7 +145,7 @@ class TracedResult:
         self.copies_captured, here = False, trace_state.value
         if self.arguments is not None or self.output.roots:
             known = set(map(id, entered.index_ref.values()))
-            copies = name in _COPIES if structural else name == "eval_shape"
+            copies = name in _COPY_CAPTURED if structural else name == "eval_shape"
             checked = itertools.islice(walk.refs, referred) if copies else walk.refs
             check_no_captured_objects(name, checked, known, [*entered.roots, out])
             stamps = [

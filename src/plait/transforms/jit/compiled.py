@@ -14,8 +14,8 @@ of all arguments.
 Donation: JAX must know before compilation which buffers are donated. Only written variables can be donated; a variable
     that is only read would be left without a buffer. So a donating function is traced before it is given to JAX, to
     find out what it writes; those values are then always returned, whatever a later trace does. JAX's own first trace
-    repeats the operations that were found (``Probe``), so the user's code runs once. Unused arguments are kept, because
-    otherwise the runtime could not detect that one of them shares a donated buffer.
+    repeats the operations that were found (``DonationTrace``), so the user's code runs once. Unused arguments are kept,
+    because otherwise the runtime could not detect that one of them shares a donated buffer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from ..call.inside import rebuild
 from ..call.outcome import INPUT, Address, Outcome
 from ..call.refused import explain
 from ..call.write_back import check_traces, write_back
-from .shardings import Shardings, leave_in_layout
+from .shardings import Shardings, reshard_read_values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +159,7 @@ def _traced_structure(
     return Structure(treedef, found), [leaf for leaf in leaves if type(leaf) is not _Hole]
 
 
-class Probe(NamedTuple):
+class DonationTrace(NamedTuple):
     """The trace that found what a function writes.
 
     Attributes:
@@ -195,12 +195,12 @@ class Compiled:
         body: the body of its calls.
         shardings: the options about shardings, if any are given.
         donated: positions of the donated values; ``None`` if nothing is donated.
-        probe: the trace that found them, until the first trace of ``jitted``.
+        donation_trace: the trace that found them, until the first trace of ``jitted``.
     """
 
     __slots__ = (
-        "body", "deciding", "donated", "donation", "f", "first", "history", "is_quick", "jitted", "layout", "options",
-        "probe", "returned", "shardings", "traceable",
+        "body", "deciding", "donated", "donation", "donation_trace", "f", "first", "history", "is_quick", "jitted",
+        "layout", "options", "returned", "shardings", "traceable",
     )  # fmt: skip
 
     def __init__(
@@ -227,7 +227,7 @@ class Compiled:
         self.layout = layout
         self.shardings = shardings
         self.donated: list[int] | None = None
-        self.probe: Probe | None = None
+        self.donation_trace: DonationTrace | None = None
         self.donation, self.options, self.history = donation, options, history
         if donation is not None:
             self.donated = self.find_donated(call, args, kwargs)
@@ -250,7 +250,7 @@ class Compiled:
         program, shapes = jax.make_jaxpr(probe, return_shape=True)(call.inputs)
         (outcome,) = found
         key = call.body.structure, *signature, all_settings(), traces
-        self.probe = Probe(key, program, outcome, jax.tree.structure(shapes))
+        self.donation_trace = DonationTrace(key, program, outcome, jax.tree.structure(shapes))
         if outcome.arguments is not None:
             return []
         written = {position for position, _ in outcome.written}
@@ -306,11 +306,11 @@ class Compiled:
 
     def traced(self, body: Any, inputs: Any) -> tuple[Any, Outcome]:
         """The outputs and the outcome of a trace. The first one repeats what was traced to find what is donated."""
-        probe, self.probe = self.probe, None
-        if probe is not None:
+        first, self.donation_trace = self.donation_trace, None
+        if first is not None:
             avals = list(map(_short_aval, jax.tree.leaves(inputs)))
-            if (body.structure, avals, all_settings(), tuple(enclosing_traces())[1:]) == probe.key:
-                return probe.repeated(inputs), probe.outcome
+            if (body.structure, avals, all_settings(), tuple(enclosing_traces())[1:]) == first.key:
+                return first.repeated(inputs), first.outcome
         return body(inputs)
 
     def clear(self) -> None:
@@ -388,7 +388,7 @@ class Compiled:
         outcome, outputs, plain = self.outcome_of(returned)
         result = write_back(outcome, gathered, outputs, plain)
         if self.shardings is not None:
-            leave_in_layout(gathered, [self.body.ports[port] for port in self.body.value_ports], outcome)
+            reshard_read_values(gathered, [self.body.ports[port] for port in self.body.value_ports], outcome)
         return result
 
     def explain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

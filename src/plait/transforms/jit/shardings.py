@@ -60,7 +60,7 @@ class Shardings:
         rules: Any = {"returns_inputs": True}
         call = Call("jit", f, args, ins=ins, outs=self.outs, crossing=self.crossing, gathered=gathered, **rules)
         for place, sharding, value in call.labelled():
-            check_layout("in_shardings", lambda place=place: place, value, sharding)
+            check_sharding("in_shardings", lambda place=place: place, value, sharding)
         return call
 
     def of_arguments(self, count: int) -> list[Any]:
@@ -126,7 +126,7 @@ class Shardings:
                 ) from error
 
 
-def leave_in_layout(gathered: Gathered, shardings: Sequence[Any], outcome: Outcome) -> None:
+def reshard_read_values(gathered: Gathered, shardings: Sequence[Any], outcome: Outcome) -> None:
     """Reshard values that a call only read to their input sharding, so that the next call need not move them again."""
     walk, written = gathered.walk, {position for position, _ in outcome.written}
     if walk is None or trace_state.value is not top_level_trace:
@@ -143,7 +143,7 @@ def leave_in_layout(gathered: Gathered, shardings: Sequence[Any], outcome: Outco
             gathered.replace_value(position, jax.device_put(cell.raw, sharding))
 
 
-def check_layout(argument: str, place: Callable[[], str], value: Any, sharding: Any) -> None:
+def check_sharding(argument: str, place: Callable[[], str], value: Any, sharding: Any) -> None:
     """Raise if a spec, or the spec of a sharding, is impossible for arrays of this shape or for the current mesh.
 
     Args:
@@ -214,7 +214,7 @@ def constrain(value: Any, sharding: Any, place: Callable[[], str]) -> Any:
     """
     if sharding is None:
         return value
-    check_layout("out_shardings", place, value, sharding)
+    check_sharding("out_shardings", place, value, sharding)
     explicit = isinstance(sharding, NamedSharding) and set(sharding.mesh.axis_types) == {AxisType.Explicit}
     lay_out = jax.sharding.reshard if explicit else jax.lax.with_sharding_constraint
     return jax.tree_util.tree_map(lambda leaf: lay_out(leaf, sharding), value)
