@@ -260,9 +260,10 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def rotated(x: np.ndarray, pairs: str, base: float) -> np.ndarray:
-    """Rotary embedding of ``(batch, length, heads, features)``."""
-    if pairs == "none":
-        return x
+    """Rotary embedding of ``(batch, length, heads, features)``.
+
+    The result is always interleaved: the order of the features changes no dot product.
+    """
     length, features = x.shape[1], x.shape[-1]
     angles = np.arange(length)[:, None] * base ** (-np.arange(0, features, 2) / features)
     cos, sin = np.cos(angles)[None, :, None], np.sin(angles)[None, :, None]
@@ -270,8 +271,7 @@ def rotated(x: np.ndarray, pairs: str, base: float) -> np.ndarray:
         first, second = x[..., 0::2], x[..., 1::2]
     else:
         first, second = x[..., : features // 2], x[..., features // 2 :]
-    turned = (first * cos - second * sin, first * sin + second * cos)
-    return np.stack(turned, -1).reshape(x.shape) if pairs == "interleaved" else np.concatenate(turned, -1)
+    return np.stack((first * cos - second * sin, first * sin + second * cos), -1).reshape(x.shape)
 
 
 MASKS: dict[str, Callable[[int, int], np.ndarray]] = {
