@@ -72,8 +72,8 @@ class Between(plait.Module):
     """What is done between two layers."""
 
     def __init__(self, order):
-        self.first = plait.Linear(3, 4, rngs=plait.Rngs(0))
-        self.last = plait.Linear(4, 2, rngs=plait.Rngs(1))
+        self.first = plait.Linear(3, len(order), rngs=plait.Rngs(0))
+        self.last = plait.Linear(len(order), 2, rngs=plait.Rngs(1))
         self.order = order
 
     def __call__(self, x):
@@ -83,13 +83,15 @@ class Between(plait.Module):
 ORDERS = {
     (2, 3, 0, 1): "halves exchanged",
     (0, 2, 1, 3): "even entries before odd ones",
+    (0, 2, 4, 1, 3, 5): "even entries before odd ones",
+    (0, 3, 1, 4, 2, 5): "halves interleaved",
     (3, 2, 1, 0): "reversed along axis 2",
 }
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_entries_in_another_order(order):
-    found = plait.compare(Between((0, 1, 2, 3)), Between(order), ROWS).departure
+    found = plait.compare(Between(sorted(order)), Between(order), ROWS).departure
     assert (found.cause.what, found.cause.b) == ("order", ORDERS[order])
     assert found.cause.after is not None
     assert found.cause.after < 1e-4 * found.cause.before
@@ -146,12 +148,13 @@ class Attends(plait.Module):
         self.num_heads, self.scale = 2, scale
 
     def __call__(self, x):
-        query, key, value = (part.reshape(2, 8, 2, 4) for part in jnp.split(self.qkv(x), 3, axis=-1))
-        return self.out(jax.nn.dot_product_attention(query, key, value, scale=self.scale).reshape(2, 8, 8))
+        query, key, value = (part.reshape(-1, 8, 2, 4) for part in jnp.split(self.qkv(x), 3, axis=-1))
+        return self.out(jax.nn.dot_product_attention(query, key, value, scale=self.scale).reshape(-1, 8, 8))
 
 
-def test_attention_whose_parts_come_from_one_layer():
-    found = plait.compare(Attends(0.5), Attends(0.25), ROWS).departure
+@pytest.mark.parametrize("examples", [1, 2])
+def test_attention_whose_parts_come_from_one_layer(examples):
+    found = plait.compare(Attends(0.5), Attends(0.25), ROWS[:examples]).departure
     assert (found.cause.what, found.cause.a, found.cause.b) == ("scale", "1/sqrt(head_dim)", "1/head_dim"), found
 
 
@@ -285,6 +288,53 @@ def test_of_two_dtypes_the_narrower_is_told_on_its_side():
             cause = plait.compare(Apart(first), Apart(second), ROWS).departure.cause
             assert (cause.what, cause.a, cause.b, cause.after) == ("precision", *names, None)
             assert 0 < cause.before < 1e-2
+
+
+class Doubled(plait.Module):
+    """Gives back numbers of a dtype."""
+
+    def __init__(self, dtype):
+        self.dtype = dtype
+
+    def __call__(self, x):
+        return (2 * x).astype(self.dtype)
+
+
+def test_integers_are_no_other_precision():
+    """The numbers of the other model are exact in bfloat16, and as near as its roundings."""
+    a, b, x = Doubled(jnp.float32), Doubled(jnp.int32), jnp.asarray([[1.5, 50.25, -20.0]])
+    for first, second in ((a, b), (b, a)):
+        found = plait.compare(first, second, x).departure
+        assert (found.path, found.cause) == ("", None)
+
+
+class Taking(plait.Module):
+    """A layer that takes the input, or one that takes nothing."""
+
+    def __init__(self, layer):
+        self.layer = layer
+
+    def __call__(self, x):
+        return self.layer(x) if isinstance(self.layer, plait.Linear) else self.layer()
+
+
+class Giving(plait.Module):
+    def __init__(self, kernel):
+        self.kernel = plait.Param(kernel)
+
+    def __call__(self):
+        return jnp.sin(ROWS @ self.kernel[...])
+
+
+@pytest.mark.parametrize(("change", "cause"), [(0.0, None), (1.0, "kernel: as it is in a, with other values in b")])
+def test_a_layer_whose_counterpart_takes_nothing_has_no_formula(change, cause):
+    """Its parameters are compared all the same."""
+    linear = plait.Linear(3, 4, rngs=plait.Rngs(0))
+    a, b = Taking(linear), Taking(Giving(linear.kernel[...] + change))
+    for first, second in ((a, b), (b, a)):
+        found = plait.compare(first, second, ROWS).departure
+        assert (found.path, found.inputs) == ("layer", None)
+        assert (found.cause and str(found.cause)) == cause
 
 
 class Masked(plait.Module):

@@ -65,12 +65,13 @@ def test_the_usual_names_are_known(theirs):
 @pytest.mark.parametrize("names", [("gate_proj", "up_proj", "down_proj"), ("gate", "up", "down")])
 def test_of_three_numbered_layers_the_first_is_the_gate(names):
     """The order of LLaMA and Mixtral. Without a third one, ``w1`` is the layer that widens, and ``w2`` the other."""
-    ours = run(("", "Net", 5), *((f"mlp.{name}", "Linear", 16) for name in ("w1", "w3", "w2")))
-    theirs = run(("", "Net", 5), *((f"mlp.{name}", "Linear", 16) for name in names))
-    gate, up, down = (f"mlp.{name}" for name in names)
-    assert pairs(ours, theirs) == {"": "", "mlp.w1": gate, "mlp.w3": up, "mlp.w2": down}
-    plain = run(("", "Net", 5), ("mlp.w1", "Linear", 16), ("mlp.w2", "Linear", 16))
-    assert pairs(plain, theirs) == {"": "", "mlp.w1": up, "mlp.w2": down}
+    ours = run(("", "Net", 5), *((f"h.0.mlp.{name}", "Linear", 16) for name in ("w1", "w3", "w2")))
+    gate, up, down = (f"h.0.mlp.{name}" for name in names)
+    for order in ((gate, up, down), (up, gate, down)):  # both may come first
+        theirs = run(("", "Net", 5), *((name, "Linear", 16) for name in order))
+        assert pairs(ours, theirs) == {"": "", "h.0.mlp.w1": gate, "h.0.mlp.w3": up, "h.0.mlp.w2": down}
+        plain = run(("", "Net", 5), ("h.0.mlp.w1", "Linear", 16), ("h.0.mlp.w2", "Linear", 16))
+        assert pairs(plain, theirs) == {"": "", "h.0.mlp.w1": up, "h.0.mlp.w2": down}
 
 
 def test_what_has_other_names_is_matched_by_kind_size_and_order_inside_of_its_neighbours():

@@ -69,6 +69,30 @@ def test_torch_draws_the_same_random_numbers_in_each_run():
 
 
 @pytest.mark.oracle
+def test_a_class_of_torch_with_the_name_of_one_of_plait_may_take_its_arguments_in_another_order():
+    torch = pytest.importorskip("torch")
+
+    class Recurrent(plait.Module):
+        def __init__(self):
+            self.cell = plait.GRUCell(4, 6, rngs=plait.Rngs(0))
+
+        def __call__(self, x):
+            return self.cell(jnp.zeros((16, 6)), x)[0]
+
+    class TorchRecurrent(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell = torch.nn.GRUCell(4, 6)
+
+        def forward(self, x):
+            return self.cell(x, torch.zeros(16, 6))
+
+    found = plait.compare(Recurrent(), TorchRecurrent(), X).departure
+    assert (found.path, found.kind, found.b_kind) == ("cell", "GRUCell", "GRUCell")
+    assert found.inputs.largest == 0
+
+
+@pytest.mark.oracle
 def test_flax_nnx():
     nnx = pytest.importorskip("flax.nnx")
 

@@ -287,12 +287,12 @@ def _attention_inputs(side: _Side) -> _Given | None:
         found.update(zip(("query", "key", "value"), parts, strict=True))
     if not {"query", "key", "value"} <= found.keys() or side.target.ndim < 3:
         return None
-    few = min(2, side.target.shape[0])
-    inputs = {name: found[name][:few].reshape(few, found[name].shape[1], -1) for name in ("query", "key", "value")}
+    flat = lambda few: few.reshape(*few.shape[:2], -1)
+    inputs = {name: flat(found[name][:2]) for name in ("query", "key", "value")}
     mask = next((array for array in side.sources.values() if array.dtype == bool), None)
     if mask is not None:
         inputs["mask"] = mask
-    return _Given(inputs, {}, side.target[:few].reshape(few, side.target.shape[1], -1))
+    return _Given(inputs, {}, flat(side.target[:2]))
 
 
 def _by_function(a: _Side, b: _Side) -> Cause | None:
@@ -341,7 +341,7 @@ def _wide_at(array: np.ndarray, at: np.ndarray) -> np.ndarray:
 def _by_dtype(a: _Side, b: _Side) -> Cause | None:
     """One of the two is the other, rounded."""
     x, y = a.target, b.target
-    if not (jnp.issubdtype(x.dtype, jnp.floating) and jnp.issubdtype(y.dtype, jnp.floating)):
+    if not all(jnp.issubdtype(each.dtype, jnp.floating) for each in (x, y)):
         return None
     for dtype in (jnp.bfloat16, jnp.float16, np.float32):
         rounded = [_is_exactly(array, dtype) for array in (x, y)]
