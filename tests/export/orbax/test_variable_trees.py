@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
 from plait.errors import ArgumentError, ArgumentTypeError
 from plait.export.orbax import variable_trees
@@ -32,6 +33,13 @@ def test_a_mesh_needs_specs(on_a_mesh):
     with pytest.raises(ArgumentError, match="a DTensor context needs pspecs") as caught:
         resolve_placement({"a": jnp.ones(2)}, None, consolidate=False)
     assert caught.value.parts["found"] == "pspecs=None, and a mesh of {'x': 2}"
+
+
+def test_on_a_mesh_each_leaf_has_its_spec(on_a_mesh):
+    params, specs = {"b": jnp.ones(2), "a": [jnp.ones(2), jnp.ones(2)]}, {"b": P("x"), "a": [None, P()]}
+    placement = resolve_placement(params, specs, consolidate=True)
+    assert (placement.pspecs, placement.consolidate) == ([None, P(), P("x")], True)
+    assert placement.mesh is variable_trees.get_current_mesh()
 
 
 def test_without_a_mesh_there_is_nothing_to_place():
