@@ -1,0 +1,39 @@
+"""A LiteRT file that TensorFlow's converter cannot write. What it does write, the zoo and ``test_saving.py`` check."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import plait
+from plait.errors import ExportError
+from plait.export.formats import litert
+from plait.export.program.program import program_of
+
+
+class Net(plait.Module):
+    def __init__(self):
+        self.sorted = Sorted()
+
+    def __call__(self, x):
+        return self.sorted(jnp.tanh(x)) + 1
+
+
+class Sorted(plait.Module):
+    def __call__(self, x):
+        return jnp.sort(x, axis=-1)
+
+
+def test_each_operation_is_converted_alone_to_find_the_rejected_ones(monkeypatch, tmp_path):
+    """E44, with a converter that takes no time."""
+
+    def converted(tf, programs):
+        for program in programs.values():
+            shapes = {spec.name: jax.ShapeDtypeStruct((2, 4), spec.dtype) for spec in program.inputs}
+            if " sort[" in str(jax.make_jaxpr(program.call)(program.weights, shapes)):
+                raise NotImplementedError("there is no sort")
+
+    monkeypatch.setattr(litert, "require", lambda *_, **__: None)
+    monkeypatch.setattr(litert, "_converted", converted)
+    with pytest.raises(ExportError, match=r"at +sorted\n +found +sort in sorted: NotImplementedError: there is no"):
+        litert.write({"serve": program_of(Net(), ("batch", 4))}, tmp_path / "net.tflite")
+    assert list(tmp_path.iterdir()) == []
