@@ -181,3 +181,15 @@ def test_e22_floating_arrays_become_bfloat16():
     assert found["w"].tolist() == [1.5, 3.140625]
     assert found["spec"].shape == (2, 3)
     assert all(found[key] is tree[key] for key in ("n", "z", "yes"))
+
+
+def test_e22_a_model_that_cannot_be_loaded_leaves_tensorflows_logging_as_it_was(tmp_path):
+    logging = tf.compat.v1.logging
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.INFO)
+    try:
+        with pytest.raises(OSError, match="nowhere"):
+            utils.CallableSignatures.from_saved_model(tmp_path / "nowhere")
+        assert logging.get_verbosity() == logging.INFO
+    finally:
+        logging.set_verbosity(before)
