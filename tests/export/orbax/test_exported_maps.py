@@ -11,6 +11,7 @@ import pytest
 
 from plait.export.formats.stablehlo_loader import MANIFEST
 from plait.export.orbax.exported_maps import load_jax_exported_map, save_jax_exported_map
+from tests.failing_renames import let_renames_fail
 
 
 def programs():
@@ -163,6 +164,15 @@ def test_e39_a_folder_without_manifest_is_refused(tmp_path):
     """E39."""
     with pytest.raises(RuntimeError, match=MANIFEST):
         load_jax_exported_map(tmp_path)
+
+
+def test_e39_a_folder_whose_replacement_was_interrupted_is_found(folder, monkeypatch):
+    """E20: what was being replaced is moved back by the next reader."""
+    let_renames_fail(monkeypatch, (1, 2), OSError("no rename today"))
+    with pytest.raises(OSError, match="no rename today"):
+        save_jax_exported_map(folder, {"only": programs()["double"]}, overwrite=True)
+    assert not folder.exists()
+    assert list(load_jax_exported_map(folder)) == ["double", "affine.v1"]
 
 
 @pytest.mark.oracle
