@@ -1,4 +1,4 @@
-"""A LiteRT file that TensorFlow's converter cannot write. What it does write, the zoo and ``test_saving.py`` check."""
+"""LiteRT files that cannot be written or read. What can, the zoo and ``test_saving.py`` check."""
 
 import jax
 import jax.numpy as jnp
@@ -37,3 +37,13 @@ def test_each_operation_is_converted_alone_to_find_the_rejected_ones(monkeypatch
     with pytest.raises(ExportError, match=r"at +sorted\n +found +sort in sorted: NotImplementedError: there is no"):
         litert.write({"serve": program_of(Net(), ("batch", 4))}, tmp_path / "net.tflite")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("content", [b"", b"no flatbuffer"])
+def test_a_damaged_file_is_named(tmp_path, content):
+    pytest.importorskip("tensorflow")
+    place = tmp_path / "net.tflite"
+    place.write_bytes(content)
+    with pytest.raises(ExportError, match=r"the export cannot be read\n +at +.*net\.tflite\n"):
+        litert.describe(place)
