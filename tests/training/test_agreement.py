@@ -6,6 +6,7 @@ import threading
 import time
 
 import jax
+import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
@@ -219,6 +220,20 @@ def test_processes_with_other_arguments_are_an_error_in_all(simulated):
   do        pass the same values, whatever jax.process_index() is; loggers write on process 0 alone"""
     assert [str(error) for error in errors] == [told] * 3
     assert all(error.raised_by_all for error in errors)
+
+
+def test_numbers_of_numpy_are_numbers_of_steps(simulated):
+    """They were an error of JSON, and only in several processes."""
+
+    def act(number):
+        check_same({"steps": np.int64(5)})
+        agreed = Together(lambda event: None)
+        agreed.begins(5, 5, True)
+        agreed.call(Ending("steps", "steps", last=np.int64(5)))  # pyright: ignore[reportArgumentType]
+        agreed.close()
+        return agreed.last
+
+    assert simulated(2, act) == [5, 5]
 
 
 @pytest.mark.parametrize("read", [1, 2])

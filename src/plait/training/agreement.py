@@ -76,7 +76,7 @@ def check_same(given: dict[str, Any]) -> None:
     Raises:
         ArgumentError: names those that differ.
     """
-    texts = gather(next_key("fit"), json.dumps(given))
+    texts = gather(next_key("fit"), json.dumps(given, default=int))  # also those of NumPy
     different: list[dict[str, Any]] = [json.loads(text) for text in sorted({*texts})]
     names = [name for name in given if any(each[name] != different[0][name] for each in different)]
     if names:
@@ -186,7 +186,7 @@ class Together:
         with self._changed:
             self._is_over = self._is_over or ending.kind == "lost"
             self._changed.notify_all()
-        text = json.dumps(dataclasses.asdict(dataclasses.replace(ending, begun=self._begun)))
+        text = json.dumps(dataclasses.asdict(dataclasses.replace(ending, begun=self._begun)), default=int)
         number = self._seen
         while not post(f"{self._key}/event/{number}", text):
             number += 1
