@@ -78,7 +78,9 @@ class Fault:
         self.options = options
         self.kind, self.moment = options.fault, options.moment
         self.here = jax.process_index() == options.process
-        self.step = {"first": 1, "ending": 2, "evaluated": MIDDLE + 2, "last": STEPS}.get(self.moment, MIDDLE)
+        self.step = {"first": 1, "fetching first": 1, "ending": 2, "evaluated": MIDDLE + 2, "last": STEPS}.get(
+            self.moment, MIDDLE
+        )
         self.number = 0  # of the batch
 
     def strikes(self, *kinds: str) -> bool:
@@ -129,8 +131,8 @@ def source(fault: Fault):
                 time.sleep(600)
             if fault.moment == "ending" and not fault.here:
                 time.sleep(600)
-            if fault.moment == "fetching":
-                fault.signal("fetching")
+            if fault.moment.startswith("fetching"):
+                fault.signal(fault.moment)
                 time.sleep(600)  # in the other processes too
         yield np.full(8, number, np.int32)
 

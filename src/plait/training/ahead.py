@@ -42,6 +42,7 @@ class Ahead:
     def __init__(self, data: Iterator[Any], ahead: int, done: int) -> None:
         self._data: Any = data
         self._ahead = ahead
+        self._first = done + 1  # which no process begins before all have its batch
         self._knows = has_position(data)
         self._where = positions_of(data) if self._knows else lambda: None
         self._held: collections.deque[tuple[Any, Any]] = collections.deque()
@@ -84,7 +85,8 @@ class Ahead:
         while self.ended is None and self.last < steps and self.last < step + self._ahead:
             if not self._held:
                 self._position = self._newest
-            batch = self.fetch(self._ahead > 0 and self.last < step)  # other processes need it, which go on
+            # Other processes, which go on, need it.
+            batch = self.fetch(self._ahead > 0 and self._first <= self.last < step)
             if batch is NOTHING:
                 return
             self._held.append((batch, self._newest))

@@ -328,7 +328,7 @@ class _Loop:
             self.pass_on_end()
         self.pass_on_signal()  # one that came while the data was waited for
         if number == self.first:
-            self.agreement.meet(self.ahead.ended is not None)
+            self.agreement.meet(self.ahead.ended is not None or self.has_passed_on)
         if not self.is_alone and number <= steps and not self.pace.wait(self.objects):
             self.agreement.keep_pace(number)
         if not self.agreement.begins(number, self.ahead.last, self.ahead.ended is not None or self.has_passed_on):
