@@ -228,7 +228,7 @@ def main(options: argparse.Namespace) -> None:
     def arrive_in_time(saving: orbax.Saving) -> None:
         if saving.manifest.step == MIDDLE:
             fault.signal("saving")
-        time.sleep(0.3)
+        time.sleep(options.save_takes)
         arrive(saving)
 
     worst = agreement.Together.worst
@@ -288,6 +288,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--wake-after", type=int, help="seconds after which a process that was stopped goes on")
     parser.add_argument("--kill-after", type=int, help="seconds after which a process that has a signal is killed")
     parser.add_argument("--load", type=float, default=LOAD)
+    parser.add_argument("--save-takes", type=float, default=0.3, help="seconds")
     parser.add_argument("--evaluate", action="store_true")
     parser.add_argument("--evaluation", type=float, default=0.3, help="seconds of an evaluation")
     parser.add_argument(

@@ -92,6 +92,15 @@ def test_a_signal_does_not_wait_for_a_long_evaluation(tmp_path, fault):
     assert found.after_fault < 30
 
 
+def test_the_last_save_is_waited_for_although_another_takes_longer_than_the_grace_period(tmp_path):
+    """The launcher waited for the save during which the signal came, and killed all before the last one began."""
+    options = ["--moment=saving", f"--save-every={joint.MIDDLE}", "--save-takes=3"]
+    found = Outcome(tmp_path, "--fault=sigterm-all", *options, grace=1)
+    assert found.status == 143
+    assert found.kept > joint.MIDDLE
+    assert found.results == [{"step": found.kept, "reason": "SIGTERM"}] * 2
+
+
 @pytest.mark.parametrize("moment", ["fetching", "fetching first"])
 def test_a_signal_does_not_wait_for_data_that_hangs(tmp_path, moment):
     """Nor for the first batches, which have to be there in all processes before a step begins."""

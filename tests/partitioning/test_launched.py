@@ -19,6 +19,8 @@ def test_who_saves_is_known_while_it_does(tmp_path, monkeypatch):
     monkeypatch.setenv(launched.FOLDER, str(tmp_path))
     monkeypatch.setenv(launched.NUMBER, "12")
     with pytest.raises(OSError, match="full"), launched.saving():
+        with launched.saving():
+            assert launched.saving_in(tmp_path) == {12}
         assert launched.saving_in(tmp_path) == {12}
         raise OSError("full")
     assert launched.saving_in(tmp_path) == set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures.thread  # noqa: F401  (before what is registered at the end of this file)
+import contextlib
 import os
 import sys
 import threading
@@ -27,11 +28,13 @@ class Writer(threading.Thread):
         super().__init__(name=name, daemon=_CAN_BE_AWAITED)
         self._write: Callable[[], None] | None = write
         self._failed: BaseException | None = None
+        self._told: contextlib.ExitStack | None = None  # while ``plait launch`` is told that this process saves
         self.seconds = 0.0  # how long it wrote
 
     def start(self) -> None:
         """Start to write; write at once if the end of the program could not wait."""
         _WRITERS.add(self)
+        self._tell()  # before the caller goes on, who may have told it until now
         if THREADS_CAN_END_A_PROGRAM:
             super().start()
         else:
@@ -43,11 +46,17 @@ class Writer(threading.Thread):
         begun = time.monotonic()
         try:
             if write is not None:
-                with saving():
+                with self._tell():
                     write()
         except BaseException as error:
             self._failed = error
         self.seconds = time.monotonic() - begun
+
+    def _tell(self) -> contextlib.ExitStack:
+        if self._told is None:
+            self._told = contextlib.ExitStack()
+            self._told.enter_context(saving())
+        return self._told
 
     def take_failure(self) -> BaseException | None:
         """Wait for the end of the writing. Return its error, once."""

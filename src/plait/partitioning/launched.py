@@ -1,12 +1,13 @@
 """What a process tells ``plait launch``, which started it, in files of a folder: that it failed first, that it saves.
 
 first       the number of the process whose error ended the run
-saving-1    while process 1 writes a checkpoint; its time, on the monotonic clock of the machine, is kept current
+saving-1.0  while process 1 saves a checkpoint; its time, on the monotonic clock of the machine, is kept current
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 import time
@@ -19,6 +20,7 @@ GRACE = "PLAIT_GRACE"
 FIRST = "first"
 _SAVING = "saving-"
 _BEAT = 1.0  # seconds
+_SAVES = itertools.count()
 STILL = 20.0  # seconds without a beat after which a process is taken to be stopped, not slow
 
 
@@ -32,12 +34,12 @@ def tell_first(number: int) -> None:
 
 @contextlib.contextmanager
 def saving() -> Iterator[None]:
-    """Tell that this process writes a checkpoint, while the body runs."""
+    """Tell that this process saves a checkpoint, while the body runs."""
     folder, number = os.environ.get(FOLDER), os.environ.get(NUMBER)
     if folder is None:
         yield
         return
-    mark, is_over = Path(folder, f"{_SAVING}{number}"), threading.Event()
+    mark, is_over = Path(folder, f"{_SAVING}{number}.{next(_SAVES)}"), threading.Event()
     _beat(mark)
     thread = threading.Thread(target=_beat_until, args=(mark, is_over), daemon=True, name="plait tells that it saves")
     thread.start()
@@ -70,12 +72,12 @@ def first_in(folder: Path) -> int | None:
 
 
 def saving_in(folder: Path) -> set[int]:
-    """The numbers of the processes that write a checkpoint now, and are not stopped."""
+    """The numbers of the processes that save a checkpoint now, and are not stopped."""
     found: set[int] = set()
     for mark in folder.glob(f"{_SAVING}*"):
         with contextlib.suppress(OSError):  # it has just ended
             if time.monotonic() - mark.stat().st_mtime < STILL:
-                found.add(int(mark.name.removeprefix(_SAVING)))
+                found.add(int(mark.stem.removeprefix(_SAVING)))
     return found
 
 

@@ -38,6 +38,7 @@ from ..errors import ArgumentError, ArgumentTypeError, CheckpointError, LoggerWa
 from ..ground.dtypes import is_number_dtype
 from ..ground.words import first_few, text_of
 from ..observing.nonfinite import find_nonfinite, has_nan
+from ..partitioning.launched import saving
 from ..partitioning.processes import all_report, end_at_exit, end_at_once, is_loss
 from .agreement import PATIENCE, Alone, Ending, Together, check_same, error_ending
 from .ahead import NOTHING, Ahead, Interrupted, Pace
@@ -580,6 +581,11 @@ class _Loop:
         self.attempt(self.look, len(self.pending))  # what fails in it fails before the processes meet
         if not self.agreement.worst("new" if self.saved != self.done or self.unsaved else ""):
             return
+        with saving():  # all are here, so ``plait launch`` may wait: an earlier save may still have to end
+            self.save_together(self.checkpoints)
+
+    def save_together(self, checkpoints: Checkpoints) -> None:
+        """Save. All processes do, as they have agreed."""
         extra: dict[str, Any] = {EVALUATED: self.evaluated_at}
 
         def prepare() -> None:  # what may fail in one process alone, before they save together
@@ -591,7 +597,7 @@ class _Loop:
         on_all(prepare)
         numbers = _numbers(self.last)
         metrics = {name: value for name, value in self.values.items() if not name.startswith(EVALUATION)} | numbers
-        self.checkpoints.save(self.done, self.with_data(self.ahead), metrics=metrics | self.unsaved, extra=extra)
+        checkpoints.save(self.done, self.with_data(self.ahead), metrics=metrics | self.unsaved, extra=extra)
         self.saved, self.unsaved = self.done, {}
 
     def check_whole(self) -> None:
