@@ -9,42 +9,34 @@ knows of no mode.
 from __future__ import annotations
 
 import dataclasses
-import os
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..core.objects.bound_methods import is_bound
 from ..core.objects.module import Pytree
 from ..core.objects.nodes import Kind
-from ..core.objects.settings import Restoring, Settings, declared
+from ..core.objects.settings import Settings, declared
 from ..core.objects.visit import Place, visit
 from ..errors import GraphError
+from ..ground.environment import flag
 from ..ground.paths import describe_path
+from ..ground.restoring import Restoring
 from ..ground.words import describe_type
 from ..transforms.call import policy
 from ..transforms.call.arguments import joined
 
 
-def _flag(name: str) -> bool:
-    return os.environ.get(name, "1").lower() not in ("0", "false", "no", "off")
-
-
 class _Modes(Settings):
-    graph: bool = _flag("PLAIT_GRAPH_MODE")
-    graph_updates: bool = _flag("PLAIT_GRAPH_UPDATES")
+    graph: bool = flag("PLAIT_GRAPH_MODE", "1")
+    graph_updates: bool = flag("PLAIT_GRAPH_UPDATES", "1")
 
 
 _modes = declared("modes", _Modes())
 
 
-class _Touched:
-    """Whether any thread ever left the default modes; until then fast paths need not check their thread's modes."""
-
-    def __init__(self) -> None:
-        self.ever = not (_Modes.graph and _Modes.graph_updates)
-
-
-touched = _Touched()
+# Whether any thread ever left the default modes; until then fast paths need not check their thread's modes.
+touched = types.SimpleNamespace(ever=not (_Modes.graph and _Modes.graph_updates))
 
 
 def set_graph_mode(value: bool, /) -> Restoring:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ..core.objects.settings import Restoring, defaults
+from ..core.objects.settings import defaults
+from ..ground.restoring import Restoring
 
 
 class _VariableDefaults(Restoring, Mapping[str, bool]):

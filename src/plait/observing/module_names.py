@@ -27,9 +27,9 @@ import jax
 from ..core import seams
 from ..core.objects.module import Module
 from ..core.objects.nodes import Kind
-from ..core.objects.settings import Restoring
 from ..core.objects.visit import Place, children_if_any, visit
 from ..ground.paths import Path, format_path
+from ..ground.restoring import Restoring
 from ..ground.words import with_article
 from ..transforms.call.body import Body
 from ..transforms.call.captures import named_captures

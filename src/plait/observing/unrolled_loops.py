@@ -21,11 +21,11 @@ from .._compat import Tracer
 from ..core.objects.containers import List
 from ..core.objects.module import Module
 from ..core.objects.pytree import Pytree
-from ..core.objects.settings import Restoring
 from ..core.objects.visit import Place, iter_variables
 from ..errors import UnrolledLoopWarning
 from ..ground.notices import warn
 from ..ground.paths import Path, format_path
+from ..ground.restoring import Restoring
 from ..stacks.stacking import described, smallest_period
 from .first_calls import at_end_of_first_call
 from .labelled_calls import wants_labels

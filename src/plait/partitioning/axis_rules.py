@@ -12,8 +12,9 @@ from typing import Any
 
 from jax.sharding import PartitionSpec
 
-from ..core.objects.settings import Restoring, Settings, declared
+from ..core.objects.settings import Settings, declared
 from ..errors import ArgumentError
+from ..ground.restoring import Restoring
 
 Rules = Sequence[tuple[str, Any]]
 

@@ -23,13 +23,14 @@ from ..core.graph.plan import plan_of
 from ..core.graph.unflatten import UNTOUCHED, Builder
 from ..core.objects.journal import Journal
 from ..core.objects.module import Module
-from ..core.objects.settings import Restoring, Settings, declared
+from ..core.objects.settings import Settings, declared
 from ..core.objects.trace_guard import check_trace
 from ..core.objects.variable_kinds import Perturbation
 from ..core.objects.variables import Variable
 from ..core.objects.visit import iter_graph_nodes
 from ..errors import ArgumentError, ShapeError
 from ..ground.notices import deprecated
+from ..ground.restoring import Restoring
 from ..ground.words import describe_type, with_article
 from .variable_names import variable_type_from_name
 

@@ -13,7 +13,8 @@ from ..core.functional import merge as merging, split as splitting
 from ..core.graph.flatten import RefMap, Walk, path_of
 from ..core.graph.graphdef import GraphDef
 from ..core.objects.nodes import check_node
-from ..core.objects.settings import Restoring, Settings, declared
+from ..core.objects.settings import Settings, declared
+from ..ground.restoring import Restoring
 from ..typing import FilterLiteral
 from . import flat_graphs, graph_state, proxy_caller
 
