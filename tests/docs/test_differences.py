@@ -49,9 +49,6 @@ MET = {
         "from plait import export\nmeshes = [jax.sharding.Mesh(jax.devices()[:1], name) for name in 'ab']\n"
         "arrays = [jax.device_put(jnp.ones(2), jax.NamedSharding(mesh, jax.P())) for mesh in meshes]\n"
         "export.get_pspec_from_jax_arrays(arrays)", "ValueError"),
-    "`jit_partial` with `graph=False`": (
-        "v = nnx.Param(jnp.ones(2)); m = nnx.Dict(a=v, b=v)\n"
-        "nnx.jit_partial(lambda m: 0, m, graph=False, graph_updates=False)()", "ValueError"),
     "`PReLU` of integers": ("y = nnx.PReLU()(jnp.array([-1]))", "y.dtype == jnp.float32"),
     "`BatchNorm` training with one value": (
         "nnx.BatchNorm(2, use_running_average=False, rngs=nnx.Rngs(0))(jnp.ones((1, 2)))", "SingleValueWarning"),
