@@ -48,8 +48,8 @@ change, ``LostSharingWarning``, for a shared part that JAX copies, ``ReplacedVar
 replaces a variable, ``SingleValueWarning``, for statistics of one value, ``NothingSelectedWarning``, for a filter or
 tag that matches nothing, ``UnevenLayoutWarning``, for a dimension that a mesh cannot divide, ``LoggerWarning``, for a
 logger that failed, ``CheckpointWarning``, for a checkpoint that was moved aside, or not removed,
-``ProgramCacheWarning``, for a program that is not stored, or rejected, and ``UnrolledLoopWarning``, for a loop over
-equal blocks that was traced block by block.
+``ProgramCacheWarning``, for a program that is not stored, or rejected, ``UnrolledLoopWarning``, for a loop over equal
+blocks that was traced block by block, and ``FlaxDifferenceWarning``, for a number that Flax would compute differently.
 """
 
 from __future__ import annotations
@@ -288,6 +288,10 @@ class ProgramCacheWarning(UserWarning):
 
 class UnrolledLoopWarning(UserWarning):
     """A Python loop over 8 or more equal blocks was traced block by block; a ``Stack`` is traced and compiled once."""
+
+
+class FlaxDifferenceWarning(UserWarning):
+    """A program meets a difference from Flax that changes a number or an object (``plait.compat.say_differences``)."""
 
 
 class UnevenLayoutWarning(UserWarning):

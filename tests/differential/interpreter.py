@@ -30,12 +30,14 @@ class Outcome:
         failure: what ended it, if anything did.
         traces: how often each function's body ran.
         warned: the names of the classes of its warnings.
+        messages: their texts.
     """
 
     shown: tuple[dict[str, Seen], ...]
     failure: Failure | None
     traces: dict[str, int]
     warned: frozenset[str]
+    messages: tuple[str, ...] = ()
 
 
 def run(program: Program, library: ModuleType) -> Outcome:
@@ -57,7 +59,8 @@ def run(program: Program, library: ModuleType) -> Outcome:
                 failure = observe_failure(error)
                 break
             shown.append({name: observe(namespace[name], library) for name in step.shows})
-    return Outcome(tuple(shown), failure, dict(TRACES), frozenset(item.category.__name__ for item in caught))
+    warned = frozenset(item.category.__name__ for item in caught)
+    return Outcome(tuple(shown), failure, dict(TRACES), warned, tuple(str(item.message) for item in caught))
 
 
 @functools.lru_cache(maxsize=4096)

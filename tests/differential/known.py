@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Sequence
 
+from plait.ground.differences import DIFFERENCES
 from tests.differential.comparison import Difference
 from tests.differential.program import Program, program
 
@@ -18,7 +19,8 @@ class Row:
         id: its name.
         what, flax, plait: the three cells of its line in ``docs/flax-differences.md``.
         reason: why it is better for the user.
-        says: how a user learns of it: the class of an error or warning, or "documented".
+        says: how a user learns of it: the class of an error or warning, or "documented". The words of a row that
+            ``plait.compat.say_differences`` says are those of its table.
         example: a program that must still differ in this way.
         more: other such programs, where one does not show all that it explains.
         kinds: kinds of difference that it explains.
@@ -72,6 +74,7 @@ def explaining(differences: Sequence[Difference], of: Program, *, live: bool = F
 
 
 NO_ERROR = "^no error$"
+ASKED = "FlaxDifferenceWarning, when asked"
 
 KNOWN: tuple[Row, ...] = (
     Row(
@@ -113,9 +116,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "precision of attention",
-        "`precision` of attention without dropout", "not used", "used",
+        *DIFFERENCES["precision of attention"].cells,
         reason="what is asked for is done; a precision of JAX's choice is one that a CPU lacks for float16",
-        says="documented",
+        says=ASKED,
         example=program(
             "known", "m = nnx.MultiHeadAttention(1, 2, dtype=jnp.float16, precision='highest', decode=False, rngs=nnx.Rngs(0))",
             "y = jax.jit(m)(jnp.ones((1, 2, 2)))",
@@ -125,9 +128,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "attention weights in bfloat16",
-        "bfloat16 attention weights with dropout, or sown", "computed in bfloat16", "in float32, as without dropout",
+        *DIFFERENCES["attention weights in bfloat16"].cells,
         reason="a softmax in half precision loses what small weights add up to",
-        says="documented",
+        says=ASKED,
         example=program(
             "known", "m = nnx.MultiHeadAttention(1, 2, dtype=jnp.bfloat16, decode=False, rngs=nnx.Rngs(0))",
             "x = jax.random.normal(jax.random.key(0), (1, 8, 2))", ("y = m(x, sow_weights=True)", "m"),
@@ -137,9 +140,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "attention of float64",
-        "attention of float64", "softmax in float32", "in float64",
+        *DIFFERENCES["attention of float64"].cells,
         reason="who computes in float64 asks for its digits",
-        says="documented",
+        says=ASKED,
         example=program(
             "known", "with jax.enable_x64(True):\n    q = jnp.linspace(0, 1, 12).reshape(3, 2, 2)",
             ("with jax.enable_x64(True):\n    y = nnx.dot_product_attention(q, q, q)", "y"),
@@ -155,10 +158,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "methods in attributes",
-        "a method of a module in an attribute: `self.act = self.gate`", "transforms, `split` and `clone` keep the original module in it, silently",
-        "part of the graph: its owner is a reference like any other",
+        *DIFFERENCES["methods in attributes"].cells,
         reason="a method reads the module that it is a method of; its parameters are trained",
-        says="documented",
+        says=ASKED,
         example=program(
             "known", "other = Other()", "m = nnx.Dict(other=other, act=other.act)",
             ("y = nnx.grad(lambda m: m.act(jnp.ones(2)).sum())(m)", "y"),
@@ -207,9 +209,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "merge makes variables",
-        "`merge(graphdef, state)`", "reuses the state's variables in the new model", "makes new variables; `copy=False` reuses them, as Flax does",
+        *DIFFERENCES["merge makes variables"].cells,
         reason="two models merged from one state do not write into each other, and a state can be merged in any trace",
-        says="documented", of_detached_states=True,
+        says=ASKED, of_detached_states=True,
         example=program(
             "known", "graphdef, s = nnx.split(nnx.Dict(a=Count(jnp.array(0))))",
             "def f(x):\n    m = nnx.merge(graphdef, s)\n    m.a[...] += 1\n    return x * m.a",
@@ -221,7 +223,7 @@ KNOWN: tuple[Row, ...] = (
         "merged models write",
         "the model whose state was merged, after the new model has run", "has what the new model wrote", "is as it was; `copy=False` shares the variables, as Flax does",
         reason="two models merged from one state do not write into each other",
-        says="documented", of_detached_states=True,
+        says=ASKED, of_detached_states=True,
         example=program(
             "known", "m = nnx.Dict(a=Count(jnp.array(0)))", "merged = nnx.merge(*nnx.split(m))", "merged.a[...] += 1",
             ("s = nnx.state(m)", "s"),
@@ -283,9 +285,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "shapes of array attributes",
-        "`eval_shape` of a function that makes a module with an array attribute", "a tracer in the attribute; an error for the second function", "a `jax.ShapeDtypeStruct`, as for variables",
+        *DIFFERENCES["shapes of array attributes"].cells,
         reason="a tracer cannot be used outside of its trace",
-        says="documented",
+        says=ASKED,
         example=program(
             "known", ("r = nnx.eval_shape(lambda: Net())", "r"),
             definitions="class Net(nnx.Module):\n    def __init__(self):\n        self.a = jnp.ones(2)",
@@ -295,9 +297,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "one object twice under cached_partial",
-        "`f = cached_partial(g, model)`, then `f(model)`", "two models in the function", "one model in the function, as without `cached_partial`",
+        *DIFFERENCES["one object twice under cached_partial"].cells,
         reason="a cache changes how long a call takes, and not what it does",
-        says="documented",
+        says=ASKED,
         example=program(
             "known", "m = nnx.Dict(a=nnx.Param(jnp.ones(2)))",
             ("y = nnx.cached_partial(nnx.jit(lambda a, b: a is b), m)(m)", "y"),
@@ -306,9 +308,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "values with hooks",
-        "`to_pure_dict` of a state whose variables have an `on_get_value`", "values as the hook gives them", "values as they are stored",
+        *DIFFERENCES["values with hooks"].cells,
         reason="a state that is stored and put back is the same state",
-        says="documented",
+        says=ASKED,
         example=program(
             "known", "class Hooked(nnx.Variable):\n    def on_get_value(self, value):\n        return value * 2",
             "m = nnx.Dict(v=Hooked(jnp.ones(2)))", ("r = nnx.to_pure_dict(nnx.state(m))", "r"),
@@ -317,9 +319,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "views of streams",
-        "`view` of a model that holds an `Rngs`", "draws a key of its default stream", "draws nothing",
+        *DIFFERENCES["views of streams"].cells,
         reason="a view changes no numbers of the model that it is a view of",
-        says="documented",
+        says=ASKED,
         example=program("known", "m = nnx.Dict(r=nnx.Rngs(0))", ("v = nnx.view(m, deterministic=True, raise_if_not_found=False)", "m")),
         more=(
             program(
@@ -383,9 +385,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "calls on states",
-        "`call((graphdef, state))`", "writes into the variables of the given state", "leaves the given state as it was; the new state is returned",
+        *DIFFERENCES["calls on states"].cells,
         reason="a function of a state that returns a new one leaves the old one as it was",
-        says="documented",
+        says=ASKED,
         example=program(
             "known", "graphdef, s = nnx.split(nnx.Dropout(0.5, rngs=nnx.Rngs(0)))",
             "y = nnx.call((graphdef, s))(jnp.ones(2))", ("s", "s"),
@@ -424,9 +426,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "EMA of integers",
-        "`EMA` of integers, such as a step counter", "a mean that is truncated at each update", "the latest value",
+        *DIFFERENCES["EMA of integers"].cells,
         reason="a counter has no mean; truncated, it stays behind for ever",
-        says="documented",
+        says=ASKED,
         example=program(
             "known", "m = nnx.Dict(a=Count(jnp.array(0)))", "ema = nnx.EMA(m, decay=0.5)", "m.a[...] += 1", ("ema.update(m)", "ema")
         ),
@@ -434,9 +436,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "sums of metrics",
-        "metrics of values in half precision", "sums each batch in its own dtype", "sums in float32",
+        *DIFFERENCES["sums of metrics"].cells,
         reason="a sum in bfloat16 keeps three digits",
-        says="documented",
+        says=ASKED,
         example=program(
             "known", "x = jax.random.normal(jax.random.key(0), (5, 3)).astype(jnp.bfloat16)",
             "m = nnx.metrics.Average('loss')", ("m.update(loss=x)", "m"),
@@ -445,9 +447,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "masks of Welford",
-        "`metrics.Welford` with a `mask`", "ignores it", "counts what the mask leaves, as `Average` does",
+        *DIFFERENCES["masks of Welford"].cells,
         reason="`MultiMetric` passes one mask to all its metrics",
-        says="documented",
+        says=ASKED,
         example=program(
             "known", "m = nnx.metrics.Welford('loss')",
             ("m.update(loss=jnp.arange(3.0), mask=jnp.array([1, 1, 0]))", "m"),
@@ -553,9 +555,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "scales",
-        "`WeightNorm` and `SpectralNorm`", "bare arrays for scales; weights change their dtype; weights are written in evaluation too", "`Param` scales; weights keep their dtype; in evaluation nothing is written",
+        *DIFFERENCES["scales"].cells,
         reason="scales are trained; a model in evaluation can be called in any trace",
-        says="documented",
+        says=ASKED,
         example=program("known", ("m = nnx.WeightNorm(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), rngs=nnx.Rngs(0))", "m")),
         kinds=("text", "there", "error", "value", "dtype", "bits", "traces"), text="(Weight|Spectral)Norm",
         example_until="0.12.12",
@@ -638,9 +640,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "arrays of carried modules without updates",
-        "a module with array attributes that `fori_loop`, `while_loop` or `scan` carries with `graph_updates=False`", "keeps its arrays, but not the values of its variables; another module with the same variables is returned", "has the arrays and values of the last iteration, and is returned",
+        *DIFFERENCES["arrays of carried modules without updates"].cells,
         reason="the arrays and the variables of one model are of one step",
-        says="documented",
+        says=ASKED,
         example=program(
             "known", "m = nnx.Dict(a=nnx.data(jnp.array(0)))", "def body(i, m):\n    m.a = m.a + 1\n    return m",
             ("nnx.fori_loop(0, 2, body, m, graph_updates=False)", "m"),
@@ -658,9 +660,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "variables that recursive_map replaces",
-        "a variable that the function of `recursive_map` replaces", "is replaced in the given model too", "the result has another variable; the given model is unchanged",
+        *DIFFERENCES["variables that recursive_map replaces"].cells,
         reason="a function that returns a new model leaves the old one as it was",
-        says="documented",
+        says=ASKED,
         example=program(
             "known", "m = nnx.Dict(a=nnx.Param(jnp.ones(2)))",
             ("r = nnx.recursive_map(lambda path, v: v.replace(jnp.zeros(2)) if isinstance(v, nnx.Param) else v, m)", "m", "r"),
@@ -710,7 +712,7 @@ KNOWN: tuple[Row, ...] = (
         "operators that a value lacks",
         "an operator of a variable whose value has no such operator, as `v % 2` of a dict", "`AttributeError`", "`TypeError`, as for the value itself",
         reason="the error is the one that Python gives for the value, so that the same `except` catches both",
-        says="documented",
+        says="TypeError",
         example=program("known", "v = nnx.Variable({'a': jnp.ones(2)})", "r = v % 2"),
         found_in_flax="^AttributeError .*object has no attribute '__", found_in_plait="^TypeError .*(unsupported operand|bad operand type|doesn't define __round__)",
     ),
@@ -757,9 +759,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "round",
-        "`round(v)` for a variable of floats", "floats", "integers, as `round` of its array",
+        *DIFFERENCES["round"].cells,
         reason="a variable stands for its array in every operator",
-        says="documented",
+        says=ASKED,
         example=program("known", ("y = round(nnx.Param(jnp.ones(2)))", "y")),
         kinds=("dtype", "text"), step=r"round\(",
     ),

@@ -11,6 +11,7 @@ As a public module, ``plait.compat`` has the functions that take modes, with gra
     1
 
 ``plait.compat.live_states`` makes states hold the model's own variables, as Flax's do.
+``plait.compat.say_differences`` warns where a number differs from Flax's.
 """
 
 # Rule X29.
@@ -19,10 +20,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..ground.differences import say_differences as say_differences
 from ..states.live import live_states as live_states
 from .fixed import NAMES as NAMES, fixed
 
-__all__ = ["live_states"]  # with the functions of NAMES, each with its modes fixed
+__all__ = ["live_states", "say_differences"]  # with the functions of NAMES, each with its modes fixed
 
 
 def __getattr__(name: str) -> Any:
@@ -33,4 +35,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted((*NAMES, "live_states"))
+    return sorted((*NAMES, *__all__))

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
+from ...ground import differences
+from ...ground.words import describe_type
 from .nodes import BY_VALUE, PYTREE_REGISTRY, Kind, PytreeNodeImpl, StaticElem, kind_of, pytree_impl, unwrapped
 
 _IDENTIFIED = (Kind.VARIABLE, Kind.GRAPH)
@@ -41,10 +43,16 @@ def _partial(args: tuple[Any, ...], func: Callable[..., Any], keywords: dict[str
     return functools.partial(func, *args, **keywords)
 
 
+def _parts(method: MethodType) -> tuple[Any, None]:
+    if differences.asking.on:
+        differences.say("methods in attributes", f"{describe_type(method.__self__)}.{method.__name__}")
+    return (("__func__", StaticElem(method.__func__)), ("__self__", method.__self__)), None
+
+
 BY_VALUE.update({MethodType: _kind, functools.partial: _kind})
 PYTREE_REGISTRY[MethodType] = PytreeNodeImpl(
     MethodType,
-    lambda node: ((("__func__", StaticElem(node.__func__)), ("__self__", node.__self__)), None),
+    _parts,
     lambda items, _: MethodType(*(child for _, child in items)),
 )
 PYTREE_REGISTRY[functools.partial] = PytreeNodeImpl(
