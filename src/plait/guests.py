@@ -36,8 +36,15 @@ def _met(body: Any, entered: Any, call: Callable[[], Any]) -> Any:
     return around_body(body, entered, call)
 
 
+def _met_zeros(body: Any, cotangents: Any) -> None:
+    from .observing.met_differences import before_zeros
+
+    before_zeros(body, cotangents)
+
+
 @when_asked
 def _meet(asked: bool) -> None:
+    seams.before_zeros = _met_zeros if asked else None
     if asked:
         seams.around_body["differences"] = _met
     else:

@@ -103,9 +103,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "weak types of cotangents",
-        "zero cotangents of weakly typed values in a `custom_vjp` rule", "have a weak type", "have no weak type",
+        *DIFFERENCES["weak types of cotangents"].cells,
         reason="plait asks JAX for symbolic zeros, so that it knows which cotangents are zero; arrays made of them have no weak type",
-        says="documented",
+        says=ASKED,
         example=program(
             "known", "m = nnx.Dict(a=nnx.Param(jnp.asarray(2.0)))",
             "f = nnx.custom_vjp(lambda m, x: m.a * x)",

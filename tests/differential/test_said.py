@@ -58,7 +58,6 @@ NOT_SAID = {
     "a state that was taken before": "a state does not know its model",
     "last digits of derivatives": "nobody knows them before XLA has compiled",
     "a parameter used both inside and outside": "the use outside is an ordinary read",
-    "zero cotangents of weakly typed": "no number differs before the rule combines it with another type",
     "a changed global or class attribute": "plait does not see what a function reads",
     "an array that two attributes hold": "a dispatched call compares no arrays",
 }
@@ -93,6 +92,9 @@ NEAR = {
     "names of mapped axes": (
         ("m = nnx.vmap(lambda k: nnx.Param(jnp.ones(2)), transform_metadata={nnx.PARTITION_NAME: 'b'})(jnp.arange(3))", "m"),),
     "equal containers": (("y = nnx.List([1]) == [1], nnx.Dict(a=1) == nnx.Dict(a=2), nnx.Dict(a=1) == 3", "y"),),
+    "weak types of cotangents": (
+        "m = nnx.Dict(a=nnx.Param(jnp.asarray(2.0, jnp.float32)))", "f = nnx.custom_vjp(lambda m, x: m.a * x)",
+        "f.defvjp(lambda m, x: (f(m, x), m), lambda m, g: (nnx.clone(g[0][0]), g[1]))", ("g = nnx.grad(f)(m, 1.0)", "g")),
     "arrays of carried modules without updates": (
         "m = nnx.Dict(a=nnx.Param(jnp.array(0)))", "def body(i, m):\n    m.a[...] += 1\n    return m",
         ("nnx.fori_loop(0, 2, body, m, graph_updates=False)", "m")),
@@ -146,6 +148,7 @@ ADVICE = {
           "transform_metadata={nnx.PARTITION_NAME: 'layers'})(jnp.arange(3)).get_metadata('out_sharding')"),), "m == ('layers', 'a')"),
     "equal containers": (
         (("y = list(nnx.List([1])) == list(nnx.List([1])), dict(nnx.Dict(a=1)) == dict(nnx.Dict(a=1))", "y"),), FLAX),
+    "weak types of cotangents": (NEAR["weak types of cotangents"], FLAX),
     "arrays of carried modules without updates": (
         ("m = nnx.Dict(a=nnx.data(jnp.array(0)))", "def body(i, m):\n    m.a = m.a + 1\n    return m",
          ("nnx.fori_loop(0, 2, body, nnx.clone(m), graph_updates=False)", "m")), FLAX),

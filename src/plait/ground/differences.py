@@ -7,7 +7,6 @@ rows of ``docs/flax-differences.md`` that are said. The others cannot be seen ex
 - a state that was taken before the model changed: it would have to know its model;
 - the model whose state was merged: ``merge`` says it, before the new model runs;
 - a parameter used both inside and outside a ``custom_vjp`` function: the use outside is an ordinary read;
-- zero cotangents with a weak type, which only a rule sees that looks for it;
 - an array that two attributes hold: ``jit`` compares no arrays in a call that it dispatches;
 - a changed global that an eager loop reads: plait does not see what a function reads;
 - last digits of derivatives: nobody knows them before XLA has compiled.
@@ -152,6 +151,12 @@ DIFFERENCES = {
         "by content; all lists are equal",
         "by identity, as other modules",
         "compare their contents: list(a) == list(b), dict(a) == dict(b)",
+    ),
+    "weak types of cotangents": Difference(
+        "zero cotangents of weakly typed values in a `custom_vjp` rule",
+        "have a weak type",
+        "have no weak type",
+        "give the value a dtype, which both treat alike: jnp.asarray(x, jnp.float32)",
     ),
     "arrays of carried modules without updates": Difference(
         "a module with array attributes that `fori_loop`, `while_loop` or `scan` carries with `graph_updates=False`",

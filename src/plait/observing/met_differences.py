@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
+from jax.custom_derivatives import SymbolicZero
+
 from ..core.objects.lost_writes import PLAIT
 from ..core.objects.nodes import Kind
 from ..core.objects.visit import Place, visit
@@ -30,6 +33,17 @@ def around_body(body: Any, entered: Any, call: Callable[[], Any]) -> Any:
             if kind is Carry and variable is None:
                 differences.say("arrays of carried modules without updates", label)
     return out
+
+
+def before_zeros(body: Any, cotangents: Any) -> None:
+    """The cotangents for a rule, which sees those of the values of variables if it carries structure."""
+    found = jax.tree.leaves(cotangents, is_leaf=lambda leaf: isinstance(leaf, SymbolicZero))
+    if body.structural and any(isinstance(zero, SymbolicZero) and _is_weak(zero) for zero in found):
+        differences.say("weak types of cotangents")
+
+
+def _is_weak(zero: Any) -> bool:
+    return zero.aval.weak_type
 
 
 def _array_attributes(node: Any) -> Iterator[Place]:

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
+from ..core import seams
 from ..errors import ArgumentError, ArgumentTypeError
 from ..ground.words import describe_type
 from .call.functions import RuledFunction, check_function, curried
@@ -194,6 +195,8 @@ class CustomVjp(_Custom):
             residuals = rebuild(structure, values, plain)
             fixed = call.parted(call.enter(fixed_values).arguments()[0])[0] if call.fixed else []
             if not self._symbolic:
+                if seams.before_zeros is not None:
+                    seams.before_zeros(call.body, cotangents)
                 cotangents = jax.tree_util.tree_map(_instantiated, cotangents)
             if call.body.structural:
                 returned = call.guarded(bwd, *fixed, residuals, call.cotangents_as_states(outcome, cotangents))
@@ -282,14 +285,11 @@ def _instantiated(value: Any) -> Any:
 
 def _final_tangents(entered: TracedArguments, moved: TracedArguments) -> list[Any]:
     """The tangents of the values that variables have at the end."""
-    tangents = []
-    for variable, before, slope, slope_before in zip(
-        entered.variables(), entered.values, moved.variables(), moved.values, strict=True
-    ):
-        if variable is None:
-            continue
-        if variable._cell.raw is before or slope._cell.raw is not slope_before:
-            tangents.append(slope._cell.raw)
-        else:
-            tangents.append(jax.tree_util.tree_map(zero_tangent, variable._cell.raw))
-    return tangents
+    pairs = zip(entered.variables(), entered.values, moved.variables(), moved.values, strict=True)
+    return [
+        slope._cell.raw
+        if variable._cell.raw is before or slope._cell.raw is not slope_before
+        else jax.tree_util.tree_map(zero_tangent, variable._cell.raw)
+        for variable, before, slope, slope_before in pairs
+        if variable is not None
+    ]
