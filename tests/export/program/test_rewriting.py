@@ -132,6 +132,21 @@ def test_other_scatters_stay(scatter):
     assert found & {"scatter", "scatter-add"}
 
 
+SEARCHES = {  # of the largest values: sizes, and whether they stay
+    "along the last axis": (lambda x: lax.top_k(x, 64), "4, 70", False),
+    "along another axis": (lambda x: lax.top_k(x, 2, axis=0), "4, 8", True),
+    "of too many values": (lambda x: lax.top_k(x, 65), "4, 70", True),
+    "of a free size": (lambda x: lax.top_k(x, 2), "4, n + 2", True),
+}
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_search_of_the_largest_stays_where_no_fixed_number_of_turns_along_the_last_axis_finds_them(name):
+    top, sizes, stays = SEARCHES[name]
+    x = jax.ShapeDtypeStruct(jax.export.symbolic_shape(sizes), jnp.float32)
+    assert ("top_k" in operations(jax.make_jaxpr(rewritten(top, FOR_LITERT))(x).jaxpr)) == stays
+
+
 def test_in_loops_branches_and_calls():
     def body(x, _):
         x = lax.cond(

@@ -245,7 +245,7 @@ MOST_TURNS = 64
 def _top(eqn: Any, known: list[Any]) -> Any:
     """top_k: the largest values, one after another."""
     k, aval = eqn.params["k"], eqn.invars[0].aval
-    if k > MOST_TURNS or eqn.params.get("axis", -1) not in (-1, aval.ndim - 1) or not isinstance(aval.shape[-1], int):
+    if k > MOST_TURNS or eqn.params["axis"] != aval.ndim - 1 or not isinstance(aval.shape[-1], int):
         return None
     low = -jnp.inf if jnp.issubdtype(aval.dtype, jnp.inexact) else jnp.iinfo(aval.dtype).min
     index = jnp.arange(aval.shape[-1], dtype=jnp.int32)
