@@ -205,6 +205,6 @@ def _beginning(closed: Any, count: int) -> Callable[..., Any]:
 
 def _line(error: Any) -> str:
     """A converter's message, without source locations."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
-    said = next((line.rpartition("error: ")[2] for line in lines if "error: " in line), lines[0])
-    return f"{type(error).__name__}: {said}"[:300]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = [line.rpartition("error: ")[2] for line in lines if "error: " in line] or lines
+    return ": ".join([type(error).__name__, *said[:1]])[:300]
