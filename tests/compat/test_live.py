@@ -1,4 +1,4 @@
-"""Live states: under plait.compat.live_states, states hold the model's own variables, as Flax's do (rule X30)."""
+"""Live states: under plait.compat.live_states, states hold the model's own variables, as Flax's do (rule X33)."""
 
 import pickle
 import threading
@@ -76,7 +76,7 @@ def holds_the_model_s_own(lib, name):
 @pytest.mark.parametrize("name", [*SHARED, *OWN])
 @pytest.mark.parametrize("live", [False, True])
 def test_states_share_variables_only_when_they_are_live(name, live):
-    """X30."""
+    """X33."""
     with live_states(live):
         assert holds_the_model_s_own(nnx, name) == (live and name in SHARED)
 

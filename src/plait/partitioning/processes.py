@@ -56,7 +56,8 @@ def connect_processes(
     Args:
         heartbeat_timeout_seconds: how long a process may be silent before the others consider it lost.
         initialization_timeout_seconds: how long to wait for the other processes.
-        shutdown_timeout_seconds: how long a process that has finished waits for the others.
+        shutdown_timeout_seconds: how long a process that has finished waits for the others. JAX ends the run then, so
+            give more if one of them works longer than the others at the end, such as on an export.
 
     Returns:
         The number of processes.

@@ -1,4 +1,4 @@
-"""Live states: under ``live_states``, states hold the model's own variables, as Flax's do. (rule X30)
+"""Live states: under ``live_states``, states hold the model's own variables, as Flax's do. (rule X33)
 
 The heart knows nothing of it: each public function here chooses, in every call, between the heart's and a live one.
 """
