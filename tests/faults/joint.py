@@ -165,6 +165,8 @@ class Notice:
             raise OSError("the callback is wrong")
         if moment.step == self.fault.step and self.fault.strikes("exits"):
             sys.exit(3)
+        if moment.step == self.fault.step and self.fault.strikes("is-done"):
+            sys.exit(0)
         if moment.step == self.fault.step and self.fault.strikes("callback-raises-no-text"):
             raise NoTextError
 

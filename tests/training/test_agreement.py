@@ -227,7 +227,7 @@ def test_numbers_of_numpy_are_numbers_of_steps(simulated):
 
     def act(number):
         check_same({"steps": np.int64(5)})
-        agreed = Together(lambda event: None)
+        agreed = Together(lambda event: None, lambda: None)
         agreed.begins(5, 5, True)
         agreed.call(Ending("steps", "steps", last=np.int64(5)))  # pyright: ignore[reportArgumentType]
         agreed.close()

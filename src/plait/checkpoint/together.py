@@ -25,6 +25,7 @@ from ..partitioning.processes import LEFT_BEHIND
 T = TypeVar("T", bound=str | None)
 
 _LONGEST = 4_000  # letters of a part of an error
+_DONE = "SystemExit"  # the kind of sys.exit(0)
 _NUMBERS = itertools.count()
 _WITHIN: contextvars.ContextVar[tuple[str, Iterator[int]] | None] = contextvars.ContextVar("within", default=None)
 
@@ -121,7 +122,7 @@ class Meeting:
         """Say that this process is done, or what has failed."""
         self.tell(None if error is None else told(error))
 
-    def outcome(self) -> PlaitError | None:
+    def outcome(self) -> PlaitError | SystemExit | None:
         """Wait until all are done, or one has failed: the error of the first that did."""
         heard = self.heard()
         return untold(heard) if heard else None
@@ -146,12 +147,16 @@ def told(error: BaseException) -> dict[str, Any]:
     if isinstance(error, PlaitError) and hasattr(error, "parts"):  # a subclass may not have called __init__
         parts = {name: text[:_LONGEST] for name, text in error.parts.items()}
         return {"kind": type(error).__name__, "message": error.message, "parts": parts, "process": where}
+    if isinstance(error, SystemExit) and not error.code:
+        return {"kind": _DONE, "message": "", "parts": {}, "process": where}
     parts = {"at": f"process {where}", "found": f"{type(error).__name__}: {text_of(error)}"[:_LONGEST]}
     return {"kind": "ProcessError", "message": f"process {where} failed", "parts": parts, "process": where}
 
 
-def untold(heard: dict[str, Any]) -> PlaitError:
-    """The error of another process."""
+def untold(heard: dict[str, Any]) -> PlaitError | SystemExit:
+    """The error of another process; if that has ended with the status 0, what ends this one with it too."""
+    if heard["kind"] == _DONE:
+        return SystemExit(0)
     kind = getattr(errors, heard["kind"], ProcessError)
     where = f"process {heard['process']}"
     at = heard["parts"].get("at")

@@ -219,16 +219,21 @@ def _free_those_left_behind() -> None:
 
 def end_at_once(error: BaseException) -> NoReturn:
     """End the process as an uncaught error in its main thread does."""
+    if isinstance(error, SystemExit):
+        _end(_status(error), True)
     sys.excepthook(type(error), error, error.__traceback__)
     os._exit(1)
 
 
 def end_at_exit(error: SystemExit) -> None:
     """Let ``sys.exit``, which has ended the others too, end this process with its status: JAX would abort it."""
-    status = error.code if isinstance(error.code, int) else int(error.code is not None)
-    if status:
+    if _status(error):
         tell_first(jax.process_index())
-    atexit.register(_end, status, True)
+    atexit.register(_end, _status(error), True)
+
+
+def _status(error: SystemExit) -> int:
+    return error.code if isinstance(error.code, int) else int(error.code is not None)
 
 
 def is_loss(error: BaseException) -> bool:

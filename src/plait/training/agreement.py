@@ -60,7 +60,7 @@ class Ending:
         return self.error is not None and self.error["process"] == jax.process_index()
 
     @property
-    def raised(self) -> PlaitError | None:
+    def raised(self) -> PlaitError | SystemExit | None:
         """The error, as another process raises it."""
         return None if self.error is None else untold(self.error)
 
