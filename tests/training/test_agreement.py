@@ -316,6 +316,35 @@ def test_a_loss_is_known_before_the_process_ends(simulated):
     assert left == ["OSError: gone"]
 
 
+@pytest.mark.parametrize(
+    ("first", "by"),
+    [
+        (Ending("steps", "steps", last=1), [0, 1]),
+        (Ending("signal", "SIGTERM"), [0, 1]),
+        (Ending("error", "error", error={"process": 0}), []),
+    ],
+)
+def test_a_signal_is_heard_once_also_after_the_last_step(simulated, first, by):
+    """It came during the last evaluation, when all had agreed on the end, and nothing was saved until that was over.
+
+    All hear of the first signal alone, and of none after an error: they meet because of it.
+    """
+    heard = []
+
+    def act(number):
+        agreed = Together(lambda event: None, lambda: heard.append(number))
+        agreed.begins(1, 1, True)
+        agreed.call(first)
+        agreed.call(Ending("signal", "SIGTERM"))
+        agreed.worst("", "all have called")
+        agreed.close()
+        assert agreed.ending is not None
+        return agreed.ending.kind
+
+    assert simulated(2, act) == [first.kind] * 2
+    assert sorted(heard) == by
+
+
 def test_a_process_that_is_lost_votes_although_it_lacks_the_batches_of_the_last_step(simulated):
     """Another has called that step the last one, and the vote waits for its batches, which nobody fetches any more.
 

@@ -159,7 +159,8 @@ class Together:
     Args:
         when_stuck: called in a thread with every call of an error, also of this process, after the processes agreed. It
             may end the process.
-        when_signalled: called in a thread if a signal is the end, after the processes agreed.
+        when_signalled: called in a thread at the first signal, after the processes agreed, unless an error was before:
+            also if it comes after another end, during the last evaluation.
     """
 
     ahead = AHEAD
@@ -276,23 +277,27 @@ class Together:
                 post(f"{self._key}/gone", "")
 
     def _watch(self) -> None:
+        is_first = True  # of the signals and errors
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # the coordinator is gone; JAX ends this process
             while True:
                 event = self._event(self._seen)
                 self._seen += 1
                 if event.kind == "over":
                     return
-                if self.ending is None and self._agree(event).kind == "signal":
+                if self.ending is None:
+                    self._agree(event)
+                if event.kind == "signal" and is_first:
                     self._when_signalled()
                 if event.error is not None:
                     self._when_stuck(event)
+                is_first = is_first and event.kind != "signal" and event.error is None
 
     def _event(self, number: int) -> Ending:
         text = await_entry(f"{self._key}/event/{number}", each=_LONG)
         assert text is not None
         return Ending(**json.loads(text))
 
-    def _agree(self, called: Ending) -> Ending:
+    def _agree(self, called: Ending) -> None:
         with self._changed:
             self._called = called
             self._changed.notify_all()
@@ -309,4 +314,3 @@ class Together:
         with self._changed:
             self.ending, self.last = called, int(last)
             self._changed.notify_all()
-        return called
