@@ -53,7 +53,6 @@ BEHIND = 2  # the number of pending logs at which the loop waits for the oldest
 DATA = "data"  # the name of the data iterator in checkpoints
 EVALUATION = "eval/"  # the beginning of the names of an evaluation's metrics
 CALLBACK, ERROR = "callback", "error"  # reasons of an end by an error
-OPEN = Ending("", "")  # while the run goes on
 EVALUATED = "evaluated"  # the name of the step of the last evaluation in checkpoints
 
 
@@ -273,7 +272,8 @@ class _Loop:
         self.ending_here = threading.RLock()  # held by the thread that ends the run, if it is stuck
         self.place: object | None = None  # where the user's code may wait for another process, outside of a step
         self.callbacks_are_over = False  # one has failed, here or in another process
-        self.has_passed_on = self.has_heard = self.is_taken_over = self.has_met = self.has_left = False
+        self.has_passed_on = self.has_heard = self.has_heard_signal = False
+        self.is_taken_over = self.has_met = self.has_left = False
         self.display: Any = None
         self.clock = (time.perf_counter(), 0)
 
@@ -441,8 +441,8 @@ class _Loop:
 
     def evaluated(self) -> dict[str, float] | None:
         """The metrics of an evaluation; ``None`` if it failed in a process: the resumed run evaluates."""
-        is_signalled = self.signalled is not None or (self.agreement.ending or OPEN).kind == "signal"
-        word = self.agreement.worst("failed" if self.error else "signal" if is_signalled else "", f"before/{self.done}")
+        own = "failed" if self.error else "signal" if self.signalled or self.has_heard_signal else ""
+        word = self.agreement.worst(own, f"before/{self.done}")
         if word == "signal":
             before = self.before
             self.keep_before(None)
@@ -495,6 +495,7 @@ class _Loop:
     def save_before(self) -> None:
         """Save the state from before the evaluation that runs: whoever has sent a signal may not wait for its end."""
         with self.ending_here:
+            self.has_heard_signal = True
             can = self.before is not None and not _is_donated(self.before)
             if not self.agreement.worst("" if can else "no", "signal"):  # all can
                 with contextlib.suppress(Exception):  # it is saved again when the evaluation is over
