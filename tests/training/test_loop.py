@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import signal
+import threading
 import time
 import warnings
 
@@ -15,7 +16,7 @@ import optax
 import pytest
 
 import plait
-from plait.checkpoint import Checkpoints, Keep, restore
+from plait.checkpoint import Checkpoints, Keep, orbax, restore
 from plait.errors import ArgumentError, ArgumentTypeError, DataError, LoggerWarning, NonFiniteError, ProcessError
 from plait.training import Batches, EarlyStop, JsonLines, callbacks, fit, loop
 from plait.training.agreement import Alone
@@ -393,6 +394,31 @@ def test_the_state_is_saved_during_an_evaluation_when_a_signal_comes(tmp_path, i
         assert (fitted.step, fitted.reason) == (2, "SIGTERM")
         assert fitted.values["eval/p"] == (0.0 if is_donated else 1.0)
         assert [(each.step, each.metrics["eval/p"]) for each in checkpoints.all()] == [(2, fitted.values["eval/p"])]
+
+
+def test_a_save_during_an_evaluation_that_fails_is_done_again_after_it(tmp_path, monkeypatch):
+    """It counted as done, and its error was nobody's: an evaluation that raised then left no checkpoint."""
+    finish, failed = orbax.Saving.finish, threading.Event()
+
+    def finish_late(saving):
+        if not failed.is_set():
+            failed.set()
+            raise OSError("the disk is full")
+        finish(saving)
+
+    def evaluate():
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert failed.wait(30)
+        raise OSError("the evaluation is wrong")
+
+    monkeypatch.setattr(orbax.Saving, "finish", finish_late)
+    with Checkpoints(tmp_path) as checkpoints:
+        with pytest.raises(OSError, match="the evaluation is wrong"):
+            fit(
+                lambda p, x: x, {"p": plait.Param(1.0)}, [1.0], steps=5, evaluate=evaluate, evaluate_every=2,
+                checkpoints=checkpoints, show=False,
+            )  # fmt: skip
+        assert [each.step for each in checkpoints.all()] == [2]
 
 
 @pytest.mark.parametrize("steps", [4, 8])

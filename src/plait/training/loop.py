@@ -498,9 +498,12 @@ class _Loop:
             self.has_heard_signal = True
             can = self.before is not None and not _is_donated(self.before)
             if not self.agreement.worst("" if can else "no", "signal"):  # all can
-                with contextlib.suppress(Exception):  # it is saved again when the evaluation is over
+                saved, unsaved = self.saved, self.unsaved
+                try:
                     self.save()
                     self.wait()
+                except Exception:  # it is saved again when the evaluation is over
+                    self.saved, self.unsaved = saved, unsaved
 
     def tell(self, number: int, values: dict[str, float]) -> None:
         """Pass metrics to the loggers and callbacks."""
