@@ -207,12 +207,19 @@ def main(options: argparse.Namespace) -> None:
         loss = count(model, shared(batch))
         return loss * jnp.nan if number == fault.step and fault.strikes("nan") else loss
 
+    def inner_step(p: plait.Param, x: float) -> None:
+        if fault.strikes("inner-step-raises"):  # the others wait for it
+            raise OSError("the inner step is wrong")
+        total(shared(np.arange(8))).block_until_ready()
+
     def evaluate() -> dict[str, float]:
         fault.signal("evaluating")
         model: Any = model_of["model"]
         kept, model.steps.value = model.steps.value, model.steps.value + 100  # as if it were of averages
         if (int(kept) == STEPS) == (fault.moment == "last") and fault.strikes("evaluation-raises"):
             raise OSError("the evaluation is wrong")
+        if fault.kind == "inner-step-raises":
+            fit(inner_step, {"p": plait.Param(1.0)}, [1.0], steps=2, show=False)
         time.sleep(options.evaluation)
         found = {"total": float(total(shared(np.arange(8))))}
         model.steps.value = kept

@@ -226,6 +226,17 @@ def test_the_last_evaluation_that_raises_in_one_process_loses_no_steps(tmp_path,
     assert found.all_say("OSError: the evaluation is wrong")
 
 
+@in_one_process
+def test_a_run_inside_an_evaluation_that_is_lost_loses_no_step_of_the_outer_one(tmp_path, process):
+    """Its step raised in one process, and it ended the others before the outer run had saved."""
+    options = ["--evaluate", "--save-takes=4", f"--process={process}"]
+    found = Outcome(tmp_path, "--fault=inner-step-raises", *options)
+    assert (found.status, found.kept) == (1, joint.MIDDLE), found.errors
+    assert found.all_say("OSError: the inner step is wrong")
+    assert f"process {process} of 2 exited with status 1" in found.errors
+    assert found.after_fault < 35
+
+
 @pytest.mark.long
 def test_an_evaluation_that_raises_does_not_leave_its_own_values(tmp_path):
     """Neither where it has raised, nor where it waits for that one."""

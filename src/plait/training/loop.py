@@ -698,7 +698,16 @@ class _Loop:
                     error = found
             assert error is not None
             self.agreement.leave()
-            end_at_once(all_report(error))
+            outer = self.outer(signal.SIGTERM)
+            if outer is None or not outer.hears_soon():
+                end_at_once(all_report(error))
+
+    def hears_soon(self) -> bool:
+        """Wait for the error with which a loop inside this one has ended elsewhere: then this one saves and ends."""
+        deadline = time.monotonic() + 2 * PATIENCE
+        while not self.has_heard and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return self.has_heard
 
     @contextlib.contextmanager
     def running(self, steps: int, show: bool) -> Iterator[None]:
