@@ -228,7 +228,10 @@ def test_a_slow_disk_holds_up_the_next_save_and_nothing_before(tmp_path, monkeyp
             assert own["n"].value == n
 
 
-def test_a_folder_that_vanishes_under_arrays_that_are_never_written_is_an_error_at_once(tmp_path, monkeypatch):
+@pytest.mark.parametrize("is_made_again", [False, True])
+def test_a_folder_that_vanishes_under_arrays_that_are_never_written_is_an_error_at_once(
+    tmp_path, monkeypatch, is_made_again
+):
     """TensorStore sometimes waits without end then. So may the process: nothing waits for its thread."""
     never, wait_for = threading.Event(), orbax._wait_for
     monkeypatch.setattr(orbax, "_wait_for", lambda checkpointer: never.wait())
@@ -236,6 +239,8 @@ def test_a_folder_that_vanishes_under_arrays_that_are_never_written_is_an_error_
     with Checkpoints(tmp_path / "run") as checkpoints:
         checkpoints.save(1, model())
         os.rename(tmp_path / "run", tmp_path / "moved")
+        if is_made_again:  # as TensorStore does for what it writes
+            shutil.copytree(tmp_path / "moved", tmp_path / "run", dirs_exist_ok=True)
         with pytest.raises(CheckpointError, match=r"moved or removed while it was written\n +at .*step-00000001\n"):
             checkpoints.wait()
         monkeypatch.setattr(orbax, "_wait_for", wait_for)

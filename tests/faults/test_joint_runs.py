@@ -97,8 +97,7 @@ def test_the_last_save_is_waited_for_although_another_takes_longer_than_the_grac
     options = ["--moment=saving", f"--save-every={joint.MIDDLE}", "--save-takes=3"]
     found = Outcome(tmp_path, "--fault=sigterm-all", *options, grace=1)
     assert found.status == 143
-    assert found.kept > joint.MIDDLE
-    assert found.results == [{"step": found.kept, "reason": "SIGTERM"}] * 2
+    assert found.kept > joint.MIDDLE  # by then the time is over: it may be killed before it says so
 
 
 @pytest.mark.parametrize("moment", ["fetching", "fetching first"])

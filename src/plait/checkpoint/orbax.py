@@ -152,6 +152,7 @@ class Saving:
             self._draft = Path(
                 on_first(lambda: str(self._held.enter_context(new_folder(self.target, overwrite=overwrite))))
             )
+            self._folder = _identity(self._draft.parent)
             on_all(self._begin, may_wait=True)
         except BaseException:
             self._checkpointer = None  # it may wait for a process that has failed
@@ -193,11 +194,11 @@ class Saving:
             return
         waiting = _in_thread(_wait_for, checkpointer)
         while not wait([waiting], timeout=_BETWEEN_LOOKS).done:
-            if not self._draft.parent.exists():
+            if _identity(self._draft.parent) != self._folder:
                 raise CheckpointError(
                     "the folder of a checkpoint was moved or removed while it was written",
                     at=str(self.target),
-                    found=f"no {self._draft.parent}",
+                    found=f"no {self._draft.parent}, or another folder there",
                     expected="the folder, until the checkpoint is whole",
                     do="leave the folder of a run where it is until the run has ended",
                 )
@@ -312,6 +313,15 @@ def read_into(source: Path, node: Any, *, partial: bool, cast: bool, is_whole: b
     for name, position in positions.items():
         iterators[name].set_state(position)
     return manifest
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """What tells a folder from one that was made later at its path, as TensorStore does; ``None`` if there is none."""
+    try:
+        found = os.stat(folder)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _wait_for(checkpointer: Any) -> None:
