@@ -238,7 +238,7 @@ KNOWN: tuple[Row, ...] = (
                 ("c = nnx.clone(m)", "c"),
             ),
         ),
-        kinds=("value", "bits"), step=r"nnx\.(state|split|flatten|clone)\(m\b|^y = m\(|jax\.tree\.map\(\w+, m\)", text=r"nnx\.merge\(",
+        kinds=("value", "bits"), step=r"nnx\.(state|split|flatten|clone)\(m\b|^y = m\(|jax\.tree\.map\(\w+, m\)|^m\.\w+ = ", text=r"nnx\.merge\(",
     ),
     Row(
         "states as outputs without updates",
@@ -406,12 +406,16 @@ KNOWN: tuple[Row, ...] = (
                 "y = nnx.call((graphdef, s))(jnp.ones(2))", ("y = m(jnp.ones(64))", "y"),
             ),
             program(
+                "known", "m = nnx.Dropout(0.5, rngs=nnx.Rngs(0))", "graphdef, s = nnx.split(m)",
+                "y = nnx.call((graphdef, s))(jnp.ones(2))", ("a, b = nnx.state(m, 'decay', ...)", "b"),
+            ),
+            program(
                 "known", "class Sower(nnx.Module):\n    def __call__(self, x):\n        self.sow(nnx.Intermediate, 'h', x)",
                 "m = Sower()", "m(jnp.ones(2))", "graphdef, s = nnx.split(m)",
                 "y = nnx.call((graphdef, s))(jnp.ones(2))", ("s = nnx.state(m)", "s"),
             ),
         ),
-        kinds=("value", "bits", "there"), step=r"^(?!y\b)|^y = (m|c2?)\(", path=r"^(s|states|m|c2?|y)\b", found_in_flax="array",
+        kinds=("value", "bits", "there"), step=r"^(?!y\b)|^y = (m|c2?)\(", path=r"^(s|states|m|[ab]|c2?|y)\b", found_in_flax="array",
         text=r"nnx\.call\(",
     ),
     Row(
@@ -472,10 +476,10 @@ KNOWN: tuple[Row, ...] = (
                 "nnx.jvp(lambda x: f(m, x), (jnp.ones(2),), (jnp.ones(2),), graph_updates=False)",
             ),
         ),
-        # Then JAX may refuse the derivative, or a scan of nothing, where Flax does not arrive.
+        # Then JAX may refuse the derivative, a scan of nothing or a shape, where Flax does not arrive.
         found_in_flax="(extract graph node|Cannot mutate).* from a? ?different trace level",
         found_in_plait=r"^(no error|TraceContextError|TypeError .*can't apply forward-mode autodiff \(jvp\) to a custom_vjp"
-        r"|ArgumentError .*scan got no values to scan over)",
+        r"|ArgumentError .*scan got no values to scan over|TypeError .*cannot reshape array of shape)",
     ),
     Row(
         "variables that grad leaves alone",
@@ -514,7 +518,7 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "digits of half precision",
-        "last digits of derivatives through a norm and a `bfloat16` layer, or of nested ones", "as XLA combines its operations", "may differ",
+        "last digits of derivatives through a norm and a `bfloat16` layer or a mask, or of nested ones", "as XLA combines its operations", "may differ",
         reason="the operations are the same ones in another order, and neither is nearer to the exact numbers", says="documented",
         example=program(
             "known",
@@ -536,8 +540,15 @@ KNOWN: tuple[Row, ...] = (
                 "f = nnx.grad(lambda m, x: total(nnx.grad(loss)(m, x)))",
                 ("g = nnx.jit(f)(m, x)", "g"),
             ),
+            program(
+                "known",
+                "m = nnx.LayerNorm(4, use_bias=False, reduction_axes=(0, 1), rngs=nnx.Rngs(0))",
+                "x = jax.random.normal(jax.random.key(2), (2, 3, 4))",
+                "mask = jnp.array([True, True, False, True])",
+                ("g = nnx.grad(lambda m, x: total(m(x, mask=mask)))(m, x)", "g"),
+            ),
         ),
-        kinds=("bits",), found_in_flax="^array", text=r"(?s)(?=.*bfloat16)(?=.*Norm\()(?=.*grad\()|grad\(.*grad\(",
+        kinds=("bits",), found_in_flax="^array", text=r"(?s)(?=.*(bfloat16|mask=))(?=.*Norm\()(?=.*grad\()|grad\(.*grad\(",
     ),
     Row(
         "axes as a list",
