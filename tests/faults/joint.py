@@ -218,6 +218,13 @@ def main(options: argparse.Namespace) -> None:
         kept, model.steps.value = model.steps.value, model.steps.value + 100  # as if it were of averages
         if (int(kept) == STEPS) == (fault.moment == "last") and fault.strikes("evaluation-raises"):
             raise OSError("the evaluation is wrong")
+        if int(kept) == STEPS and fault.moment == "last" and fault.kind == "sigterm":
+            with open(options.folder / f"evaluated-{jax.process_index()}", "a") as file:
+                file.write(".")
+            if fault.here:
+                fault.signal("last")
+                time.sleep(2)
+                raise OSError("the evaluation is wrong")
         if fault.kind == "inner-step-raises":
             fit(inner_step, {"p": plait.Param(1.0)}, [1.0], steps=2, show=False)
         time.sleep(options.evaluation)

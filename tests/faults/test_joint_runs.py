@@ -226,6 +226,15 @@ def test_the_last_evaluation_that_raises_in_one_process_loses_no_steps(tmp_path,
 
 
 @in_one_process
+def test_the_last_evaluation_is_not_begun_again_if_it_raises_after_a_signal(tmp_path, process):
+    """The signal is the end of the run, at which what was not evaluated is; but the others wait in the first one."""
+    found = Outcome(tmp_path, "--fault=sigterm", "--evaluate", "--moment=last", f"--process={process}")
+    assert (found.status, found.kept) == (1, joint.STEPS), found.errors
+    assert found.all_say("OSError: the evaluation is wrong")
+    assert [(tmp_path / f"evaluated-{number}").read_text() for number in range(2)] == [".", "."]
+
+
+@in_one_process
 def test_a_run_inside_an_evaluation_that_is_lost_loses_no_step_of_the_outer_one(tmp_path, process):
     """Its step raised in one process, and it ended the others before the outer run had saved."""
     options = ["--evaluate", "--save-takes=4", f"--process={process}"]

@@ -259,7 +259,7 @@ class _Loop:
         self.steps = 0
         self.done = self.saved = 0
         self.first = 1  # the number of the first step of this call
-        self.evaluated_at = 0
+        self.evaluated_at = self.tried_at = 0  # the steps of the last evaluation, and of the last that was begun
         self.before: Any = None  # the variables before the evaluation that runs
         self.noted = 0  # the last step whose result is logged
         self.last: Any = None  # the result of the last step
@@ -425,8 +425,9 @@ class _Loop:
     def evaluate_once(self) -> None:
         """Evaluate after this step, unless that is done, and log the metrics."""
         assert self.evaluate is not None
-        if self.evaluated_at == self.done:
+        if self.done in (self.evaluated_at, self.tried_at):
             return
+        self.tried_at = self.done
         self.attempt(self.look, len(self.pending))
         with self.waiting_for_others(f"evaluation/{self.done}"):
             self.keep_before(state(self.objects))
