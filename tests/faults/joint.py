@@ -157,6 +157,8 @@ class Notice:
             if moment.step == self.fault.step and self.fault.strikes("callback-raises-alone"):
                 raise OSError("the callback is wrong")
             self.wait_for_others()
+        if self.fault.options.callbacks_wait:
+            self.wait_for_others()
         if self.fault.kind == "callback-saves" and moment.step == self.fault.step:  # and fails before, in one of them
             if self.fault.strikes("callback-saves"):
                 raise OSError("the callback is wrong")
@@ -311,6 +313,7 @@ def parse() -> argparse.Namespace:
         "--copies", action="store_true", help="each process has a copy of the model, and shares nothing"
     )
     parser.add_argument("--without-checkpoints", action="store_true")
+    parser.add_argument("--callbacks-wait", action="store_true", help="for the other processes, at each step")
     parser.add_argument("--late", action="store_true", help="the other processes hear of the agreement late")
     return parser.parse_args()
 

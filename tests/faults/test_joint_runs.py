@@ -225,6 +225,17 @@ def test_the_last_evaluation_that_raises_in_one_process_loses_no_steps(tmp_path,
     assert found.all_say("OSError: the evaluation is wrong")
 
 
+@pytest.mark.parametrize("process", [0, pytest.param(1, marks=pytest.mark.long)])
+def test_callbacks_are_called_after_the_last_steps_by_a_process_that_has_failed_too(tmp_path, process):
+    """They may wait for each other, and waited until that one had ended."""
+    options = ["--callbacks-wait", "--without-checkpoints", f"--process={process}"]
+    found = Outcome(tmp_path, "--fault=data-raises", *options)
+    assert found.status == 1, found.errors
+    assert found.all_say("OSError: the data is gone"), found.errors
+    assert "lost" not in found.errors
+    assert found.after_fault < 5
+
+
 @in_one_process
 def test_the_last_evaluation_is_not_begun_again_if_it_raises_after_a_signal(tmp_path, process):
     """The signal is the end of the run, at which what was not evaluated is; but the others wait in the first one."""

@@ -381,8 +381,7 @@ class _Loop:
         if ending.kind == "lost":
             raise ending.raised or AssertionError("an ending of this kind has an error")
         was_cut_short = ending.kind == "signal" and self.done < self.steps
-        if self.error is None:
-            self.attempt(self.log_rest, not was_cut_short and ending.kind != "error")
+        self.log_rest(not was_cut_short and ending.kind != "error")
         if self.evaluate is not None and not was_cut_short and ending.kind != "error" and not self.is_taken_over:
             self.attempt(self.evaluate_once)
         self.attempt(self.save)
@@ -398,7 +397,8 @@ class _Loop:
     def log_rest(self, with_last: bool) -> None:
         if with_last and self.last is not None and self.noted < self.done:
             self.pending.append((self.done, self.last))
-        self.look(at_least=len(self.pending))
+        while self.pending:  # also after an error: callbacks of other processes may wait for those of this one
+            self.attempt(self.look, len(self.pending))
 
     # Numbers ----------------------------------------------------------------------------------------------------------
 
