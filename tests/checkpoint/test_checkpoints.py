@@ -466,3 +466,24 @@ def test_a_checkpoint_that_takes_longer_than_the_grace_period_is_told_in_advance
         with pytest.warns(CheckpointWarning, match=r"takes longer(?s:.*)the last checkpoint(?s:.*)grace period"):
             checkpoints.wait()
         checkpoints.save(3, {"x": plait.Param(1.0)})
+
+
+def test_another_thread_may_wait_for_a_save_as_soon_as_it_begins(tmp_path):
+    """The evaluation of ``fit`` does that while a signal saves in a thread; then nothing was written."""
+
+    class Awaited(Checkpoints):
+        begun = None
+
+        @property
+        def _writer(self):
+            return self.begun
+
+        @_writer.setter
+        def _writer(self, writer):
+            self.begun = writer
+            if writer is not None:
+                self.wait()
+
+    with Awaited(tmp_path) as checkpoints:
+        checkpoints.save(1, {"p": plait.Param(1.0)})
+        assert [each.step for each in checkpoints.all()] == [1]

@@ -156,11 +156,13 @@ class Checkpoints:
         on_first(functools.partial(self._prepare, path, int(step)))
         saving = Saving(path, node, step=step, metrics=metrics, extra=extra, overwrite=True)
         self._meeting = Meeting() if jax.process_count() > 1 else None
-        self._writer = Writer(functools.partial(self._write, saving, self._meeting), f"plait saves step {step}")
+        writer = Writer(functools.partial(self._write, saving, self._meeting), f"plait saves step {step}")
         if self.background:
-            self._writer.start()
+            writer.start()
+            self._writer = writer  # another thread may take it at once
         else:
-            self._writer.run()
+            writer.run()
+            self._writer = writer
             self.wait()
 
     def _prepare(self, path: Path, step: int) -> None:
