@@ -74,7 +74,7 @@ def test_it_is_the_loop_that_one_would_write():
 
 def test_a_loss_that_is_not_read_yet_is_looked_at_before_a_save(tmp_path, monkeypatch):
     """That of step 2 is still computed at step 3, whose own loss is finite: nothing may be saved after it."""
-    monkeypatch.setattr(loop, "_is_there", lambda returned: False)
+    monkeypatch.setattr(loop, "is_there", lambda returned: False)
     losses = iter([1.0, float("nan"), 1.0, 1.0])
     with Checkpoints(tmp_path) as checkpoints:
         with pytest.raises(NonFiniteError, match="loss is nan at step 2"):
@@ -730,7 +730,7 @@ def test_progress_is_lines_where_nobody_looks(capsys, monkeypatch):
 
     fit(train, start(), source, steps=1, show=False)  # compiling asks for the time too
     monkeypatch.setattr(loop.jax, "local_devices", lambda: [Device()])
-    monkeypatch.setattr(loop, "_is_there", lambda returned: True)
+    monkeypatch.setattr(loop, "is_there", lambda returned: True)
     ticks = itertools.count(0, 7200)  # two hours for each line
     monkeypatch.setattr(loop.time, "perf_counter", lambda: next(ticks))
     fit(train, start(), source, steps=6, log_every=2)
@@ -886,7 +886,7 @@ def test_numbers_are_logged_at_multiples_and_at_the_end():
 
 def test_a_callback_that_raises_each_time_does_not_keep_the_state_from_being_saved(tmp_path, monkeypatch):
     """What was still to be told to it raised again, in the save."""
-    monkeypatch.setattr(loop, "_is_there", lambda returned: False)
+    monkeypatch.setattr(loop, "is_there", lambda returned: False)
     steps = []
 
     def raises(moment):

@@ -35,7 +35,6 @@ from ..core.objects.cells import is_gone
 from ..core.objects.variable_kinds import Param
 from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError, CheckpointError, LoggerWarning, NonFiniteError, ProcessError
-from ..ground.dtypes import is_number_dtype
 from ..ground.words import first_few, text_of
 from ..observing.nonfinite import find_nonfinite, has_nan
 from ..partitioning.launched import saving
@@ -46,7 +45,8 @@ from .batches import Batches
 from .callbacks import Moment, restore_states, states_of
 from .counts import check_count
 from .loggers import Logger
-from .progress import progress
+from .progress import Silent, clock_time, progress
+from .step_results import check_metric_names, is_there, numbers_of
 from .timed_data import timed
 
 BEHIND = 2  # the number of pending logs at which the loop waits for the oldest
@@ -125,9 +125,8 @@ def fit(
             of the next checkpoint. A run that a signal ends saves its checkpoint first, or during the evaluation.
         loggers: where to log metrics; in a multi-process run, on process 0, unless a logger asks for all.
         callbacks: called with each ``Moment``, after the loggers; in a multi-process run, after the same steps in all
-            processes. The states of those with ``get_state`` and
-            ``set_state`` are saved in checkpoints. If one has an attribute ``stopped`` that is a reason after it was
-            restored, the run has ended.
+            processes. The states of those with ``get_state`` and ``set_state`` are saved in checkpoints. If one has an
+            attribute ``stopped`` that is a reason after it was restored, the run has ended.
         profile: which steps JAX's profiler records, and its output folder.
         data_timeout: the maximum time to wait for a batch, in seconds; ``None`` for no limit.
         show: whether to show progress on standard output, of process 0.
@@ -414,11 +413,11 @@ class _Loop:
 
     def look(self, at_least: int) -> None:
         """Wait for the first ``at_least`` pending metrics and log them; alone, a process logs all that are ready."""
-        while self.pending and (at_least > 0 or (self.is_alone and _is_there(self.pending[0][1]))):
+        while self.pending and (at_least > 0 or (self.is_alone and is_there(self.pending[0][1]))):
             at_least -= 1
             number, returned = self.pending.popleft()
-            values = _numbers(returned)
-            _check_metrics(values)
+            values = numbers_of(returned)
+            check_metric_names(values)
             self.tell(number, values)
             self.check_finite(number, values)
 
@@ -456,7 +455,7 @@ class _Loop:
             return None
         assert self.evaluate is not None
         try:
-            found = {f"{EVALUATION}{name}": value for name, value in _numbers(self.evaluate()).items()}
+            found = {f"{EVALUATION}{name}": value for name, value in numbers_of(self.evaluate()).items()}
         except BaseException:
             self.undo_evaluation()
             with contextlib.suppress(jax.errors.JaxRuntimeError):  # the coordinator is gone
@@ -546,7 +545,7 @@ class _Loop:
             rate = (number - before) / max(now - then, 1e-9)
             parts.append(f"{rate:.3g} steps/s")
             if number < self.steps:
-                parts.append(f"{_clock((self.steps - number) / rate)} left")
+                parts.append(f"{clock_time((self.steps - number) / rate)} left")
             self.clock = (now, number)
         memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_in_use")
         if memory is not None:
@@ -600,7 +599,7 @@ class _Loop:
                 extra["callbacks"] = states
 
         on_all(prepare)
-        numbers = _numbers(self.last)
+        numbers = numbers_of(self.last)
         metrics = {name: value for name, value in self.values.items() if not name.startswith(EVALUATION)} | numbers
         checkpoints.save(self.done, self.with_data(self.ahead), metrics=metrics | self.unsaved, extra=extra)
         self.saved, self.unsaved = self.done, {}
@@ -609,7 +608,7 @@ class _Loop:
         """Raise if the state may not be saved."""
         if self.unsavable is not None:
             raise self.unsavable
-        self.check_finite(self.done, _numbers(self.last))
+        self.check_finite(self.done, numbers_of(self.last))
         if self.has_nan():  # the loss was computed before the last update
             raise self.not_finite(f"parameters are NaN after step {self.done}")
 
@@ -737,7 +736,7 @@ class _Loop:
                 for number in (signal.SIGINT, signal.SIGTERM):
                     self.handlers[number] = signal.signal(number, self.on_signal)
                     held.callback(signal.signal, number, self.handlers[number])
-            self.display = held.enter_context(progress("training", steps, done=self.done)) if shows else _Silent()
+            self.display = held.enter_context(progress("training", steps, done=self.done)) if shows else Silent()
             held.enter_context(self.left())
             yield
 
@@ -792,58 +791,9 @@ class _Loop:
             logger.close()
 
 
-class _Silent:
-    def advance(self) -> None:
-        pass
-
-    def say(self, text: str) -> None:
-        pass
-
-
 def _is_donated(values: Any) -> bool:
     """Whether arrays among the values were donated since."""
     return any(map(is_gone, jax.tree.leaves(values)))
-
-
-def _is_there(returned: Any) -> bool:
-    leaves: list[Any] = jax.tree.leaves(returned)
-    return all(leaf.is_ready() for leaf in leaves if hasattr(leaf, "is_ready"))
-
-
-def _numbers(returned: Any) -> dict[str, float]:
-    """Scalars by name, from the result of a step or an evaluation."""
-    if returned is None:
-        return {}
-    named = returned if isinstance(returned, Mapping) else {"loss": returned}
-    found = {}
-    for name, value in named.items():
-        if np.ndim(value) or not is_number_dtype(np.asarray(value).dtype):
-            raise ArgumentTypeError(
-                "a step must return a number, or a dict of numbers",
-                at=str(name),
-                found=f"an array of shape {np.shape(value)}" if np.ndim(value) else f"a {type(value).__name__}",
-                expected="a scalar",
-                do="return the loss alone, or {'loss': loss, 'accuracy': accuracy}",
-            )
-        found[str(name)] = float(value)
-    return found
-
-
-def _check_metrics(values: Mapping[str, float]) -> None:
-    if "step" in values:
-        raise ArgumentError(
-            "a metric has the name under which loggers write the step",
-            at="step",
-            found=f"{values['step']!r}",
-            expected="another name",
-            do="rename the metric: return {'loss': loss, 'inner_step': ...}",
-        )
-
-
-def _clock(seconds: float) -> str:
-    """A time as hours, minutes and seconds."""
-    whole = round(seconds)
-    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
 
 
 def _check_names(objects: Mapping[str, Any]) -> None:

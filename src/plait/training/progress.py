@@ -74,3 +74,19 @@ class _Bar:
 
     def say(self, text: str) -> None:
         self.display.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+class Silent:
+    """A process that shows nothing."""
+
+    def advance(self) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        pass
+
+
+def clock_time(seconds: float) -> str:
+    """A time as hours, minutes and seconds."""
+    whole = round(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"

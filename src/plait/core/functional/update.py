@@ -14,7 +14,7 @@ from ..graph.state_leaves import joined, mismatch
 from ..objects.cells import PLAIN_METADATA
 from ..objects.clock import DETACHED
 from ..objects.containers import List
-from ..objects.foreign_reads import note_read
+from ..objects.foreign_reads import note_foreign_read
 from ..objects.journal import Journal
 from ..objects.lost_writes import note_write
 from ..objects.nodes import _KINDS, Kind, change_of, check_index, kind_of, not_a_node, unwrapped
@@ -120,7 +120,7 @@ def _write(node: Any, mapping: Mapping[Any, Any], journal: Journal) -> None:
                     source = cell_of(value)
                     journal.note_cell(cell)
                     if source.trace is not trace:
-                        note_read(source, source.trace)
+                        note_foreign_read(source, source.trace)
                     if source.metadata is PLAIN_METADATA:
                         cell.raw = source.raw
                     else:

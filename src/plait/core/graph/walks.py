@@ -25,7 +25,7 @@ from ...ground.notices import warn
 from ...ground.paths import format_path
 from ...ground.words import with_article
 from ..objects.clock import Stamp, clock
-from ..objects.foreign_reads import note_outside_reads
+from ..objects.foreign_reads import note_foreign_reads
 from ..objects.nodes import Kind, kind_of, pytree_impl
 from ..objects.pytree import Pytree
 from ..objects.variables import Variable
@@ -130,7 +130,7 @@ class CachedWalk:
     def raw_values(self) -> list[Any]:
         """The raw value of each leaf."""
         if trace_state.value is not top_level_trace:
-            note_outside_reads(self.cells)
+            note_foreign_reads(self.cells)
         return [cell.raw for cell in self.cells]
 
 
@@ -175,7 +175,7 @@ def find_walk(roots: tuple[Any, ...], names: Callable[[], Sequence[str]] | None 
     """
     first = roots[0]
     if trace_state.value is not top_level_trace:
-        note_outside_reads([root._pytree__info for root in roots if isinstance(root, Pytree)])
+        note_foreign_reads([root._pytree__info for root in roots if isinstance(root, Pytree)])
     kept = getattr(first, "_pytree__walks", None)
     key = tuple(map(id, roots[1:]))
     if kept is not None:

@@ -243,4 +243,4 @@ def _equal_and_said(self: List[Any] | Dict[Any], other: Any) -> Any:
 
 @differences.when_asked
 def _say(asked: bool) -> None:
-    List.__eq__ = Dict.__eq__ = _equal_and_said if asked else object.__eq__  # type: ignore[method-assign]
+    List.__eq__ = Dict.__eq__ = _equal_and_said if asked else object.__eq__

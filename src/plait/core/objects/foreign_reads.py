@@ -54,7 +54,7 @@ _open = _Open()
 
 
 @contextlib.contextmanager
-def recording_outside_reads(on_read: Callable[[], None]) -> Iterator[dict[int, Any]]:
+def recording_foreign_reads(on_read: Callable[[], None]) -> Iterator[dict[int, Any]]:
     """Open a record for the block.
 
     Args:
@@ -88,7 +88,7 @@ def _reopened(records: Sequence[ForeignReads]) -> Iterator[None]:
         _open.records = before
 
 
-def note_read(thing: Any, trace: Any) -> None:
+def note_foreign_read(thing: Any, trace: Any) -> None:
     """Note a cell or a node of a trace that is not the current one; one without a trace is plait's own."""
     records = _open.records
     if not records or trace is None:
@@ -100,11 +100,11 @@ def note_read(thing: Any, trace: Any) -> None:
             record.note(thing)
 
 
-def note_outside_reads(cells: Iterable[Any]) -> None:
+def note_foreign_reads(cells: Iterable[Any]) -> None:
     """Note those of some cells that belong to another trace."""
     if _open.records:
         here = trace_state.value
         for cell in cells:
             trace = getattr(cell, "trace", here)  # an array attribute is no cell
             if trace is not here:
-                note_read(cell, trace)
+                note_foreign_read(cell, trace)

@@ -38,7 +38,7 @@ from .cells import (
     store_part,
 )
 from .clock import DETACHED, mark_changed
-from .foreign_reads import note_outside_reads, note_read
+from .foreign_reads import note_foreign_read, note_foreign_reads
 from .lost_writes import LentCell, latest_flatten, note_write
 from .named import from_named, to_named
 from .operators import VariableOperators, value_of
@@ -96,7 +96,7 @@ def _flatten_without_keys(variable: Variable[Any]) -> Any:
     if trace is not top_level_trace:
         latest_flatten.trace = trace
         if cell.trace is not trace:
-            note_read(cell, cell.trace)
+            note_foreign_read(cell, cell.trace)
     metadata = cell.metadata
     return (cell.raw,), PLAIN_METADATA_KEY if metadata is PLAIN_METADATA else HashableMapping(metadata)
 
@@ -131,7 +131,7 @@ def copied_cells(kinds: Iterable[type[Any]], cells: Iterable[Cell], version: int
     """``Variable.copy`` for many at once: new variables of these classes with the contents of the cells."""
     trace, plain = trace_state.value, PLAIN_METADATA
     if trace is not top_level_trace:
-        note_outside_reads(cells := [*cells])
+        note_foreign_reads(cells := [*cells])
     variables = [*map(_new, kinds)]
     for variable, source in zip(variables, cells, strict=True):
         cell = Cell()
@@ -233,7 +233,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         """The stored value, without hooks."""
         cell = self._cell
         if cell.trace is not trace_state.value:
-            note_read(cell, cell.trace)
+            note_foreign_read(cell, cell.trace)
         return cell.raw
 
     def set_raw_value(self, value: A) -> None:
@@ -260,7 +260,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         """
         cell = self._cell
         if cell.trace is not trace_state.value:
-            note_read(cell, cell.trace)
+            note_foreign_read(cell, cell.trace)
         value = cell.raw
         if cell.metadata is not PLAIN_METADATA and has_ref(cell):
             value = value[... if index is _MISSING else index]
@@ -357,7 +357,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         if name == "sharding_names" and "out_sharding" in cell.metadata:
             return self.get_metadata(name)
         if cell.trace is not trace_state.value:
-            note_read(cell, cell.trace)
+            note_foreign_read(cell, cell.trace)
         try:
             return getattr(cell.raw, name)
         except AttributeError:
@@ -409,7 +409,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         """A new variable of the same class, optionally with a new value and changed metadata; hooks do not run."""
         cell = self._cell
         if cell.trace is not trace_state.value:
-            note_read(cell, cell.trace)
+            note_foreign_read(cell, cell.trace)
         metadata = cell.metadata
         if updates:
             metadata = {**metadata, **tidied(updates)}
@@ -453,7 +453,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         """
         cell, source = self._cell, variable_state._cell
         if source.trace is not trace_state.value:
-            note_read(source, source.trace)
+            note_foreign_read(source, source.trace)
         if cell.trace is not trace_state.value and not has_ref(cell):
             raise_foreign_trace(cell.trace, self, "change the value of")
         metadata = cell.metadata

@@ -29,7 +29,7 @@ from ...core import seams
 from ...core.graph.axes import drop_axis, has_axis_metadata, put_axis
 from ...core.graph.flatten import path_of
 from ...core.graph.locate import AttachedToErrors
-from ...core.objects.foreign_reads import recording_outside_reads
+from ...core.objects.foreign_reads import recording_foreign_reads
 from ...core.objects.named import Sentinel
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError, AxisNameMismatchError, StaticValueError
@@ -180,7 +180,7 @@ class Body:
 
     def _run(self, entered: TracedArguments) -> Any:
         f, (args, kwargs) = self.f(), entered.arguments()
-        record = recording_outside_reads(self.forget)
+        record = recording_foreign_reads(self.forget)
         with AttachedToErrors(entered.roots, inside=True), record as found, refusing_container_changes():
             out = f(*args, **kwargs)
             if found and self.name in _PROGRAMS:

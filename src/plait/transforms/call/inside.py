@@ -18,7 +18,7 @@ from ...core.graph.flatten import Walk, path_of
 from ...core.graph.graphdef import GraphDef, VariableDef
 from ...core.graph.plan import plan_of
 from ...core.graph.unflatten import Builder
-from ...core.objects.foreign_reads import note_outside_reads
+from ...core.objects.foreign_reads import note_foreign_reads
 from ...core.objects.nodes import Static, jax_key_to_key
 from ...core.objects.statics import HashableMapping
 from ...core.objects.variables import Variable, make_variables
@@ -152,7 +152,7 @@ class TracedResult:
                 item._cell if isinstance(item, Variable) else getattr(item, "_pytree__info", None) for item in walk.refs
             ]
             self.copies_captured = any(getattr(stamp, "trace", here) is not here for stamp in stamps)
-            note_outside_reads(stamps)
+            note_foreign_reads(stamps)
         if not structural:
             self._check_no_inputs(name, labels)
         has_attributes = any(variable is None for variable in self.variables)  # `in` would use ==

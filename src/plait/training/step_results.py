@@ -1,0 +1,49 @@
+"""What steps and evaluations return: numbers by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..errors import ArgumentError, ArgumentTypeError
+from ..ground.dtypes import is_number_dtype
+
+
+def is_there(returned: Any) -> bool:
+    """Whether the devices have computed it."""
+    leaves: list[Any] = jax.tree.leaves(returned)
+    return all(leaf.is_ready() for leaf in leaves if hasattr(leaf, "is_ready"))
+
+
+def numbers_of(returned: Any) -> dict[str, float]:
+    """Scalars by name, from the result of a step or an evaluation."""
+    if returned is None:
+        return {}
+    named = returned if isinstance(returned, Mapping) else {"loss": returned}
+    found = {}
+    for name, value in named.items():
+        if np.ndim(value) or not is_number_dtype(np.asarray(value).dtype):
+            raise ArgumentTypeError(
+                "a step must return a number, or a dict of numbers",
+                at=str(name),
+                found=f"an array of shape {np.shape(value)}" if np.ndim(value) else f"a {type(value).__name__}",
+                expected="a scalar",
+                do="return the loss alone, or {'loss': loss, 'accuracy': accuracy}",
+            )
+        found[str(name)] = float(value)
+    return found
+
+
+def check_metric_names(values: Mapping[str, float]) -> None:
+    """Raise for a name that loggers need."""
+    if "step" in values:
+        raise ArgumentError(
+            "a metric has the name under which loggers write the step",
+            at="step",
+            found=f"{values['step']!r}",
+            expected="another name",
+            do="rename the metric: return {'loss': loss, 'inner_step': ...}",
+        )
