@@ -472,16 +472,9 @@ def test_another_thread_may_wait_for_a_save_as_soon_as_it_begins(tmp_path):
     """The evaluation of ``fit`` does that while a signal saves in a thread; then nothing was written."""
 
     class Awaited(Checkpoints):
-        begun = None
-
-        @property
-        def _writer(self):
-            return self.begun
-
-        @_writer.setter
-        def _writer(self, writer):
-            self.begun = writer
-            if writer is not None:
+        def __setattr__(self, name, value):
+            super().__setattr__(name, value)
+            if name == "_writer" and value is not None:
                 self.wait()
 
     with Awaited(tmp_path) as checkpoints:
