@@ -179,14 +179,15 @@ def test_processes_that_are_asked_to_end_have_time_to_save(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_checkpoint_that_is_being_written_is_waited_for(tmp_path):
-    """Longer than ``--grace``, by the process that writes it alone."""
+@pytest.mark.parametrize(("saves", "says"), [("0", "process 0 still saves"), ("", "processes 0, 1 still save")])
+def test_a_checkpoint_that_is_being_written_is_waited_for(tmp_path, saves, says):
+    """Longer than ``--grace``, by the processes that write it alone."""
     program = (
         "import os, signal, sys, time\n"
         "from plait.partitioning.launched import saving\n"
         f"place = {str(tmp_path)!r} + '/' + os.environ['JAX_PROCESS_ID']\n"
         "def save(*_):\n"
-        "    if place.endswith('0'):\n"
+        f"    if place.endswith({saves!r}):\n"
         "        with saving(): time.sleep(3); open(place + '.saved', 'w').close()\n"
         "        time.sleep(600)\n"
         "    time.sleep(600)\n"
@@ -197,9 +198,10 @@ def test_a_checkpoint_that_is_being_written_is_waited_for(tmp_path):
     while len(os.listdir(tmp_path)) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
     running.send_signal(signal.SIGTERM)
-    running.communicate(timeout=LIMIT)
+    errors = running.communicate(timeout=LIMIT)[1]
     assert running.returncode == 128 + signal.SIGTERM
-    assert sorted(os.listdir(tmp_path)) == ["0", "0.saved", "1"]
+    assert sorted(os.listdir(tmp_path)) == ["0", "0.saved", "1", *([] if saves else ["1.saved"])]
+    assert errors.count(f"{says} after 1 s and is waited for; another Ctrl-C or SIGTERM ends all at once") == 1
 
 
 def test_the_one_that_says_that_it_failed_first_is_believed(launched):

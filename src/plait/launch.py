@@ -25,6 +25,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
+from .ground.words import first_few
 from .partitioning.launched import FOLDER, GRACE as GRACE_SECONDS, NUMBER, first_in, saving_in
 from .partitioning.processes import ADDRESS, COUNT
 
@@ -238,13 +239,32 @@ def _end(started: Sequence[subprocess.Popen[bytes]], patience: float, requests: 
     _ask(started, signal.SIGTERM)
     deadline = time.monotonic() + patience
     heard = len(requests)
+    has_said = False
     while (alive := [i for i, child in enumerate(started) if child.poll() is None]) and len(requests) == heard:
-        if time.monotonic() > deadline and not (saving_in(told) & {*alive}):
-            break
+        if time.monotonic() > deadline:
+            slow = sorted(saving_in(told) & {*alive})
+            if not slow:
+                break
+            if not has_said:
+                has_said = True
+                _say_who_saves(slow, patience)
         time.sleep(0.02)
     _ask(started, signal.SIGKILL)
     for child in started:
         child.wait()
+
+
+def _say_who_saves(numbers: Sequence[int], patience: float) -> None:
+    who = (
+        f"process {numbers[0]} still saves"
+        if len(numbers) == 1
+        else f"processes {first_few([str(each) for each in numbers], 5)} still save"
+    )
+    print(
+        f"plait: {who} after {patience:g} s and is waited for; another Ctrl-C or SIGTERM ends all at once",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _ask(started: Sequence[subprocess.Popen[bytes]], request: signal.Signals) -> None:

@@ -1,5 +1,8 @@
 """Short texts between processes, with a client of JAX's coordination service that is none. Real ones: tests/faults."""
 
+import subprocess
+import sys
+
 import jax
 import pytest
 
@@ -58,6 +61,21 @@ def test_entries_are_found_by_the_beginning_of_their_keys():
     for key in ("votes/0", "votes/1", "votes", "votes-2/0"):
         noticeboard.post(key, key)
     assert noticeboard.entries_under("votes") == ["votes/0", "votes/1"]
+
+
+def test_what_nobody_will_ask_for_is_removed():
+    """With JAX's own coordinator, in a process of its own."""
+    program = (
+        "import jax, socket\n"
+        "from plait.partitioning.noticeboard import entries_under, is_last, post, remove\n"
+        "with socket.socket() as free: free.bind(('127.0.0.1', 0)); port = free.getsockname()[1]\n"
+        "jax.distributed.initialize(f'127.0.0.1:{port}', 1, 0)\n"
+        "for key in ('a/1/x', 'a/1/y', 'a/10'): post(key, key)\n"
+        "is_last('a/1/count'), remove('a/1'), remove('a/2')\n"
+        "print(entries_under('a'), is_last('a/1/count'))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
+    assert done.stdout == "['a/10'] True\n", done.stderr
 
 
 def test_nobody_waits_longer_than_asked():

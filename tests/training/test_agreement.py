@@ -44,6 +44,12 @@ class Board:
         with self.changed:
             return [text for name, text in self.texts.items() if name.startswith(f"{key}/")]
 
+    def remove(self, key):
+        with self.changed:
+            for kept in (self.texts, self.counts):
+                for name in [name for name in kept if name.startswith(f"{key}/")]:
+                    del kept[name]
+
     def is_last(self, key):
         with self.changed:
             self.counts[key] = self.counts.get(key, 0) + 1
@@ -76,7 +82,7 @@ def simulated():
 
 def _run(monkeypatch, processes, act):
     board = Board(processes)
-    for name in ("post", "await_entry", "entries_under", "is_last"):
+    for name in ("post", "await_entry", "entries_under", "is_last", "remove"):
         for user in (agreement, together, noticeboard):
             monkeypatch.setattr(user, name, getattr(board, name), raising=user is not together)
     monkeypatch.setattr(together, "_NUMBERS", Numbers(processes))
@@ -220,6 +226,24 @@ def test_processes_with_other_arguments_are_an_error_in_all(simulated):
   do        pass the same values, whatever jax.process_index() is; loggers write on process 0 alone"""
     assert [str(error) for error in errors] == [told] * 3
     assert all(error.raised_by_all for error in errors)
+
+
+def test_processes_that_share_no_array_leave_no_entry_for_each_step(simulated):
+    """The coordinator held two for each of them until the end."""
+
+    def act(number):
+        agreed = Together(lambda event: None, lambda: None)
+        for step in range(1, 30):
+            agreed.keep_pace(step)
+        board = agreement.post.__self__
+        with board.changed:
+            held = [key for key in (*board.texts, *board.counts) if "/pace/" in key]
+        agreed.call(Ending("steps", "steps"))
+        agreed.begins(1, 1, True)
+        agreed.close()
+        return len(held)
+
+    assert all(1 <= held <= 6 for held in simulated(3, act))
 
 
 def test_numbers_of_numpy_are_numbers_of_steps(simulated):

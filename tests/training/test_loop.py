@@ -149,8 +149,9 @@ def test_a_second_signal_interrupts_at_once():
         os.kill(os.getpid(), signal.SIGINT)
         raise AssertionError("not reached")
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as caught:
         fit(step, {"model": plait.Param(1.0)}, [1], steps=10, show=False)
+    assert caught.value.__suppress_context__  # the time limit of a request to another process, of which a user saw most
 
 
 @pytest.mark.parametrize("inside", [False, True])
@@ -394,6 +395,37 @@ def test_the_state_is_saved_during_an_evaluation_when_a_signal_comes(tmp_path, i
         assert (fitted.step, fitted.reason) == (2, "SIGTERM")
         assert fitted.values["eval/p"] == (0.0 if is_donated else 1.0)
         assert [(each.step, each.metrics["eval/p"]) for each in checkpoints.all()] == [(2, fitted.values["eval/p"])]
+
+
+@pytest.mark.parametrize("evaluate_every", [2, None])
+def test_an_evaluation_that_a_signal_cuts_short_is_done_again(tmp_path, evaluate_every):
+    """What a ``fit`` inside it had found in the steps until then was saved as the metrics of this step."""
+    signals = [signal.SIGTERM]
+
+    def inner_step(p, x):
+        if p.value == 3 and signals:
+            os.kill(os.getpid(), signals.pop())
+        p.value += 1
+
+    def evaluate():
+        probe = {"p": plait.Param(0)}
+        return {"steps": fit(inner_step, probe, [1.0], steps=9, show=False).step}
+
+    def run():
+        options = {"evaluate": evaluate, "evaluate_every": evaluate_every, "checkpoints": checkpoints, "show": False}
+        return fit(lambda p, x: x, {"p": plait.Param(1.0)}, [1.0], steps=3, **options)
+
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        with Checkpoints(tmp_path) as checkpoints:
+            fitted = run()
+            assert (fitted.step, "eval/steps" in fitted.values) == (evaluate_every or 3, False)
+            assert [each.step for each in checkpoints.all()] == [fitted.step]
+            assert "eval/steps" not in checkpoints.all()[0].metrics
+            assert run().values["eval/steps"] == 9
+            assert checkpoints.all()[-1].metrics["eval/steps"] == 9
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_save_during_an_evaluation_that_fails_is_done_again_after_it(tmp_path, monkeypatch):

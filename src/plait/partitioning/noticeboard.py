@@ -51,6 +51,11 @@ def entries_under(key: str) -> list[str]:
     return [text for _, text in _board().key_value_dir_get(f"{key}/")]
 
 
+def remove(key: str) -> None:
+    """Remove the entries and the counts under ``key/``, which nobody will ask for: the coordinator holds all others."""
+    _board().key_value_delete(f"{key}/")
+
+
 def is_last(key: str) -> bool:
     """Count this call. Return whether all processes have made it by now."""
     return _board().key_value_increment(key, 1) == jax.process_count()

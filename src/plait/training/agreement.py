@@ -27,7 +27,7 @@ import jax
 
 from ..checkpoint.together import Meeting, next_key, numbered_apart, told, untold
 from ..errors import ArgumentError, PlaitError
-from ..partitioning.noticeboard import await_entry, entries_under, gather, is_last, post
+from ..partitioning.noticeboard import await_entry, entries_under, gather, is_last, post, remove
 from ..partitioning.processes import all_report
 
 AHEAD = 2  # steps
@@ -232,12 +232,13 @@ class Together:
     def keep_pace(self, step: int) -> None:
         """As in ``Alone``."""
         self._paced.add(step)
-        if is_last(f"{self._key}/pace/{step}"):
-            post(f"{self._key}/paced/{step}", "")
+        if is_last(f"{self._key}/pace/{step}/count"):
+            post(f"{self._key}/pace/{step}/all", "")
+            remove(f"{self._key}/pace/{step - AHEAD}")  # all have waited for it
         passed = step - AHEAD + 1  # who is before this step has begun the one before it
         if passed in self._paced:
             self._paced.discard(passed)
-            await_entry(f"{self._key}/paced/{passed}")
+            await_entry(f"{self._key}/pace/{passed}/all")
 
     def in_users_code(self, name: str) -> contextlib.AbstractContextManager[None]:
         """As in ``Alone``."""

@@ -273,6 +273,7 @@ class _Loop:
         self.callbacks_are_over = False  # one has failed, here or in another process
         self.has_passed_on = self.has_heard = self.has_heard_signal = False
         self.is_taken_over = self.has_met = self.has_left = False
+        self.is_cut_short = False  # a signal has ended this loop, or one inside it, before its last step
         self.display: Any = None
         self.clock = (time.perf_counter(), 0)
 
@@ -380,6 +381,8 @@ class _Loop:
         if ending.kind == "lost":
             raise ending.raised or AssertionError("an ending of this kind has an error")
         was_cut_short = ending.kind == "signal" and self.done < self.steps
+        if was_cut_short:
+            self.cut_short()
         self.log_rest(not was_cut_short and ending.kind != "error")
         if self.evaluate is not None and not was_cut_short and ending.kind != "error" and not self.is_taken_over:
             self.attempt(self.evaluate_once)
@@ -440,7 +443,8 @@ class _Loop:
                 self.tell(self.done, found)
 
     def evaluated(self) -> dict[str, float] | None:
-        """The metrics of an evaluation; ``None`` if it failed in a process: the resumed run evaluates."""
+        """The metrics of an evaluation; ``None`` if it failed or was cut short: the resumed run evaluates."""
+        self.is_cut_short = False
         own = "failed" if self.error else "signal" if self.signalled or self.has_heard_signal else ""
         word = self.agreement.worst(own, f"before/{self.done}")
         if word == "signal":
@@ -461,7 +465,7 @@ class _Loop:
             with contextlib.suppress(jax.errors.JaxRuntimeError):  # the coordinator is gone
                 self.agreement.worst("failed", f"after/{self.done}")
             raise
-        if self.agreement.worst("", f"after/{self.done}"):
+        if self.agreement.worst("cut short" if self.is_cut_short else "", f"after/{self.done}"):
             self.undo_evaluation()
             self.agreement.end_after(self.done)
             return None
@@ -647,7 +651,7 @@ class _Loop:
             signal.raise_signal(number)
             return
         if self.signalled is not None:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt from None  # of the request that it may interrupt
         self.signalled = signal.Signals(number).name
         if self.before is not None:
             act = self.save_before if self.is_alone else self.pass_on_signal  # then a thread of every process saves
@@ -662,6 +666,13 @@ class _Loop:
         """The loop inside which this one runs, which a signal has to end too."""
         outer = getattr(self.handlers.get(number), "__self__", None)
         return outer if isinstance(outer, _Loop) else None
+
+    def cut_short(self) -> None:
+        """Note that a signal ends this loop before its last step: the evaluations around it are not whole."""
+        self.is_cut_short = True
+        outer = self.outer(signal.SIGTERM)
+        if outer is not None:
+            outer.cut_short()
 
     def pass_on_late_signal(self) -> None:
         """Let a signal that came too late to end this loop do what it does outside."""
