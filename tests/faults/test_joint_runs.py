@@ -256,6 +256,17 @@ def test_a_run_inside_an_evaluation_that_is_lost_loses_no_step_of_the_outer_one(
     assert found.after_fault < 35
 
 
+@pytest.mark.parametrize("moment", ["returns", pytest.param("mid", marks=pytest.mark.long)])
+@in_one_process
+def test_the_error_of_a_run_inside_an_evaluation_ends_the_outer_one_if_it_is_caught(tmp_path, process, moment):
+    """The others wait in its step, and ended before the outer run had saved; what caught it may wait for them."""
+    options = ["--evaluate", f"--moment={moment}", f"--process={process}"]
+    found = Outcome(tmp_path, "--fault=inner-step-is-caught", *options)
+    assert (found.status, found.kept) == (1, joint.MIDDLE), found.errors
+    assert found.all_say("OSError: the inner step is wrong")
+    assert found.after_fault < 35
+
+
 @pytest.mark.long
 def test_an_evaluation_that_raises_does_not_leave_its_own_values(tmp_path):
     """Neither where it has raised, nor where it waits for that one."""

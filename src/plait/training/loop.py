@@ -683,7 +683,7 @@ class _Loop:
 
     def when_stuck(self, event: Ending) -> None:
         """Another process has failed, and this one may wait for it: do what is left, in a thread."""
-        if event.is_own:
+        if event.is_own and self.error is not None:  # the user's code may have caught that of a loop inside this one
             return
         self.callbacks_are_over |= event.reason == CALLBACK
         self.has_heard = True
@@ -710,7 +710,7 @@ class _Loop:
             assert error is not None
             self.agreement.leave()
             outer = self.outer(signal.SIGTERM)
-            if outer is None or not outer.hears_soon():
+            if outer is None or not (outer.hears_soon() or outer.is_ended_by(error)):
                 end_at_once(all_report(error))
 
     def hears_soon(self) -> bool:
@@ -719,6 +719,18 @@ class _Loop:
         while not self.has_heard and time.monotonic() < deadline:
             time.sleep(0.02)
         return self.has_heard
+
+    def is_ended_by(self, error: BaseException) -> bool:
+        """End by the error of a loop inside this one, of which the other processes say nothing, if all can save.
+
+        They have caught it, or gone on, but no further than to the end of the evaluation in which this one is stuck.
+        """
+        if self.before is None:
+            return False
+        self.agreement.call(error_ending(error))
+        self.agreement.worst("failed", f"after/{self.done}")
+        self.agreement.end_after(self.done)
+        return True
 
     @contextlib.contextmanager
     def running(self, steps: int, show: bool) -> Iterator[None]:
@@ -784,6 +796,7 @@ class _Loop:
         """End without the others: a step has raised, here or in another process."""
         if not self.agreement.ahead:
             return
+        self.error = self.error or error
         if is_loss(error):
             time.sleep(PATIENCE + 1)  # the thread knows why, or will
         ending = self.agreement.ending
