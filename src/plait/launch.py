@@ -90,6 +90,9 @@ def run(options: Options) -> int:
             if failed is not None and not requests:
                 failed = _first_of(failed, started, Path(told))
                 _say_who_failed(failed, started[failed].returncode, options.processes)
+        except OSError:
+            if not requests:  # otherwise what had read the output was ended with this command, as in a pipe
+                raise
         finally:
             _end(started, options.grace if failed is None else PATIENCE, requests, Path(told))
             for reader in readers:
@@ -99,7 +102,7 @@ def run(options: Options) -> int:
         if failed is not None:
             return _status(started[failed].returncode)
         if requests:
-            print("plait: interrupted", file=sys.stderr, flush=True)
+            _say("plait: interrupted")
             return 128 + requests[0]
         return 0
 
@@ -215,16 +218,26 @@ def _first_of(failed: int, started: Sequence[subprocess.Popen[bytes]], told: Pat
 
 
 def _repeat(number: int, lines: Sequence[bytes]) -> None:
-    print(f"plait: the last lines of process {number}, which failed first:", file=sys.stderr, flush=True)
-    for line in lines:
-        sys.stderr.buffer.write(line)
-    sys.stderr.flush()
+    _say(f"plait: the last lines of process {number}, which failed first:")
+    with suppress(OSError):
+        for line in lines:
+            sys.stderr.buffer.write(line)
+        sys.stderr.flush()
+
+
+def _say(text: str) -> None:
+    """Print a line on standard error, if somebody reads it."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        for stream in (sys.stdout, sys.stderr):  # Python would fail to flush them at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _say_who_failed(number: int, code: int, processes: int) -> None:
     how = f"was killed by signal {-code}{_name_of_signal(-code)}" if code < 0 else f"exited with status {code}"
     others = "; the others are terminated" if processes > 1 else ""
-    print(f"plait: process {number} of {processes} {how}{others}", file=sys.stderr, flush=True)
+    _say(f"plait: process {number} of {processes} {how}{others}")
 
 
 def _name_of_signal(number: int) -> str:
@@ -260,11 +273,7 @@ def _say_who_saves(numbers: Sequence[int], patience: float) -> None:
         if len(numbers) == 1
         else f"processes {first_few([str(each) for each in numbers], 5)} still save"
     )
-    print(
-        f"plait: {who} after {patience:g} s and is waited for; another Ctrl-C or SIGTERM ends all at once",
-        file=sys.stderr,
-        flush=True,
-    )
+    _say(f"plait: {who} after {patience:g} s and is waited for; another Ctrl-C or SIGTERM ends all at once")
 
 
 def _ask(started: Sequence[subprocess.Popen[bytes]], request: signal.Signals) -> None:

@@ -17,7 +17,16 @@ import pytest
 
 import plait
 from plait.checkpoint import Checkpoints, Keep, orbax, restore
-from plait.errors import ArgumentError, ArgumentTypeError, DataError, LoggerWarning, NonFiniteError, ProcessError
+from plait.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CheckpointError,
+    CheckpointWarning,
+    DataError,
+    LoggerWarning,
+    NonFiniteError,
+    ProcessError,
+)
 from plait.training import Batches, EarlyStop, JsonLines, callbacks, fit, loop
 from plait.training.agreement import Alone
 from plait.training.ahead import Ahead
@@ -49,6 +58,13 @@ def train(model, optimizer, batch):
     loss, grads = plait.value_and_grad(lambda model: (model(batch) ** 2).mean())(model)
     optimizer.update(model, grads)
     return loss
+
+
+def wait_for(path):
+    deadline = time.monotonic() + 30
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert path.exists()
 
 
 def source(epoch):
@@ -484,6 +500,194 @@ def test_an_evaluation_that_did_not_happen_happens_when_the_run_resumes(tmp_path
     assert fitted.values["eval/loss"] == (2.0 if steps == 4 else 0.5)
     with Checkpoints(tmp_path) as checkpoints:
         assert checkpoints.all()[-1].metrics["eval/loss"] == fitted.values["eval/loss"]
+
+
+def test_an_evaluation_that_a_resumed_run_does_again_counts_for_its_checkpoint(tmp_path):
+    """Its metrics went to the next one, or to none: the best checkpoint was not ranked, and deleted."""
+    found = {20: 0.1, 40: 0.5, 60: 0.4}
+
+    def run(steps, folder, *signals):
+        model, pending = plait.Variable(jnp.zeros((), int)), list(signals)
+
+        def evaluate():
+            for number in pending:
+                os.kill(os.getpid(), number)
+                wait_for(folder / "step-00000020")
+                raise OSError("the process is killed")
+            return {"loss": found[int(model[...])]}
+
+        with Checkpoints(folder, keep=Keep(last=1, best=1, metric="eval/loss")) as checkpoints:
+            fit(
+                lambda model, x: model.set_value(model[...] + 1), {"model": model}, [1.0], steps=steps, save_every=20,
+                checkpoints=checkpoints, evaluate=evaluate, evaluate_every=20, show=False,
+            )  # fmt: skip
+            return [(each.step, each.metrics["eval/loss"]) for each in checkpoints.all()]
+
+    with pytest.raises(OSError, match="the process is killed"):
+        run(60, tmp_path / "killed", signal.SIGTERM)
+    assert run(60, tmp_path / "killed") == run(60, tmp_path / "whole") == [(20, 0.1), (60, 0.4)]
+
+
+def test_positions_among_the_objects_are_those_before_an_evaluation(tmp_path):
+    """A checkpoint that is saved during one had none, and no run could resume; one that failed left them moved."""
+    model, extra = plait.Param(1.0), Batches([1.0, 2.0, 3.0, 4.0])
+    fails = [True]
+
+    def evaluate():
+        assert next(extra) == 1.0
+        if fails.pop():
+            os.kill(os.getpid(), signal.SIGTERM)
+            wait_for(tmp_path / "step-00000002")
+            again = Batches([1.0, 2.0, 3.0, 4.0])
+            restore(tmp_path / "step-00000002", {"model": plait.Param(0.0), "extra": again, "data": Batches([1.0])})
+            assert next(again) == 1.0
+            raise OSError("the evaluation is wrong")
+        return {"loss": 0.0}
+
+    def run():
+        with Checkpoints(tmp_path) as checkpoints:
+            objects = {"model": model, "extra": extra}
+            return fit(lambda *_: 0.0, objects, [1.0], steps=2, checkpoints=checkpoints, evaluate=evaluate, show=False)
+
+    with pytest.raises(OSError, match="the evaluation is wrong"):
+        run()
+    assert next(extra) == 1.0
+    fails.append(False)
+    assert run().values["eval/loss"] == 0.0
+
+
+@pytest.mark.parametrize("wrong", [CheckpointError("no teacher", at="here"), NonFiniteError("the probe is NaN")])
+@pytest.mark.parametrize("where", ["callbacks", "evaluate"])
+def test_errors_of_the_users_own_saves_and_losses_do_not_keep_the_state_from_being_saved(tmp_path, where, wrong):
+    def fails(*_):
+        raise wrong
+
+    options = {"callbacks": [fails]} if where == "callbacks" else {"evaluate": fails}
+    with Checkpoints(tmp_path) as checkpoints:
+        with pytest.raises(type(wrong)) as caught:
+            fit(lambda p, x: x, {"p": plait.Param(1.0)}, [1.0], steps=3, checkpoints=checkpoints, show=False, **options)
+        assert caught.value is wrong
+        assert [each.step for each in checkpoints.all()] == [3]
+
+
+@pytest.mark.parametrize("way", ["fails", "is cut short"])
+def test_a_state_that_an_evaluation_has_donated_is_not_saved_if_that_fails(tmp_path, way):
+    """A checkpoint held what was after no step."""
+    adapt = plait.jit(lambda count: count.set_value(count[...] + 1), donate=True)
+    objects = {"count": plait.Param(jnp.zeros((), int))}
+
+    def evaluate():
+        adapt(objects["count"])
+        if way == "fails":
+            raise OSError("the evaluation is wrong")
+        fit(lambda p, x: os.kill(os.getpid(), signal.SIGTERM), {"p": plait.Param(1.0)}, [1], steps=2, show=False)
+        return {"loss": 1.0}
+
+    def run():
+        return fit(
+            lambda count, x: count.set_value(count[...] + 1), objects, [1.0], steps=4, checkpoints=checkpoints,
+            evaluate=evaluate, evaluate_every=4, save_every=3, show=False,
+        )  # fmt: skip
+
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        with Checkpoints(tmp_path) as checkpoints:
+            if way == "fails":
+                with (
+                    pytest.raises(OSError, match="the evaluation is wrong"),
+                    pytest.warns(CheckpointWarning, match=r"after step 4 is not saved(?s:.*)at +count\n(?s:.*)clone"),
+                ):
+                    run()
+            else:  # what comes after it is what the user has made of it
+                run()
+            assert [each.step for each in checkpoints.all()] == ([3] if way == "fails" else [3, 4])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_callbacks_beside_one_that_fails_see_all_moments(tmp_path):
+    """Their states were saved without, so that early stopping counted one less in the resumed run."""
+    seen, fails = [], [True]
+
+    def upload(moment):
+        if moment.step == 2 and fails:
+            fails.pop()
+            raise OSError("no network")
+
+    def run():
+        with Checkpoints(tmp_path) as checkpoints:
+            fit(
+                lambda p, x: x, {"p": plait.Param(1.0)}, [1.0], steps=4, checkpoints=checkpoints, log_every=1,
+                callbacks=[upload, lambda moment: seen.append(moment.step)], show=False,
+            )  # fmt: skip
+
+    with pytest.raises(OSError, match="no network"):
+        run()
+    run()
+    assert seen == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("part", ["data", "callback", "objects"])
+def test_what_cannot_be_saved_is_an_error_before_the_first_step(tmp_path, part):
+    """It was one at the first save, which may come after all steps."""
+
+    class Counting(EarlyStop):
+        def get_state(self):
+            return {1: 2}
+
+    data = Batches([1.0])
+    if part == "data":
+        data.get_state = lambda: (1, 2)
+    callbacks = [Counting("loss", patience=2)] if part == "callback" else []
+    objects = {"p": plait.Param(1.0), **({"odd": 3} if part == "objects" else {})}
+    done = []
+    with (
+        Checkpoints(tmp_path) as checkpoints,
+        pytest.raises(ArgumentTypeError, match=r"(cannot store|a checkpoint stores)"),
+    ):
+        fit(lambda *_: done.append(1), objects, data, steps=3, checkpoints=checkpoints, callbacks=callbacks, show=False)
+    assert done == []
+
+
+def test_a_profile_that_cannot_be_written_loses_no_step(tmp_path):
+    (tmp_path / "file").touch()
+    with Checkpoints(tmp_path / "saved") as checkpoints:
+        with pytest.raises(jax.errors.JaxRuntimeError, match="not a directory"):
+            fit(
+                lambda p, x: x, {"p": plait.Param(1.0)}, [1.0], steps=9, checkpoints=checkpoints, show=False,
+                profile=(range(3, 5), str(tmp_path / "file" / "profile")),
+            )  # fmt: skip
+        assert [each.step for each in checkpoints.all()] == [4]
+    (tmp_path / "file").unlink()
+    jax.profiler.stop_trace()  # JAX would go on with it
+
+
+def test_data_that_is_not_there_yet_belongs_to_the_next_run_too(tmp_path):
+    """With a limit, the thread of the earlier run moved the data when the later one had begun to read it."""
+    slow = threading.Event()
+
+    def epoch(_):
+        for number in range(1, 100):
+            if number == 4 and not slow.is_set():
+                slow.set()
+                time.sleep(1)
+            yield number
+
+    total, data = plait.Variable(jnp.zeros((), int)), Batches(epoch)
+
+    def run(timeout):
+        with Checkpoints(tmp_path) as checkpoints:
+            return fit(
+                lambda total, x: total.set_value(total[...] + x), {"total": total}, data, steps=20,
+                checkpoints=checkpoints, data_timeout=timeout, show=False,
+            )  # fmt: skip
+
+    with pytest.raises(DataError):
+        run(0.2)
+    with pytest.raises(DataError):
+        run(0.2)
+    assert run(None).step == 20
+    assert int(total[...]) == sum(range(1, 21))
 
 
 def test_a_run_that_was_stopped_early_does_not_go_on(tmp_path):

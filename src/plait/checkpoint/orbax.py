@@ -368,6 +368,15 @@ def _whole_number(step: Any) -> int | None:
     )
 
 
+def check_savable(node: Any, extra: Mapping[str, Any]) -> None:
+    """Raise what ``save`` raises before it writes, for an object or a dict of objects, and ``extra``."""
+    node, iterators = separated(node)
+    for name, value in named_leaves(node)[0].items():
+        describe(value, name)
+    plain_extra(extra)
+    encoded(iterators)
+
+
 def plain_extra(extra: Mapping[str, Any]) -> dict[str, Any]:
     """The user's extra data as JSON.
 

@@ -24,6 +24,11 @@ _SAVES = itertools.count()
 STILL = 20.0  # seconds without a beat after which a process is taken to be stopped, not slow
 
 
+def is_launched() -> bool:
+    """Whether ``plait launch`` has started this process."""
+    return FOLDER in os.environ
+
+
 def tell_first(number: int) -> None:
     """Tell that this process has failed by itself, unless another has before."""
     folder = os.environ.get(FOLDER)

@@ -139,6 +139,10 @@ class Alone:
         """
         return word
 
+    def gathered(self, value: Any) -> list[Any]:
+        """The values, data for JSON, with which all processes call this, in their order."""
+        return [value]
+
     def first_error(self, own: BaseException | None) -> BaseException | None:
         """The first error of all processes, which all ask for at the end; ``own`` if it was the first."""
         return own
@@ -249,6 +253,10 @@ class Together:
         meeting = Meeting(name and f"{self._key}/{name}")
         meeting.tell({"word": word} if word else None)
         return (meeting.heard() or {"word": ""})["word"]
+
+    def gathered(self, value: Any) -> list[Any]:
+        """As in ``Alone``."""
+        return [json.loads(text) for text in gather(next_key("gathered"), json.dumps(value))]
 
     def first_error(self, own: BaseException | None) -> BaseException | None:
         """As in ``Alone``."""

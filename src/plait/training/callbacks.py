@@ -32,8 +32,9 @@ class Moment:
 class EarlyStop:
     """A callback for early stopping: ends training when a metric has stopped improving.
 
-    Its state is saved in checkpoints, so a resumed run stops at the same step as an uninterrupted one. A run that it
-    has ended does not go on when it is started again.
+    Its state is saved in checkpoints, so a resumed run stops at the same step as an uninterrupted one; with a metric of
+    steps, which it hears of up to two steps late, possibly so much earlier. A run that it has ended does not go on when
+    it is started again.
 
     Args:
         name: the metric, such as ``"eval/loss"``.

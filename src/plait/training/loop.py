@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..checkpoint.checkpoints import Checkpoints
+from ..checkpoint.orbax import check_savable, plain_extra
 from ..checkpoint.positions import has_position
 from ..checkpoint.together import on_all
 from ..core.functional.split import state
@@ -34,10 +35,18 @@ from ..core.functional.update import update
 from ..core.objects.cells import is_gone
 from ..core.objects.variable_kinds import Param
 from ..core.objects.variables import Variable
-from ..errors import ArgumentError, ArgumentTypeError, CheckpointError, LoggerWarning, NonFiniteError, ProcessError
+from ..errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CheckpointError,
+    CheckpointWarning,
+    LoggerWarning,
+    NonFiniteError,
+    ProcessError,
+)
 from ..ground.words import first_few, text_of
 from ..observing.nonfinite import find_nonfinite, has_nan
-from ..partitioning.launched import saving
+from ..partitioning.launched import is_launched, saving
 from ..partitioning.processes import all_report, end_at_exit, end_at_once, is_loss
 from .agreement import PATIENCE, Alone, Ending, Together, check_same, error_ending
 from .ahead import NOTHING, Ahead, Interrupted, Pace
@@ -45,6 +54,7 @@ from .batches import Batches
 from .callbacks import Moment, restore_states, states_of
 from .counts import check_count
 from .loggers import Logger
+from .positions import KeptPosition, positions_of
 from .progress import Silent, clock_time, progress
 from .step_results import check_metric_names, is_there, numbers_of
 from .timed_data import timed
@@ -54,6 +64,8 @@ DATA = "data"  # the name of the data iterator in checkpoints
 EVALUATION = "eval/"  # the beginning of the names of an evaluation's metrics
 CALLBACK, ERROR = "callback", "error"  # reasons of an end by an error
 EVALUATED = "evaluated"  # the name of the step of the last evaluation in checkpoints
+CALLBACKS = "callbacks"  # that of the states of the callbacks of process 0
+OF_PROCESSES = "callbacks of processes"  # that of those of all, if they differ
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,18 +173,17 @@ def fit(
         (200, 'steps', 3.0)
     """
     every = {"save_every": save_every, "evaluate_every": evaluate_every, "log_every": log_every}
-    for name, value in {"steps": steps, **every}.items():
-        if value is not None:
-            check_count(name, value)
-    if evaluate is None and evaluate_every is not None:
-        raise ArgumentError(
-            "there is nothing to evaluate",
-            at="evaluate_every",
-            found=f"evaluate_every={evaluate_every} without evaluate",
-            expected="both, or neither",
-            do="pass `evaluate=lambda: {'loss': loss(model, x)}`, or leave out evaluate_every",
-        )
-    loop = _Loop(step, dict(objects), data, checkpoints, evaluate, loggers, callbacks, data_timeout)
+    loops: list[_Loop] = []
+
+    def begin() -> None:
+        for name, value in {"steps": steps, **every}.items():
+            if value is not None:
+                check_count(name, value)
+        _check_evaluation(evaluate, evaluate_every)
+        loops.append(_Loop(step, dict(objects), data, checkpoints, evaluate, loggers, callbacks, data_timeout))
+
+    on_all(begin)  # the others do not wait for one whose arguments are wrong
+    loop = loops[0]
     if not loop.is_alone:
         given = {"checkpoints": checkpoints is not None, "evaluate": evaluate is not None, "objects": sorted(objects)}
         check_same({"steps": steps, "save_every": save_every, "evaluate_every": evaluate_every, **given})
@@ -181,6 +192,17 @@ def fit(
     if not fitted.exit_status:
         loop.pass_on_late_signal()
     return fitted
+
+
+def _check_evaluation(evaluate: object, evaluate_every: int | None) -> None:
+    if evaluate is None and evaluate_every is not None:
+        raise ArgumentError(
+            "there is nothing to evaluate",
+            at="evaluate_every",
+            found=f"evaluate_every={evaluate_every} without evaluate",
+            expected="both, or neither",
+            do="pass `evaluate=lambda: {'loss': loss(model, x)}`, or leave out evaluate_every",
+        )
 
 
 def _arguments(step: Callable[..., Any], objects: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -226,7 +248,7 @@ class _Loop:
         self.step, self.objects, self.checkpoints, self.evaluate = step, objects, checkpoints, evaluate
         # Of processes other than the first, those that ask for it.
         self.loggers = [each for each in loggers if is_first or getattr(each, "every_process", False)]
-        self.callbacks = callbacks
+        self.callbacks, self.listeners = callbacks, [*callbacks]
         self.arguments = _arguments(step, objects)
         _check_names(objects)
         positioned = has_position(data)
@@ -248,7 +270,7 @@ class _Loop:
                 expected="an iterator with both, or an iterable that can be iterated over again",
                 do="pass the iterable itself, or Batches(lambda epoch: make_iterator(epoch))",
             )
-        self.data: Any = data if data_timeout is None else timed(data, data_timeout)
+        self.data: Any = timed(data, data_timeout)
         self.pending: collections.deque[tuple[int, Any]] = collections.deque()
         self.values: dict[str, float] = {}
         self.unsaved: dict[str, float] = {}  # metrics of evaluations since the last checkpoint
@@ -260,6 +282,7 @@ class _Loop:
         self.first = 1  # the number of the first step of this call
         self.evaluated_at = self.tried_at = 0  # the steps of the last evaluation, and of the last that was begun
         self.before: Any = None  # the variables before the evaluation that runs
+        self.positions: dict[str, KeptPosition] = {}  # of the objects that have one, before the last evaluation
         self.noted = 0  # the last step whose result is logged
         self.last: Any = None  # the result of the last step
         self.tracing = False
@@ -287,18 +310,19 @@ class _Loop:
     ) -> Fitted:
         if evaluate_every is not None and self.done and self.done % evaluate_every == 0 and self.stopped is None:
             self.attempt(self.evaluate_once)  # the run may have ended before its evaluation at this step
+            if save_every is not None and self.done % save_every == 0:
+                self.attempt(self.save)  # its metrics are those of this checkpoint
         act, arguments = self.step, self.arguments
         while (batch := self.next_batch(self.done + 1, steps)) is not NOTHING:
             number = self.done + 1
             if profile is not None and number in profile[0] and not self.tracing:
-                jax.profiler.start_trace(profile[1])
-                self.tracing = True
+                self.attempt(self.begin_trace, profile[1])
             returned = self.last = act(*arguments, batch)
             if not self.is_alone:
                 self.pace.keep(returned)
             self.done = number
             if profile is not None and number == profile[0].stop - 1:
-                self.end_trace()
+                self.attempt(self.end_trace)
             is_logged = number == steps or (log_every is not None and number % log_every == 0)
             if is_logged or self.pending:
                 self.attempt(self.look_after, number, is_logged)
@@ -370,8 +394,6 @@ class _Loop:
     def fail(self, error: BaseException, last: int = 0) -> None:
         """End the run with this error, after the step ``last`` or as soon as possible."""
         self.error = self.error or error
-        if isinstance(error, (NonFiniteError, CheckpointError)):
-            self.unsavable = error
         self.agreement.call(error_ending(error, reason=CALLBACK if self.callbacks_are_over else ERROR, last=last))
 
     def finish(self) -> Fitted:
@@ -422,7 +444,8 @@ class _Loop:
             values = numbers_of(returned)
             check_metric_names(values)
             self.tell(number, values)
-            self.check_finite(number, values)
+            with self.saving_nothing_after():
+                self.check_finite(number, values)
 
     def evaluate_once(self) -> None:
         """Evaluate after this step, unless that is done, and log the metrics."""
@@ -432,6 +455,8 @@ class _Loop:
         self.tried_at = self.done
         self.attempt(self.look, len(self.pending))
         with self.waiting_for_others(f"evaluation/{self.done}"):
+            positioned = {name: each for name, each in self.objects.items() if has_position(each)}
+            self.positions = {name: KeptPosition(positions_of(each)()) for name, each in positioned.items()}
             self.keep_before(state(self.objects))
             try:
                 found = self.evaluated()
@@ -465,8 +490,9 @@ class _Loop:
             with contextlib.suppress(jax.errors.JaxRuntimeError):  # the coordinator is gone
                 self.agreement.worst("failed", f"after/{self.done}")
             raise
-        if self.agreement.worst("cut short" if self.is_cut_short else "", f"after/{self.done}"):
-            self.undo_evaluation()
+        word = self.agreement.worst("cut short" if self.is_cut_short else "", f"after/{self.done}")
+        if word:
+            self.undo_evaluation(must=word == "failed")
             self.agreement.end_after(self.done)
             return None
         return found
@@ -488,13 +514,32 @@ class _Loop:
             with self.ending_here:  # held by the thread that ends the process
                 assert not self.is_taken_over
 
-    def undo_evaluation(self) -> None:
-        """Give the variables their values from before an evaluation that failed: it may have put averages there."""
+    def undo_evaluation(self, *, must: bool = True) -> None:
+        """Give the objects their values from before an evaluation that failed: it may have put averages there.
+
+        Arrays that it has donated, usually counts, are those that it has made of them.
+
+        Args:
+            must: whether the state is not saved if a parameter has been donated.
+        """
+        parameters = None if self.before is None or self.checkpoints is None else state(self.before, Param)
+        if must and parameters is not None and _is_donated(parameters):
+            gone = [".".join(map(str, path)) for path, leaf in parameters.flat_state() if _is_donated(leaf)]
+            self.unsavable = self.unsavable or CheckpointError(
+                f"the state after step {self.done} is not saved: the evaluation that failed has donated a part of it",
+                at=first_few(gone, 5),
+                found="deleted arrays, and what the evaluation has made of them",
+                expected="arrays to go back to",
+                do="evaluate plait.clone(model, arrays=True), or without donation; resume from the newest checkpoint",
+            )
+            warnings.warn(str(self.unsavable), CheckpointWarning, stacklevel=2)
         if self.before is not None:
             kept = state(
                 self.before, lambda _, leaf: isinstance(leaf, Variable) and not _is_donated(leaf.get_raw_value())
             )
             update(self.objects, kept)
+            for name, position in self.positions.items():
+                self.objects[name].set_state(position.get_state())
 
     def save_before(self) -> None:
         """Save the state from before the evaluation that runs: whoever has sent a signal may not wait for its end."""
@@ -502,12 +547,12 @@ class _Loop:
             self.has_heard_signal = True
             can = self.before is not None and not _is_donated(self.before)
             if not self.agreement.worst("" if can else "no", "signal"):  # all can
-                saved, unsaved = self.saved, self.unsaved
+                kept = self.saved, self.unsaved, self.unsavable
                 try:
                     self.save()
                     self.wait()
                 except Exception:  # it is saved again when the evaluation is over
-                    self.saved, self.unsaved = saved, unsaved
+                    self.saved, self.unsaved, self.unsavable = kept
 
     def tell(self, number: int, values: dict[str, float]) -> None:
         """Pass metrics to the loggers and callbacks."""
@@ -530,16 +575,22 @@ class _Loop:
         self.display.say(self.line(number, values))
 
     def tell_callbacks(self, moment: Moment) -> None:
-        """Call the callbacks, until one has failed."""
+        """Call those callbacks that have not failed; in a multi-process run, none after that."""
         with self.waiting_for_others(f"callbacks/{moment.step}"):
-            for callback in self.callbacks:
+            failed: list[Exception] = []
+            for callback in [*self.listeners]:
                 if self.callbacks_are_over:  # asked in this place: ``when_stuck`` sets it, and then looks at the place
                     return
                 try:
                     callback(moment)
-                except BaseException:
-                    self.callbacks_are_over = True
-                    raise
+                except BaseException as error:
+                    if not (self.is_alone and isinstance(error, Exception)):  # other processes would wait for this one
+                        self.callbacks_are_over = True
+                        raise
+                    self.listeners = [each for each in self.listeners if each is not callback]
+                    failed.append(error)
+            if failed:  # the states of the others are those after this step all the same
+                raise failed[0]
 
     def line(self, number: int, values: Mapping[str, float]) -> str:
         """The progress line: step, metrics, steps per second since the last, remaining time, memory of a device."""
@@ -579,7 +630,7 @@ class _Loop:
 
     def with_data(self, data: Any) -> dict[str, Any]:
         """What is saved and restored."""
-        objects = self.objects if self.before is None else self.before
+        objects = self.objects if self.before is None else {**self.before, **self.positions}
         return {**objects, DATA: data} if has_position(self.data) else {**objects}
 
     def save(self) -> None:
@@ -589,20 +640,26 @@ class _Loop:
         self.attempt(self.look, len(self.pending))  # what fails in it fails before the processes meet
         if not self.agreement.worst("new" if self.saved != self.done or self.unsaved else ""):
             return
-        with saving():  # all are here, so ``plait launch`` may wait: an earlier save may still have to end
+        # All are here, so ``plait launch`` may wait: an earlier save may still have to end.
+        with saving(), self.saving_nothing_after():
             self.save_together(self.checkpoints)
 
     def save_together(self, checkpoints: Checkpoints) -> None:
         """Save. All processes do, as they have agreed."""
         extra: dict[str, Any] = {EVALUATED: self.evaluated_at}
 
+        states: dict[str, Any] = {}
+
         def prepare() -> None:  # what may fail in one process alone, before they save together
             self.check_whole()
-            states = states_of(self.callbacks)
-            if states:
-                extra["callbacks"] = states
+            states.update(plain_extra({CALLBACKS: states_of(self.callbacks)}))
 
         on_all(prepare)
+        of_all = self.agreement.gathered(states[CALLBACKS])
+        if any(of_all):
+            extra[CALLBACKS] = of_all[0]
+        if any(each != of_all[0] for each in of_all):
+            extra[OF_PROCESSES] = of_all
         numbers = numbers_of(self.last)
         metrics = {name: value for name, value in self.values.items() if not name.startswith(EVALUATION)} | numbers
         checkpoints.save(self.done, self.with_data(self.ahead), metrics=metrics | self.unsaved, extra=extra)
@@ -633,7 +690,21 @@ class _Loop:
     def wait(self) -> None:
         """Wait until the last save is on disk."""
         if self.checkpoints is not None:
-            self.checkpoints.wait()
+            with self.saving_nothing_after():
+                self.checkpoints.wait()
+
+    @contextlib.contextmanager
+    def saving_nothing_after(self) -> Iterator[None]:
+        """What a NaN or a failed write ends saves nothing more. The user's own code may raise such errors too."""
+        try:
+            yield
+        except (NonFiniteError, CheckpointError) as error:
+            self.unsavable = self.unsavable or error
+            raise
+
+    def begin_trace(self, folder: str) -> None:
+        jax.profiler.start_trace(folder)
+        self.tracing = True
 
     def end_trace(self) -> None:
         if self.tracing:
@@ -651,6 +722,8 @@ class _Loop:
             signal.raise_signal(number)
             return
         if self.signalled is not None:
+            if number == signal.SIGTERM and is_launched():
+                return  # ``plait launch`` passes on what the process may have had itself; it kills at a second one
             raise KeyboardInterrupt from None  # of the request that it may interrupt
         self.signalled = signal.Signals(number).name
         if self.before is not None:
@@ -740,6 +813,8 @@ class _Loop:
             self.agreement = Together(self.when_stuck, self.save_before)
         try:
             self.resume()
+            self.ahead = Ahead(self.data, self.agreement.ahead, self.done)
+            on_all(self.check_savable)
         except BaseException as error:
             self.end_apart(error)
             self.has_left = True
@@ -747,7 +822,6 @@ class _Loop:
         self.agreement.begin_after(self.done)
         self.clock = (time.perf_counter(), self.done)
         shows = show and jax.process_index() == 0
-        self.ahead = Ahead(self.data, self.agreement.ahead, self.done)
         self.pace = Pace(self.agreement.ahead)
         if self.stopped is not None:
             self.stop(self.stopped)
@@ -763,6 +837,11 @@ class _Loop:
             held.enter_context(self.left())
             yield
 
+    def check_savable(self) -> None:
+        """Raise now what would be found at the first save, which may be the one at the end."""
+        if self.checkpoints is not None:
+            check_savable(self.with_data(self.ahead), {CALLBACKS: states_of(self.callbacks)})
+
     def resume(self) -> None:
         """Restore the newest checkpoint, if there is one."""
         manifest = None if self.checkpoints is None else self.checkpoints.restore(self.with_data(self.data))
@@ -772,7 +851,9 @@ class _Loop:
             was_evaluated = any(name.startswith(EVALUATION) for name in self.values)
             self.evaluated_at = manifest.extra.get(EVALUATED, self.done if was_evaluated else 0)
             self.noted = self.done
-            restore_states(self.callbacks, manifest.extra.get("callbacks", {}))
+            of_all = manifest.extra.get(OF_PROCESSES, ())
+            is_own = len(of_all) == jax.process_count()
+            restore_states(self.callbacks, of_all[jax.process_index()] if is_own else manifest.extra.get(CALLBACKS, {}))
             self.stopped = next(filter(None, (getattr(each, "stopped", None) for each in self.callbacks)), None)
         self.first = self.done + 1
 

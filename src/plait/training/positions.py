@@ -8,6 +8,19 @@ from typing import Any
 from .batches import Batches
 
 
+class KeptPosition:
+    """A position to save, while the iterator itself goes on."""
+
+    def __init__(self, position: Any) -> None:
+        self._position = position
+
+    def get_state(self) -> Any:
+        return self._position
+
+    def set_state(self, position: Any) -> None:
+        self._position = position
+
+
 def positions_of(data: Any) -> Callable[[], Any]:
     """A function that returns the position of an iterator with ``get_state``."""
     get_state = data.get_state

@@ -11,10 +11,11 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Future, wait
-from typing import Any
+from typing import Any, cast
 
 from jax.sharding import Mesh, Sharding
 
+from ..checkpoint.positions import has_position
 from ..errors import ArgumentError
 from .placing import placing
 from .positions import positions_of
@@ -55,14 +56,15 @@ def prefetch(
     """
     if size < 1:
         raise ArgumentError("nothing is prefetched", found=f"size={size}", expected="1 or more", do="omit size")
-    return Prefetched(batches, size, sharding, whole=whole)
+    kind = PositionedPrefetched if has_position(batches) else Prefetched
+    return kind(cast(Any, batches), size, sharding, whole=whole)
 
 
 class Prefetched(Iterator[Any]):
     """What ``prefetch`` returns."""
 
     def __init__(self, batches: Iterable[Any], size: int, sharding: Sharding | Mesh | None, *, whole: bool) -> None:
-        self._source, self._batches = batches, iter(batches)
+        self._batches = iter(batches)
         self._size, self._place = size, placing(sharding, whole=whole)
         self._asked: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         thread = threading.Thread(target=serve, args=(self._asked,), daemon=True, name="plait prefetches")
@@ -71,7 +73,7 @@ class Prefetched(Iterator[Any]):
         weakref.finalize(self, self._asked.put, None)
         self._held: collections.deque[Future[Any]] = collections.deque()
         self._moved: Future[Any] | None = None
-        self._position = positions_of(batches) if hasattr(batches, "get_state") else lambda: None
+        self._position = positions_of(batches) if has_position(batches) else lambda: None
         self._state, self._has_failed = self._position(), False
         self._read: list[Any] = []  # what was read, and could not be put on the devices
 
@@ -118,6 +120,14 @@ class Prefetched(Iterator[Any]):
         self._held.clear()
         self._has_failed = False
 
+
+class PositionedPrefetched(Prefetched):
+    """One whose batches have a position: that after the last one that was taken."""
+
+    def __init__(self, batches: Any, size: int, sharding: Sharding | Mesh | None, *, whole: bool) -> None:
+        self._source = batches
+        super().__init__(batches, size, sharding, whole=whole)
+
     def get_state(self) -> Any:
         """The position after the last batch that was taken."""
         return self._state
@@ -135,7 +145,7 @@ class Prefetched(Iterator[Any]):
     def _move(self, state: Any) -> None:
         """Move the source; in the thread."""
         self._has_failed = True
-        self._source.set_state(state)  # type: ignore[attr-defined]
+        self._source.set_state(state)
         self._batches, self._read, self._has_failed = iter(self._source), [], False
 
 

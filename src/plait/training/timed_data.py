@@ -16,9 +16,15 @@ from ..checkpoint.positions import has_position
 from ..errors import DataError
 from .positions import positions_of
 
+# Those whose threads still use the data, by its identity: nothing else may until then.
+_BUSY: dict[int, TimedData] = {}
+_LOCK = threading.Lock()  # of ``_BUSY``, and of the numbers in it
 
-def timed(data: Any, seconds: float) -> TimedData:
-    """An iterator over the same items that raises if the next one takes too long.
+
+def timed(data: Any, seconds: float | None) -> Any:
+    """An iterator over the same items that raises if the next one takes too long; without a limit, the data itself.
+
+    While an earlier one still waits for an item of the same data, it is that one, also without a limit.
 
     Args:
         data: the iterator; if it has ``get_state`` and ``set_state``, so has the result.
@@ -27,6 +33,13 @@ def timed(data: Any, seconds: float) -> TimedData:
     Raises:
         DataError: no item arrived in time. Raised by iteration.
     """
+    with _LOCK:
+        busy = _BUSY.get(id(data))
+    if busy is not None:
+        busy.seconds = threading.TIMEOUT_MAX if seconds is None else seconds
+        return busy
+    if seconds is None:
+        return data
     return (PositionedTimedData if has_position(data) else TimedData)(data, seconds)
 
 
@@ -38,14 +51,15 @@ class TimedData:
     """
 
     def __init__(self, data: Any, seconds: float) -> None:
-        self.seconds = seconds
+        self.data, self.seconds = data, seconds
+        self.left = 0  # the number of things that the thread has to do
         self.asked: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self.answers = _Answers()
         self.number = 0  # of the last item that was asked for
         self.is_awaited = False  # whether it may still come; a signal or a timeout may have ended the waiting
         where = positions_of(data) if has_position(data) else lambda: None
         self._get_next = functools.partial(_get_next, data, where, self.answers)
-        # The thread has no reference to this object, whose end tells it to stop.
+        # A thread that has nothing to do has no reference to this object, whose end tells it to stop.
         threading.Thread(target=serve, args=(self.asked,), daemon=True, name="plait waits for data").start()
         weakref.finalize(self, self.asked.put, None)
 
@@ -56,7 +70,7 @@ class TimedData:
         if not self.is_awaited:
             self.number += 1
             self.is_awaited = True
-            self.asked.put(functools.partial(self._get_next, self.number))
+            self.submit(functools.partial(self._get_next, self.number))
         number, kind, answer, position = 0, "", None, None
         while number != self.number:
             number, kind, answer, position = self.answers.get(self.seconds)
@@ -66,12 +80,26 @@ class TimedData:
         self.position = position
         return answer
 
+    def submit(self, act: Callable[[], object]) -> None:
+        """Let the thread act, after what it has to do."""
+        with _LOCK:
+            self.left += 1
+            _BUSY[id(self.data)] = self
+        self.asked.put(functools.partial(self.act, act))
+
+    def act(self, act: Callable[[], object]) -> None:
+        """Act; in the thread."""
+        act()
+        with _LOCK:
+            self.left -= 1
+            if not self.left:
+                del _BUSY[id(self.data)]
+
 
 class PositionedTimedData(TimedData):
     """One whose data has a position: that after the last item that arrived."""
 
     def __init__(self, data: Any, seconds: float) -> None:
-        self.data: Any = data
         self.position = positions_of(data)()
         super().__init__(data, seconds)
 
@@ -81,9 +109,9 @@ class PositionedTimedData(TimedData):
 
     def set_state(self, position: Any) -> None:
         """Move to a position: at once, or when the data has returned the item that it was asked for."""
-        if self.is_awaited:
-            self.is_awaited = False
-            self.asked.put(functools.partial(_set_state, self.data, position, self.answers, self.number + 1))
+        self.is_awaited = False
+        if self.left:
+            self.submit(functools.partial(_set_state, self.data, position, self.answers, self.number + 1))
         else:
             self.data.set_state(position)
         self.position = position

@@ -3,6 +3,7 @@
 from plait.errors import (
     ArgumentError,
     ArgumentTypeError,
+    CheckpointWarning,
     DataError,
     LoggerWarning,
     MissingDependencyError,
@@ -45,6 +46,15 @@ class Positioned:
     def set_state(self, state):
         pass
 data = Positioned()
+"""
+DONATES = """
+model = p
+adapt = plait.jit(lambda model: model.set_value(model[...] + 1), donate=True)
+def adapted(model):
+    adapt(model)
+    if model is p:
+        raise OSError("the evaluation is wrong")
+    return {}
 """
 NOT_FINITE = """
 @plait.jit
@@ -137,6 +147,21 @@ ROWS = {
               found     a list_iterator without get_state and set_state
               expected  an iterator with both, or an iterable that can be iterated over again
               do        pass the iterable itself, or Batches(lambda epoch: make_iterator(epoch))
+        """,
+    ),
+    "an evaluation that fails after it has donated": Row(
+        "run(evaluate=lambda: adapted(p), checkpoints=saved)",
+        CheckpointWarning,
+        fix="plait.clone(model, arrays=True)",
+        cure="run(evaluate=lambda: adapted($), checkpoints=saved)",
+        setup=SAVED + DONATES,
+        text="""
+            the state after step 1 is not saved: the evaluation that failed has donated a part of it
+              at        p
+              found     deleted arrays, and what the evaluation has made of them
+              expected  arrays to go back to
+              do        evaluate plait.clone(model, arrays=True), or without donation; resume from the newest
+            checkpoint
         """,
     ),
     "data that does not arrive": Row(
