@@ -312,6 +312,32 @@ def test_when_nobody_reads_on_the_processes_have_time_to_save(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_when_the_output_is_not_read_the_processes_can_save(tmp_path, stream):
+    """The pipe to a program that does not read is full: a process that printed before it saved was killed."""
+    program = (
+        "import os, signal, sys, time\n"
+        f"place = {str(tmp_path)!r} + '/' + os.environ['JAX_PROCESS_ID']\n"
+        "def save(*_):\n"
+        f"    for _ in range(20_000): print('I save' * 20, file=sys.{stream})\n"
+        "    open(place + '.saved', 'w').close(); os._exit(0)\n"
+        "signal.signal(signal.SIGTERM, save); open(place, 'w').close(); time.sleep(600)"
+    )
+    running = start(program, "--grace=60")
+    deadline = time.monotonic() + LIMIT
+    while len(os.listdir(tmp_path)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    running.send_signal(signal.SIGTERM)
+    while len(os.listdir(tmp_path)) < 4 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert sorted(os.listdir(tmp_path)) == ["0", "0.saved", "1", "1.saved"]
+    with running.stdout as output, running.stderr as errors:
+        for each in (output, errors) if stream == "stdout" else (errors, output):
+            each.read()
+    assert running.wait(timeout=LIMIT) == 128 + signal.SIGTERM
+
+
+@pytest.mark.slow
 def test_what_the_processes_start_is_ended_too(tmp_path, launched):
     program = (
         "import os, subprocess, sys, time\n"

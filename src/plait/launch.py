@@ -33,6 +33,7 @@ from .partitioning.processes import ADDRESS, COUNT
 PATIENCE = 5.0
 GRACE = 30.0
 MOMENT = 0.25
+HELD = 100  # lines that wait until they are read
 LINES = 20  # of the process that failed first, repeated at the end
 # From the threads: the number of a process that has exited, or the error of forwarding its output.
 _News: TypeAlias = "queue.Queue[int | OSError]"
@@ -84,7 +85,7 @@ def run(options: Options) -> int:
                     start_new_session=True,  # so that its own children can be ended with it
                 )
                 started.append(child)
-                readers += _pass_on(child, f"[{number}] ".encode(), news, last[number])
+                readers += _pass_on(child, f"[{number}] ".encode(), news, last[number], requests)
                 threading.Thread(target=_watch, args=(child, number, news), daemon=True).start()
             failed = _wait(started, news, requests)
             if failed is not None and not requests:
@@ -146,28 +147,56 @@ def _requests_to_end() -> Iterator[list[int]]:
             signal.signal(request, handler)
 
 
-def _pass_on(child: subprocess.Popen[bytes], prefix: bytes, news: _News, last: _Last) -> list[threading.Thread]:
+def _pass_on(
+    child: subprocess.Popen[bytes], prefix: bytes, news: _News, last: _Last, requests: Sequence[int]
+) -> list[threading.Thread]:
     """Threads that forward a process's output, with a prefix before each line."""
-    pairs = [(child.stdout, sys.stdout.buffer), (child.stderr, sys.stderr.buffer)]
-    threads = [threading.Thread(target=_copy_lines, args=(*pair, prefix, news, last), daemon=True) for pair in pairs]
+    threads: list[threading.Thread] = []
+    for source, stream in ((child.stdout, sys.stdout.buffer), (child.stderr, sys.stderr.buffer)):
+        assert source is not None
+        target = getattr(stream, "raw", stream)  # Python, when it ends, waits for whoever writes to the buffer
+        lines: queue.Queue[bytes | None] = queue.Queue(HELD)
+        threads += [
+            threading.Thread(target=_read_lines, args=(source, lines, prefix, last, requests), daemon=True),
+            threading.Thread(target=_write_lines, args=(lines, target, news), daemon=True),
+        ]
     for thread in threads:
         thread.start()
     return threads
 
 
-def _copy_lines(source: IO[bytes], target: IO[bytes], prefix: bytes, news: _News, last: _Last) -> None:
-    is_read = True
+def _read_lines(
+    source: IO[bytes], lines: queue.Queue[bytes | None], prefix: bytes, last: _Last, requests: Sequence[int]
+) -> None:
     with source:
         # As bytes: the output of the processes may not be valid in this process's encoding.
         for line in source:
             last.append(prefix + line.rstrip(b"\n") + b"\n")
-            try:
-                if is_read:
-                    target.write(last[-1])
-                    target.flush()
-            except OSError as error:  # the pipe is closed, or the disk is full; the process may go on, and save
-                is_read = False
-                news.put(error)
+            _put(lines, last[-1], requests)
+    _put(lines, None, requests)
+
+
+def _put(lines: queue.Queue[bytes | None], line: bytes | None, requests: Sequence[int]) -> None:
+    """Put a line; wait if nobody reads them, unless the process has to end: it may print before it saves."""
+    has_to_end = False
+    while not has_to_end:
+        has_to_end = bool(requests)
+        try:
+            lines.put(line, block=not has_to_end, timeout=0.1)
+        except queue.Full:
+            continue
+        return
+
+
+def _write_lines(lines: queue.Queue[bytes | None], target: IO[bytes], news: _News) -> None:
+    is_read = True
+    while (line := lines.get()) is not None:
+        try:
+            while is_read and line:
+                line = line[target.write(line) :]
+        except OSError as error:  # the pipe is closed, or the disk is full; the process may go on, and save
+            is_read = False
+            news.put(error)
 
 
 def _watch(child: subprocess.Popen[bytes], number: int, news: _News) -> None:

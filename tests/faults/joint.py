@@ -103,12 +103,17 @@ class Fault:
                 subprocess.Popen(["sh", "-c", f"sleep {self.options.wake_after}; kill -CONT {os.getpid()}"])
             if self.options.kill_after:
                 subprocess.Popen(["sh", "-c", f"sleep {self.options.kill_after}; kill -KILL {os.getpid()}"])
-            os.kill(os.getppid() if self.kind == "sigterm-all" else os.getpid(), SIGNALS[self.kind])
+            launcher, number = os.getppid(), SIGNALS[self.kind]
+            if self.kind == "sigterm-group":  # as from a service manager that ends all processes of a service
+                for child in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split():
+                    os.kill(int(child), number)
+            os.kill(launcher if self.kind in ("sigterm-all", "sigterm-group") else os.getpid(), number)
 
 
 SIGNALS = {
     "sigterm": signal.SIGTERM,
     "sigterm-all": signal.SIGTERM,
+    "sigterm-group": signal.SIGTERM,
     "sigkill": signal.SIGKILL,
     "sigstop": signal.SIGSTOP,
     "network": 0,  # no signal: whoever started this cuts it
@@ -151,8 +156,10 @@ class Notice:
 
     def __init__(self, fault: Fault, wait_for_others: Callable[[], object]) -> None:
         self.fault, self.wait_for_others = fault, wait_for_others
+        self.is_new = True
 
     def __call__(self, moment: Moment) -> None:
+        self.is_new = False
         if self.fault.kind == "callback-raises-alone":  # the others wait for it, on their devices
             if moment.step == self.fault.step and self.fault.strikes("callback-raises-alone"):
                 raise OSError("the callback is wrong")
@@ -173,13 +180,14 @@ class Notice:
             raise NoTextError
 
     def get_state(self) -> dict[str, int]:
-        if self.fault.strikes("callback-state-raises"):
+        if not self.is_new and self.fault.strikes("callback-state-raises"):
             raise OSError("the callback's state is wrong")
-        return {}
+        return {"process": jax.process_index()}
 
     def set_state(self, state: dict[str, int]) -> None:
         if self.fault.strikes("restoring-raises"):
             raise OSError("the restoring is wrong")
+        (self.fault.options.folder / f"restored-{jax.process_index()}").write_text(str(state["process"]))
 
 
 def main(options: argparse.Namespace) -> None:
@@ -294,7 +302,8 @@ def main(options: argparse.Namespace) -> None:
         if fault.kind in ("disk-full", "nan") or options.late:
             model_of["ballast"] = Ballast(options.process, mesh)
         fitted = fit(
-            step, model_of, Batches(lambda epoch: source(fault), epochs=1), steps=STEPS, checkpoints=checkpoints,
+            step, model_of, Batches(lambda epoch: source(fault), epochs=1), checkpoints=checkpoints,
+            steps=0 if fault.strikes("wrong-steps") else STEPS,
             save_every=7 if fault.strikes("other-arguments") else options.save_every,
             log_every=1, callbacks=[Notice(fault, lambda: float(total(shared(np.arange(8)))))], show=False,
             evaluate=evaluate if options.evaluate else None, evaluate_every=MIDDLE if options.evaluate else None,

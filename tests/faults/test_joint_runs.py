@@ -83,6 +83,24 @@ def test_a_signal_to_the_launcher_saves(tmp_path):
     assert found.results == [{"step": found.kept, "reason": "SIGTERM"}] * 2
 
 
+def test_a_signal_to_the_launcher_and_all_processes_saves(tmp_path):
+    """They had it twice, from the launcher too, and the second one interrupts at once."""
+    found = Outcome(tmp_path, "--fault=sigterm-group")
+    assert found.status == 143
+    assert found.kept >= joint.MIDDLE, found.errors
+    assert found.results == [{"step": found.kept, "reason": "SIGTERM"}] * 2
+    assert Outcome(tmp_path).status == 0
+    assert [(tmp_path / f"restored-{number}").read_text() for number in range(2)] == ["0", "1"]  # each its own
+
+
+@in_one_process
+def test_arguments_that_are_wrong_in_one_process_are_an_error_in_all(tmp_path, process):
+    """The others waited for it until JAX ended them, and said nothing of it."""
+    found = Outcome(tmp_path, "--fault=wrong-steps", f"--process={process}")
+    assert (found.status, found.kept) == (1, 0)
+    assert found.all_say("this is not a number of steps")
+
+
 @pytest.mark.parametrize("fault", ["sigterm", pytest.param("sigterm-all", marks=pytest.mark.long)])
 def test_a_signal_does_not_wait_for_a_long_evaluation(tmp_path, fault):
     """The grace period ends before the evaluation. One process alone may have the signal."""

@@ -1,5 +1,6 @@
 """What a process tells ``plait launch``."""
 
+import shutil
 import time
 
 import pytest
@@ -24,6 +25,17 @@ def test_who_saves_is_known_while_it_does(tmp_path, monkeypatch):
         assert launched.saving_in(tmp_path) == {12}
         raise OSError("full")
     assert launched.saving_in(tmp_path) == set()
+
+
+def test_what_has_cleaned_up_the_folder_does_not_matter(tmp_path, monkeypatch):
+    """Saves were no longer waited for."""
+    monkeypatch.setenv(launched.FOLDER, str(tmp_path / "folder"))
+    monkeypatch.setenv(launched.NUMBER, "1")
+    with launched.saving():
+        assert launched.saving_in(tmp_path / "folder") == {1}
+    shutil.rmtree(tmp_path / "folder")
+    launched.tell_first(1)
+    assert launched.first_in(tmp_path / "folder") == 1
 
 
 def test_a_process_that_is_stopped_does_not_save(tmp_path, monkeypatch):

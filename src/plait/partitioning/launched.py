@@ -33,8 +33,10 @@ def tell_first(number: int) -> None:
     """Tell that this process has failed by itself, unless another has before."""
     folder = os.environ.get(FOLDER)
     if folder:
-        with contextlib.suppress(OSError), open(Path(folder, FIRST), "x") as file:
-            file.write(str(number))
+        with contextlib.suppress(OSError):
+            Path(folder).mkdir(exist_ok=True)  # something may have cleaned up there
+            with open(Path(folder, FIRST), "x") as file:
+                file.write(str(number))
 
 
 @contextlib.contextmanager
@@ -65,6 +67,7 @@ def _beat_until(mark: Path, is_over: threading.Event) -> None:
 def _beat(mark: Path) -> None:
     now = time.monotonic()
     with contextlib.suppress(OSError):
+        mark.parent.mkdir(exist_ok=True)  # something may have cleaned up there
         mark.touch()
         os.utime(mark, (now, now))
 

@@ -182,7 +182,11 @@ def fit(
         _check_evaluation(evaluate, evaluate_every)
         loops.append(_Loop(step, dict(objects), data, checkpoints, evaluate, loggers, callbacks, data_timeout))
 
-    on_all(begin)  # the others do not wait for one whose arguments are wrong
+    try:
+        on_all(begin)  # the others do not wait for one whose arguments are wrong
+    except Exception as error:
+        all_report(error)
+        raise
     loop = loops[0]
     if not loop.is_alone:
         given = {"checkpoints": checkpoints is not None, "evaluate": evaluate is not None, "objects": sorted(objects)}

@@ -52,8 +52,13 @@ def progress(label: str, total: int, *, done: int = 0) -> Iterator[Progress]:
         rich.progress.TaskProgressColumn(),
         rich.progress.TimeRemainingColumn(),
     )
-    with rich.progress.Progress(*columns, transient=True) as display:
+    display = rich.progress.Progress(*columns, transient=True)
+    display.start()
+    try:
         yield _Bar(display, display.add_task(label, total=total, completed=done))
+    finally:
+        with contextlib.suppress(OSError):  # the terminal is gone; what was shown is over
+            display.stop()
 
 
 class _Lines:
