@@ -11,11 +11,11 @@ from ...ground.paths import describe_path, sorted_keys
 from ...ground.words import describe_type
 from ..graph.graphdef import Link, path_of
 from ..graph.state_leaves import joined, mismatch
-from ..objects.cells import PLAIN_METADATA
+from ..objects.cells import PLAIN_METADATA, Cell
 from ..objects.clock import DETACHED
 from ..objects.containers import List
 from ..objects.foreign_reads import note_foreign_read
-from ..objects.journal import Journal
+from ..objects.journal import Journal, put_back_cell
 from ..objects.lost_writes import note_write
 from ..objects.nodes import _KINDS, Kind, change_of, check_index, kind_of, not_a_node, unwrapped
 from ..objects.pytree import Pytree
@@ -95,7 +95,7 @@ _USUAL = Variable.update_from_state
 def _write(node: Any, mapping: Mapping[Any, Any], journal: Journal) -> None:
     """Write the entries of a state."""
     trace = trace_state.value
-    known = _KINDS
+    known, notes = _KINDS, journal.notes
     holds_layers = False
     stack: list[tuple[Any, Mapping[Any, Any], Link]] = [(node, mapping, None)]
     while stack:
@@ -115,10 +115,13 @@ def _write(node: Any, mapping: Mapping[Any, Any], journal: Journal) -> None:
                 if not is_leaf and isinstance(value, Mapping) and not isinstance(cell.raw, Mapping):
                     expected = describe_type(current)
                     raise mismatch((link, key), owner, "a mapping where a leaf is expected", value, expected)
-                holds_layers = holds_layers or cell.stored is not cell
+                holds_layers = holds_layers or (type(cell) is not Cell and cell.stored is not cell)
                 if is_leaf and cell.metadata is PLAIN_METADATA and type(current).update_from_state is _USUAL:
                     source = cell_of(value)
-                    journal.note_cell(cell)
+                    if type(cell) is Cell:
+                        notes.append((put_back_cell, cell, cell.raw, PLAIN_METADATA))  # without a call for each
+                    else:
+                        journal.note_cell(cell)
                     if source.trace is not trace:
                         note_foreign_read(source, source.trace)
                     if source.metadata is PLAIN_METADATA:

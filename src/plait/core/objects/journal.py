@@ -21,7 +21,7 @@ from typing import Any
 from ..._compat import trace_state
 from ...errors import ShapeError
 from ...ground.words import with_article
-from .cells import Cell, has_ref, is_gone
+from .cells import PLAIN_METADATA, Cell, has_ref, is_gone
 from .clock import mark_changed
 from .named import Sentinel
 from .nodes import GRAPH_REGISTRY, DataElem, Kind, Static, get_node_impl, kind_of, pytree_impl, unwrapped
@@ -46,11 +46,11 @@ class Journal:
         outer: the journal of a larger write, which this one is a part of. It takes over the notes when the block ends.
     """
 
-    __slots__ = ("_guarded", "_met", "_notes", "_outer")
+    __slots__ = ("_guarded", "_met", "_outer", "notes")
 
     def __init__(self, outer: Journal | None = None) -> None:
         self._outer = outer
-        self._notes: list[tuple[Any, ...]] = []  # (function that puts something back, its arguments)
+        self.notes: list[tuple[Any, ...]] = []  # (function that puts something back, its arguments)
         self._met: set[int] = set()
         self._guarded: list[tuple[Pytree, dict[Any, Any]]] = []
 
@@ -65,18 +65,18 @@ class Journal:
                 self.put_back()
                 raise
         elif self._outer is not None:
-            self._outer._notes += self._notes
+            self._outer.notes += self.notes
 
     def put_back(self) -> None:
         """Put back what was noted, the latest first."""
-        for restore, *noted in reversed(self._notes):
+        for restore, *noted in reversed(self.notes):
             restore(*noted)
 
     def note_cell(self, cell: Cell) -> None:
         """Note value and metadata of a variable."""
-        cell = cell.stored
-        self.note(_put_back_cell, cell, cell.raw, cell.metadata)
-        if has_ref(cell):
+        cell = cell if type(cell) is Cell else cell.stored
+        self.notes.append((put_back_cell, cell, cell.raw, cell.metadata))
+        if cell.metadata is not PLAIN_METADATA and has_ref(cell):
             self.note_reference(cell.raw)
 
     def note_reference(self, reference: Any) -> None:
@@ -85,7 +85,7 @@ class Journal:
 
     def note(self, restore: Callable[..., Any], *noted: Any) -> None:
         """Note how to put something back: by calling ``restore(*noted)``."""
-        self._notes.append((restore, *noted))
+        self.notes.append((restore, *noted))
 
     def note_node(self, node: Any) -> None:
         """Note the children of a graph node or container."""
@@ -139,7 +139,7 @@ class Journal:
             raise_foreign_trace(trace_of(owner, None), owner, action)
 
 
-def _put_back_cell(cell: Cell, raw: Any, metadata: dict[str, Any]) -> None:
+def put_back_cell(cell: Cell, raw: Any, metadata: dict[str, Any]) -> None:
     cell.raw = raw
     if cell.metadata is not metadata:
         cell.metadata = metadata
