@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+import plait
 from plait.checkpoint import together
 from plait.errors import ArgumentError, ProcessError
 from plait.partitioning import noticeboard
-from plait.training import agreement
+from plait.training import agreement, fit, loop
 from plait.training.agreement import AHEAD, Alone, Ending, Together, check_same, error_ending
 from plait.training.ahead import Ahead, Pace
 from plait.training.batches import Batches
@@ -439,6 +440,22 @@ def test_the_pace_waits_for_shared_arrays_alone():
     assert not pace.wait({})
     pace.keep(jax.numpy.ones(()))
     assert not pace.wait({"array": jax.numpy.ones(())})
+
+
+def test_a_run_of_several_processes_keeps_the_pace_of_its_results(simulated, monkeypatch):
+    kept = {0: [], 1: []}
+
+    class Noted(Pace):
+        def keep(self, returned):
+            kept[index()].append(returned)
+            super().keep(returned)
+
+    monkeypatch.setattr(loop, "Pace", Noted)
+    first, second = simulated(
+        2, lambda number: fit(lambda p, x: x, {"p": plait.Param(1.0)}, [1.0, 2.0], steps=5, show=False)
+    )
+    assert (first, first.reason) == (second, "steps")
+    assert kept == {0: [1.0, 2.0, 1.0, 2.0, 1.0], 1: [1.0, 2.0, 1.0, 2.0, 1.0]}
 
 
 def test_the_pace_looks_at_the_sharding_of_each_result(monkeypatch):

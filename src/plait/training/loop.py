@@ -281,7 +281,7 @@ class _Loop:
         self.error: BaseException | None = None  # of this process
         self.unsavable: BaseException | None = None  # why nothing more is saved
         self.stopped: str | None = None  # why a run that has ended before does not go on
-        self.steps = 0
+        self.steps: int  # to do
         self.done = self.saved = 0
         self.first = 1  # the number of the first step of this call
         self.evaluated_at = self.tried_at = 0  # the steps of the last evaluation, and of the last that was begun
