@@ -113,10 +113,10 @@ def fit(
 
     With ``checkpoints`` it resumes from the newest one, and saves every ``save_every`` steps and at the end. SIGINT
     (Ctrl-C) and SIGTERM end training after the current step, with a checkpoint, and without waiting for data that has a
-    position; a second signal interrupts at once. If the data iterator raises or takes too long, or the evaluation or a
-    callback raises, the state is saved and the error raised. If a step raises, training ends at once; the newest
-    checkpoint is the last periodic one. If a logger raises, it is closed with a ``LoggerWarning``, and training
-    continues.
+    position; a second signal interrupts at once. If the data iterator raises or takes too long, or the evaluation, a
+    callback or the profiler raises, the state is saved and the error raised. If a step raises, training ends at once;
+    the newest checkpoint is the last periodic one. If a logger raises, it is closed with a ``LoggerWarning``, and
+    training continues.
 
     In a multi-process run, all processes call it with the same arguments, and what ends one of them (a signal, an
     error, the end of its data) ends all after the same step, at most two later. All raise the error of the first
@@ -127,7 +127,8 @@ def fit(
         step: ``step(*objects, batch)``, usually jitted: its parameters have the names of the objects, in any order,
             or others, in the order of ``objects``. Its result is logged: a scalar as ``loss``, or scalars by name.
         objects: the objects to save in checkpoints, by name: the model, the optimizer, metrics, random streams. The
-            name ``data`` is that of the position in the data.
+            name ``data`` is that of the position in the data. What each of several processes has a copy of must be
+            equal in all: the copy of process 0 is saved.
         data: an iterator over batches, or an iterable, which is wrapped in ``Batches``. To resume from a checkpoint,
             an iterator needs ``get_state`` and ``set_state``.
         steps: the total number of steps, including those before a resumed checkpoint.
@@ -137,8 +138,9 @@ def fit(
             of the next checkpoint. A run that a signal ends saves its checkpoint first, or during the evaluation.
         loggers: where to log metrics; in a multi-process run, on process 0, unless a logger asks for all.
         callbacks: called with each ``Moment``, after the loggers; in a multi-process run, after the same steps in all
-            processes. The states of those with ``get_state`` and ``set_state`` are saved in checkpoints. If one has an
-            attribute ``stopped`` that is a reason after it was restored, the run has ended.
+            processes. The states of those with ``get_state`` and ``set_state`` are saved in checkpoints, for each
+            process its own. If one has an attribute ``stopped`` that is a reason after it was restored, the run has
+            ended.
         profile: which steps JAX's profiler records, and its output folder.
         data_timeout: the maximum time to wait for a batch, in seconds; ``None`` for no limit.
         show: whether to show progress on standard output, of process 0.
@@ -149,8 +151,8 @@ def fit(
     Raises:
         ArgumentError: a number of steps is below 1, an object has the name ``data``, a parameter of ``step`` would
             get another object than the one of its name, or another process has other arguments.
-        ArgumentTypeError: there are ``checkpoints``, but the data iterator has no position; or ``step`` returned
-            something other than numbers.
+        ArgumentTypeError: there are ``checkpoints``, but the data iterator has no position, or an object, a position
+            or the state of a callback cannot be saved; or ``step`` returned something other than numbers.
         DataError: no batch arrived in time. The state is saved.
         NonFiniteError: the loss is NaN or infinite, or a parameter that would be saved is NaN; names the non-finite
             variables. The state is not saved. The loss is the metric ``loss``, or those with this word in their names.
