@@ -198,6 +198,27 @@ def test_a_signal_after_the_last_step_does_what_it_does_outside(tmp_path, inside
     assert heard == ([] if inside else ["SIGTERM"])
 
 
+def test_a_signal_while_a_logger_is_closed_waits_for_that():
+    """It ended the process in the middle of what was left to write."""
+    events = []
+
+    class Slow:
+        def write(self, step, values):
+            pass
+
+        def close(self):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.01)
+            events.append("closed")
+
+    before = signal.signal(signal.SIGTERM, lambda *_: events.append("SIGTERM"))
+    try:
+        fit(lambda p, x: x, {"p": plait.Param(1.0)}, [1.0], steps=2, loggers=[Slow()], show=False)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert events == ["closed", "SIGTERM"]
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.filterwarnings("ignore:os.fork", "ignore:This process")
 def test_a_signal_to_a_forked_child_does_what_it_does_outside():

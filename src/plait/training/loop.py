@@ -832,13 +832,13 @@ class _Loop:
         if self.stopped is not None:
             self.stop(self.stopped)
         with contextlib.ExitStack() as held:
-            held.callback(self.end_trace)
-            for logger in self.loggers:
-                held.callback(self.close, logger)
             if threading.current_thread() is threading.main_thread():
                 for number in (signal.SIGINT, signal.SIGTERM):
                     self.handlers[number] = signal.signal(number, self.on_signal)
                     held.callback(signal.signal, number, self.handlers[number])
+            held.callback(self.end_trace)
+            for logger in self.loggers:
+                held.callback(self.close, logger)
             self.display = held.enter_context(progress("training", steps, done=self.done)) if shows else Silent()
             held.enter_context(self.left())
             yield
