@@ -10,6 +10,7 @@ import pytest
 
 import plait
 from plait.comparison.calls import Call, Recorder, is_array_of_numbers, is_static, leaves_of, numpy_of, owner_of
+from plait.comparison.plait_runs import run_plait
 
 
 @dataclasses.dataclass
@@ -97,3 +98,26 @@ def test_a_bound_method_belongs_to_its_model():
     layer = plait.Linear(2, 2, rngs=plait.Rngs(0))
     assert owner_of(layer.__call__) is layer
     assert owner_of(layer) is layer
+
+
+class Coder(plait.Module):
+    def __init__(self):
+        self.inner = plait.Linear(2, 2, rngs=plait.Rngs(0))
+
+    def __call__(self, x):
+        return self.encode(x) * 2
+
+    def encode(self, x):
+        return self.inner(x)
+
+
+@pytest.mark.parametrize(
+    ("model", "methods"),
+    [(Coder(), ["", "encode", ""]), (Coder().encode, ["", ""]), (Coder().__call__, ["", "encode", ""])],
+    ids=["a model", "a method", "its call"],
+)
+def test_the_call_that_is_compared_is_recorded_once(model, methods):
+    """The last of a run is the whole; another method of the root inside it is a call of its own."""
+    calls = run_plait(model, (jnp.ones((1, 2)),), {}).calls
+    assert [call.path for call in calls] == [("inner",), *[()] * (len(methods) - 1)]
+    assert [call.method for call in calls] == methods

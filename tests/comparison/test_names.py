@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from plait.comparison.calls import Call, Run
-from plait.comparison.names import family, match, usual_name
+from plait.comparison.names import _aligned, family, match, usual_name
 from plait.errors import ArgumentError
 
 
@@ -215,3 +215,12 @@ def test_models_without_anything_in_common_are_told_in_full():
     }
     for first, second in ((a, run(("", "Net", 5))), (run(("", "Net", 5)), b)):
         assert pairs(first, second) == {"": ""}
+
+
+def test_of_two_equal_layers_the_one_with_the_same_name_corresponds():
+    """Alignments with as many pairs differ in how many of their names are equal."""
+    a = run(("", "Net", 5), ("values", "Linear", 8))
+    b = run(("", "Net", 5), ("other", "Linear", 8), ("values", "Linear", 8))
+    assert pairs(a, b)["values"] == "values"
+    signatures = [("linear", "q", 8), ("linear", "v", 8)], [("linear", "v", 8), ("linear", "q", 8), ("linear", "v", 8)]
+    assert _aligned(*signatures) == [(0, 1), (1, 2)]

@@ -97,7 +97,8 @@ def run_plait(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R
             else:
                 calls.append((call, sizes))
     own = type(root).__name__
-    method = "" if root is model or not isinstance(model, MethodType) else model.__name__
+    name = model.__name__ if isinstance(model, MethodType) else "__call__"
+    method = "" if name == "__call__" else name
     # The inputs of the model itself are already known; its own call is recorded once.
     inner = [each for each in calls if each[0].path or each[0].method != method]
     whole = Call((), ((),), "", own, root, inputs, statics, recorder.outputs(output), enter, recorder.tick())
