@@ -1,5 +1,7 @@
 """Processors in a SavedModel: by keys, in a row, of TensorFlow and of JAX, beside the same steps written by hand."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -166,7 +168,8 @@ def test_e15_keys_that_are_missing_are_named_with_their_signature():
     with pytest.raises(ValueError, match=r"signature 'serve': 'scale' takes an unknown value\n.*'raw'"):
         ExportManager(module(), [served])
     plain = JaxModule({"w": W}, lambda p, x: x @ p["w"])
-    with pytest.raises(ValueError, match=r"need a method with keys\n +at +signature 'serve'\n(.*\n)*.*ApplyFnInfo"):
+    says = rf"need a method with keys\n +at +signature 'serve'\n +found +{re.escape(repr(KEYED))}, and a method without"
+    with pytest.raises(ValueError, match=says + r"(.*\n)*.*ApplyFnInfo"):
         ExportManager(plain, [ServingConfig("serve", SIGNATURE, preprocessors=[KEYED])])
 
 
