@@ -73,7 +73,7 @@ def run(options: Options) -> int:
     last: list[_Last] = [collections.deque(maxlen=LINES) for _ in range(options.processes)]
     with _requests_to_end() as requests, tempfile.TemporaryDirectory(prefix="plait-launch-") as told:
         started: list[subprocess.Popen[bytes]] = []
-        readers: list[threading.Thread] = []
+        threads: list[threading.Thread] = []
         try:
             for number in range(options.processes):
                 child = subprocess.Popen(
@@ -85,7 +85,7 @@ def run(options: Options) -> int:
                     start_new_session=True,  # so that its own children can be ended with it
                 )
                 started.append(child)
-                readers += _pass_on(child, f"[{number}] ".encode(), news, last[number], requests)
+                threads += _pass_on(child, f"[{number}] ".encode(), news, last[number], requests)
                 threading.Thread(target=_watch, args=(child, number, news), daemon=True).start()
             failed = _wait(started, news, requests)
             if failed is not None and not requests:
@@ -96,8 +96,9 @@ def run(options: Options) -> int:
                 raise
         finally:
             _end(started, options.grace if failed is None else PATIENCE, requests, Path(told))
-            for reader in readers:
-                reader.join(PATIENCE)
+            deadline = time.monotonic() + PATIENCE
+            for thread in threads:
+                thread.join(max(deadline - time.monotonic(), 0))
             if failed is not None and options.processes > 1:
                 _repeat(failed, last[failed])
         if failed is not None:
@@ -173,10 +174,10 @@ def _read_lines(
         for line in source:
             last.append(prefix + line.rstrip(b"\n") + b"\n")
             _put(lines, last[-1], requests)
-    _put(lines, None, requests)
+    lines.put(None)
 
 
-def _put(lines: queue.Queue[bytes | None], line: bytes | None, requests: Sequence[int]) -> None:
+def _put(lines: queue.Queue[bytes | None], line: bytes, requests: Sequence[int]) -> None:
     """Put a line; wait if nobody reads them, unless the process has to end: it may print before it saves."""
     has_to_end = False
     while not has_to_end:
