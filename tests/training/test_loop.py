@@ -670,6 +670,22 @@ def test_what_cannot_be_saved_is_an_error_before_the_first_step(tmp_path, part):
     assert done == []
 
 
+def test_a_process_that_has_failed_begins_no_evaluation_if_a_signal_was_first(monkeypatch):
+    """All hear the first word, here that of another process; those that hear of the error do not evaluate."""
+    monkeypatch.setattr(Alone, "worst", lambda self, word, name=None: "signal" if "before" in (name or "") else word)
+    evaluated = []
+
+    def fails(moment):
+        raise OSError("the callback is wrong")
+
+    with pytest.raises(OSError, match="the callback is wrong"):
+        fit(
+            lambda p, x: x, {"p": plait.Param(1.0)}, [1.0], steps=4, log_every=1, callbacks=[fails], show=False,
+            evaluate=lambda: evaluated.append(1) or {}, evaluate_every=1,
+        )  # fmt: skip
+    assert evaluated == []
+
+
 def test_a_profile_that_cannot_be_written_loses_no_step(tmp_path):
     (tmp_path / "file").touch()
     with Checkpoints(tmp_path / "saved") as checkpoints:

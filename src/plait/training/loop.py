@@ -484,7 +484,7 @@ class _Loop:
             self.save()  # whoever sent the signal may not wait for the evaluation
             self.wait()
             self.keep_before(before)
-        if word == "failed" or self.has_heard:  # another process would be waited for
+        if "failed" in (own, word) or self.has_heard:  # another process would be waited for
             self.agreement.worst("failed", f"after/{self.done}")
             self.agreement.end_after(self.done)
             return None

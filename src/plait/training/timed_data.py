@@ -16,9 +16,8 @@ from ..checkpoint.positions import has_position
 from ..errors import DataError
 from .positions import positions_of
 
-# Those whose threads still use the data, by its identity: nothing else may until then.
-_BUSY: dict[int, TimedData] = {}
-_LOCK = threading.Lock()  # of ``_BUSY``, and of the numbers in it
+# By the identity of the data. While a thread uses the data, nothing else may; what it has to do keeps it alive.
+_KNOWN: weakref.WeakValueDictionary[int, TimedData] = weakref.WeakValueDictionary()
 
 
 def timed(data: Any, seconds: float | None) -> Any:
@@ -33,14 +32,14 @@ def timed(data: Any, seconds: float | None) -> Any:
     Raises:
         DataError: no item arrived in time. Raised by iteration.
     """
-    with _LOCK:
-        busy = _BUSY.get(id(data))
-    if busy is not None:
-        busy.seconds = threading.TIMEOUT_MAX if seconds is None else seconds
-        return busy
+    found = _KNOWN.get(id(data))
+    if found is not None and found.is_busy:
+        found.seconds = threading.TIMEOUT_MAX if seconds is None else seconds
+        return found
     if seconds is None:
         return data
-    return (PositionedTimedData if has_position(data) else TimedData)(data, seconds)
+    new = _KNOWN[id(data)] = (PositionedTimedData if has_position(data) else TimedData)(data, seconds)
+    return new
 
 
 class TimedData:
@@ -52,7 +51,9 @@ class TimedData:
 
     def __init__(self, data: Any, seconds: float) -> None:
         self.data, self.seconds = data, seconds
-        self.left = 0  # the number of things that the thread has to do
+        # What the thread was given to do, and has done. Each number has one writer, so a signal leaves no lock held.
+        # One that comes before something is given makes the first too large: then the thread is asked in vain.
+        self.given = self.done = 0
         self.asked: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self.answers = _Answers()
         self.number = 0  # of the last item that was asked for
@@ -82,18 +83,18 @@ class TimedData:
 
     def submit(self, act: Callable[[], object]) -> None:
         """Let the thread act, after what it has to do."""
-        with _LOCK:
-            self.left += 1
-            _BUSY[id(self.data)] = self
+        self.given += 1
         self.asked.put(functools.partial(self.act, act))
 
     def act(self, act: Callable[[], object]) -> None:
         """Act; in the thread."""
         act()
-        with _LOCK:
-            self.left -= 1
-            if not self.left:
-                del _BUSY[id(self.data)]
+        self.done += 1
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the thread may use the data now."""
+        return self.given > self.done
 
 
 class PositionedTimedData(TimedData):
@@ -110,7 +111,7 @@ class PositionedTimedData(TimedData):
     def set_state(self, position: Any) -> None:
         """Move to a position: at once, or when the data has returned the item that it was asked for."""
         self.is_awaited = False
-        if self.left:
+        if self.is_busy:
             self.submit(functools.partial(_set_state, self.data, position, self.answers, self.number + 1))
         else:
             self.data.set_state(position)
