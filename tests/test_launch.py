@@ -34,6 +34,13 @@ def start(program, *options, processes=2, patience=launch.PATIENCE):
     )  # fmt: skip
 
 
+def wait_for_files(folder, count):
+    """Until there are so many in it, each made by a process."""
+    deadline = time.monotonic() + LIMIT
+    while len(os.listdir(folder)) < count and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
 @pytest.fixture
 def launched(capfd):
     """The command in this process: its status, output and errors."""
@@ -106,9 +113,7 @@ def test_one_that_does_not_listen_is_ended_all_the_same(monkeypatch, capfd):
 def test_an_interruption_ends_all(request_to_end, tmp_path):
     program = f"import os, time\nopen({str(tmp_path)!r} + '/' + str(os.getpid()), 'w').close(); time.sleep(600)"
     running = start(program)
-    deadline = time.monotonic() + LIMIT
-    while len(os.listdir(tmp_path)) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_for_files(tmp_path, 2)
     running.send_signal(request_to_end)
     _, errors = running.communicate(timeout=LIMIT)
     assert running.returncode == 128 + request_to_end
@@ -169,9 +174,7 @@ def test_processes_that_are_asked_to_end_have_time_to_save(tmp_path):
         "signal.signal(signal.SIGTERM, save); open(place, 'w').close(); time.sleep(600)"
     )
     running = start(program, "--grace=3", patience=0.3)
-    deadline = time.monotonic() + LIMIT
-    while len(os.listdir(tmp_path)) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_for_files(tmp_path, 2)
     running.send_signal(signal.SIGTERM)
     running.communicate(timeout=LIMIT)
     assert running.returncode == 128 + signal.SIGTERM
@@ -198,9 +201,7 @@ def test_a_checkpoint_that_is_being_written_is_waited_for(tmp_path, saves, says)
         "signal.signal(signal.SIGTERM, save); open(place, 'w').close(); time.sleep(600)"
     )
     running = start(program, "--grace=1")
-    deadline = time.monotonic() + LIMIT
-    while len(os.listdir(tmp_path)) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_for_files(tmp_path, 2)
     if says is None:
         running.stdout.close(), running.stderr.close()
     running.send_signal(signal.SIGTERM)
@@ -237,9 +238,7 @@ def test_an_impatient_interruption_leaves_nobody_behind(tmp_path):
         f"open({str(tmp_path)!r} + '/' + str(os.getpid()), 'w').close(); time.sleep(600)"
     )
     running = start(program)
-    deadline = time.monotonic() + LIMIT
-    while len(os.listdir(tmp_path)) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_for_files(tmp_path, 2)
     for _ in range(3):
         running.send_signal(signal.SIGINT)
         time.sleep(0.3)
@@ -324,12 +323,9 @@ def test_when_the_output_is_not_read_the_processes_can_save(tmp_path, stream):
         "signal.signal(signal.SIGTERM, save); open(place, 'w').close(); time.sleep(600)"
     )
     running = start(program, "--grace=60")
-    deadline = time.monotonic() + LIMIT
-    while len(os.listdir(tmp_path)) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_for_files(tmp_path, 2)
     running.send_signal(signal.SIGTERM)
-    while len(os.listdir(tmp_path)) < 4 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_for_files(tmp_path, 4)
     assert sorted(os.listdir(tmp_path)) == ["0", "0.saved", "1", "1.saved"]
     with running.stdout as output, running.stderr as errors:
         for each in (output, errors) if stream == "stdout" else (errors, output):

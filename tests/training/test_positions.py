@@ -20,6 +20,9 @@ class Live:
     def get_state(self):
         return self.position
 
+    def set_state(self, position):
+        self.position = position
+
 
 def test_a_position_is_a_copy_to_its_last_part():
     data = Live()

@@ -35,6 +35,7 @@ from .layout import (
     write_manifest,
 )
 from .leaf_descriptions import (
+    Description,
     check_same_leaves,
     describe,
     is_in_arrays,
@@ -160,12 +161,10 @@ class Saving:
             raise
 
     def _copy(self, node: Any, step: Any, metrics: Mapping[str, Any], extra: Mapping[str, Any]) -> None:
-        node, iterators = separated(node)
-        values, _ = named_leaves(node)
-        leaves = {name: describe(value, name) for name, value in values.items()}
-        self.manifest = Manifest(_whole_number(step), _plain_metrics(metrics), leaves, plain_extra(extra), time.time())
+        step, metrics = _whole_number(step), _plain_metrics(metrics)
+        values, leaves, extra, self._positions = described(node, extra)
+        self.manifest = Manifest(step, metrics, leaves, extra, time.time())
         self._arrays = {name: to_array(values[name], name) for name, leaf in leaves.items() if is_in_arrays(leaf)}
-        self._positions = encoded(iterators)
 
     def _begin(self) -> None:
         with written(self.target):
@@ -368,13 +367,18 @@ def _whole_number(step: Any) -> int | None:
     )
 
 
-def check_savable(node: Any, extra: Mapping[str, Any]) -> None:
-    """Raise what ``save`` raises before it writes, for an object or a dict of objects, and ``extra``."""
+def described(
+    node: Any, extra: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Description], dict[str, Any], dict[str, Any]]:
+    """What ``save`` stores of an object or a dict of objects: values, their descriptions, extra data, and positions.
+
+    Raises:
+        ArgumentTypeError: a part of them cannot be saved.
+    """
     node, iterators = separated(node)
-    for name, value in named_leaves(node)[0].items():
-        describe(value, name)
-    plain_extra(extra)
-    encoded(iterators)
+    values, _ = named_leaves(node)
+    leaves = {name: describe(value, name) for name, value in values.items()}
+    return values, leaves, plain_extra(extra), encoded(iterators)
 
 
 def plain_extra(extra: Mapping[str, Any]) -> dict[str, Any]:

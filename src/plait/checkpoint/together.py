@@ -23,6 +23,7 @@ from ..partitioning.noticeboard import await_entry, is_last, post
 from ..partitioning.processes import LEFT_BEHIND
 
 T = TypeVar("T", bound=str | None)
+R = TypeVar("R")
 
 _LONGEST = 4_000  # letters of a part of an error
 _DONE = "SystemExit"  # the kind of sys.exit(0)
@@ -69,8 +70,8 @@ def on_first(act: Callable[[], T]) -> T:
     raise untold(heard)
 
 
-def on_all(act: Callable[[], object], *, may_wait: bool = False) -> None:
-    """Let every process act; all go on when all have, or raise the error of the first that failed, at once.
+def on_all(act: Callable[[], R], *, may_wait: bool = False) -> R:
+    """Let every process act, and return its result when all have; or raise the error of the first that failed, at once.
 
     All processes must call it. With one process this is a plain call.
 
@@ -80,13 +81,12 @@ def on_all(act: Callable[[], object], *, may_wait: bool = False) -> None:
             thread then, which is left behind if another process fails.
     """
     if jax.process_count() == 1:
-        act()
-        return
-    meeting, own = Meeting(), []
+        return act()
+    meeting, own, results = Meeting(), [], []
 
     def attempt() -> None:
         try:
-            act()
+            results.append(act())
         except BaseException as error:
             own.append(error)
             meeting.arrive(error)
@@ -106,6 +106,7 @@ def on_all(act: Callable[[], object], *, may_wait: bool = False) -> None:
     failed = meeting.outcome()
     if failed is not None:
         raise own[0] if own else failed
+    return results[0]
 
 
 class Meeting:

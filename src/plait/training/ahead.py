@@ -44,7 +44,7 @@ class Ahead:
         self._ahead = ahead
         self._first = done + 1  # which no process begins before all have its batch
         self._knows = has_position(data)
-        self._where = positions_of(data) if self._knows else lambda: None
+        self._where = positions_of(data)
         self._held: collections.deque[tuple[Any, Any]] = collections.deque()
         # The positions after the last batch that was used, and after the last one that was fetched.
         self._position = self._newest = self._where() if self._knows else None

@@ -5,8 +5,10 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+import jax
 
 from ..checkpoint.positions import has_position
 from ..errors import ArgumentError
@@ -86,6 +88,22 @@ class EarlyStop:
 def states_of(callbacks: Iterable[Any]) -> dict[str, Any]:
     """The states of the callbacks that have ``get_state`` and ``set_state``, by their names."""
     return {name: callback.get_state() for name, callback in _named(callbacks)}
+
+
+_OF_FIRST = "callbacks"  # in the extra data of checkpoints: the states in process 0
+_OF_ALL = "callbacks of processes"  # those in each process, if they differ
+
+
+def stored_states(of_all: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The states of all processes as extra data of a checkpoint."""
+    stored: dict[str, Any] = {_OF_FIRST: of_all[0]} if any(of_all) else {}
+    return {**stored, _OF_ALL: of_all} if any(each != of_all[0] for each in of_all) else stored
+
+
+def own_states(extra: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Those of this process in the extra data of a checkpoint; those of process 0 if there were more or fewer."""
+    of_all = extra.get(_OF_ALL, ())
+    return of_all[jax.process_index()] if len(of_all) == jax.process_count() else extra.get(_OF_FIRST, {})
 
 
 def restore_states(callbacks: Iterable[Any], states: Mapping[str, Any]) -> None:

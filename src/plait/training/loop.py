@@ -12,7 +12,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import inspect
 import math
 import os
 import signal
@@ -27,17 +26,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..checkpoint.checkpoints import Checkpoints
-from ..checkpoint.orbax import check_savable, plain_extra
+from ..checkpoint.orbax import described, plain_extra
 from ..checkpoint.positions import has_position
 from ..checkpoint.together import on_all
 from ..core.functional.split import state
-from ..core.functional.update import update
-from ..core.objects.cells import is_gone
 from ..core.objects.variable_kinds import Param
-from ..core.objects.variables import Variable
 from ..errors import (
-    ArgumentError,
-    ArgumentTypeError,
     CheckpointError,
     CheckpointWarning,
     LoggerWarning,
@@ -50,22 +44,18 @@ from ..partitioning.launched import is_launched, saving
 from ..partitioning.processes import all_report, end_at_exit, end_at_once, is_loss
 from .agreement import PATIENCE, Alone, Ending, Together, check_same, error_ending
 from .ahead import NOTHING, Ahead, Interrupted, Pace
-from .batches import Batches
-from .callbacks import Moment, restore_states, states_of
-from .counts import check_count
+from .before_evaluation import BeforeEvaluation
+from .callbacks import Moment, own_states, restore_states, states_of, stored_states
+from .fit_arguments import DATA, arguments_of, check_intervals, check_object_names, iterator_of
 from .loggers import Logger
-from .positions import KeptPosition, positions_of
 from .progress import Silent, clock_time, progress
 from .step_results import check_metric_names, is_there, numbers_of
 from .timed_data import timed
 
 BEHIND = 2  # the number of pending logs at which the loop waits for the oldest
-DATA = "data"  # the name of the data iterator in checkpoints
 EVALUATION = "eval/"  # the beginning of the names of an evaluation's metrics
 CALLBACK, ERROR = "callback", "error"  # reasons of an end by an error
 EVALUATED = "evaluated"  # the name of the step of the last evaluation in checkpoints
-CALLBACKS = "callbacks"  # that of the states of the callbacks of process 0
-OF_PROCESSES = "callbacks of processes"  # that of those of all, if they differ
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,21 +165,16 @@ def fit(
         (200, 'steps', 3.0)
     """
     every = {"save_every": save_every, "evaluate_every": evaluate_every, "log_every": log_every}
-    loops: list[_Loop] = []
 
-    def begin() -> None:
-        for name, value in {"steps": steps, **every}.items():
-            if value is not None:
-                check_count(name, value)
-        _check_evaluation(evaluate, evaluate_every)
-        loops.append(_Loop(step, dict(objects), data, checkpoints, evaluate, loggers, callbacks, data_timeout))
+    def begin() -> _Loop:
+        check_intervals(evaluate, steps=steps, **every)
+        return _Loop(step, dict(objects), data, checkpoints, evaluate, loggers, callbacks, data_timeout)
 
     try:
-        on_all(begin)  # the others do not wait for one whose arguments are wrong
+        loop = on_all(begin)  # the others do not wait for one whose arguments are wrong
     except Exception as error:
         all_report(error)
         raise
-    loop = loops[0]
     if not loop.is_alone:
         given = {"checkpoints": checkpoints is not None, "evaluate": evaluate is not None, "objects": sorted(objects)}
         check_same({"steps": steps, "save_every": save_every, "evaluate_every": evaluate_every, **given})
@@ -198,42 +183,6 @@ def fit(
     if not fitted.exit_status:
         loop.pass_on_late_signal()
     return fitted
-
-
-def _check_evaluation(evaluate: object, evaluate_every: int | None) -> None:
-    if evaluate is None and evaluate_every is not None:
-        raise ArgumentError(
-            "there is nothing to evaluate",
-            at="evaluate_every",
-            found=f"evaluate_every={evaluate_every} without evaluate",
-            expected="both, or neither",
-            do="pass `evaluate=lambda: {'loss': loss(model, x)}`, or leave out evaluate_every",
-        )
-
-
-def _arguments(step: Callable[..., Any], objects: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The objects in the order in which a step takes them. JAX sorts dicts, so that of ``objects`` may be another.
-
-    Raises:
-        ArgumentError: only some of the parameters have the names of objects, and one would get another object.
-    """
-    try:
-        names = [*inspect.signature(step).parameters][: len(objects)]
-    except (TypeError, ValueError):  # it has no signature
-        return tuple(objects.values())
-    if set(names) == set(objects):
-        return tuple(objects[name] for name in names)
-    mixed_up = [(name, given) for name, given in zip(names, objects, strict=False) if name != given and name in objects]
-    if mixed_up:
-        name, given = mixed_up[0]
-        raise ArgumentError(
-            "a parameter of the step would get another object than the one of its name",
-            at=f"step({', '.join(names)}, …)",
-            found=f"objects in the order {', '.join(objects)}: {name} would be {given}",
-            expected="parameters with the names of the objects, or objects in the order of the parameters",
-            do=f"name the parameters of the step as the objects: {', '.join(objects)}",
-        )
-    return tuple(objects.values())
 
 
 class _Loop:
@@ -255,28 +204,9 @@ class _Loop:
         # Of processes other than the first, those that ask for it.
         self.loggers = [each for each in loggers if is_first or getattr(each, "every_process", False)]
         self.callbacks, self.listeners = callbacks, [*callbacks]
-        self.arguments = _arguments(step, objects)
-        _check_names(objects)
-        positioned = has_position(data)
-        if not isinstance(data, Iterator):
-            if positioned:
-                raise ArgumentTypeError(
-                    "the data has a position, but no next batch",
-                    at="data",
-                    found=f"a {type(data).__name__} with get_state and set_state, but without __next__",
-                    expected="an iterator, or an iterable without a position",
-                    do="pass the iterator itself, which has get_state and set_state: iter(data)",
-                )
-            data, positioned = Batches(data), True
-        if checkpoints is not None and not positioned:
-            raise ArgumentTypeError(
-                "a checkpoint cannot save the position of this data iterator",
-                at="data",
-                found=f"a {type(data).__name__} without get_state and set_state",
-                expected="an iterator with both, or an iterable that can be iterated over again",
-                do="pass the iterable itself, or Batches(lambda epoch: make_iterator(epoch))",
-            )
-        self.data: Any = timed(data, data_timeout)
+        self.arguments = arguments_of(step, objects)
+        check_object_names(objects)
+        self.data: Any = timed(iterator_of(data, needs_position=checkpoints is not None), data_timeout)
         self.pending: collections.deque[tuple[int, Any]] = collections.deque()
         self.values: dict[str, float] = {}
         self.unsaved: dict[str, float] = {}  # metrics of evaluations since the last checkpoint
@@ -287,8 +217,7 @@ class _Loop:
         self.done = self.saved = 0
         self.first = 1  # the number of the first step of this call
         self.evaluated_at = self.tried_at = 0  # the steps of the last evaluation, and of the last that was begun
-        self.before: Any = None  # the variables before the evaluation that runs
-        self.positions: dict[str, KeptPosition] = {}  # of the objects that have one, before the last evaluation
+        self.before: BeforeEvaluation | None = None  # while one runs
         self.noted = 0  # the last step whose result is logged
         self.last: Any = None  # the result of the last step
         self.tracing = False
@@ -461,9 +390,7 @@ class _Loop:
         self.tried_at = self.done
         self.attempt(self.look, len(self.pending))
         with self.waiting_for_others(f"evaluation/{self.done}"):
-            positioned = {name: each for name, each in self.objects.items() if has_position(each)}
-            self.positions = {name: KeptPosition(positions_of(each)()) for name, each in positioned.items()}
-            self.keep_before(state(self.objects))
+            self.keep_before(BeforeEvaluation(self.objects))
             try:
                 found = self.evaluated()
             finally:
@@ -503,10 +430,10 @@ class _Loop:
             return None
         return found
 
-    def keep_before(self, objects: Any) -> None:
+    def keep_before(self, before: BeforeEvaluation | None) -> None:
         """Keep the state from before an evaluation, until it is over, and until a thread has saved it."""
         with self.ending_here:
-            self.before = objects
+            self.before = before
 
     @contextlib.contextmanager
     def waiting_for_others(self, name: str) -> Iterator[None]:
@@ -521,37 +448,31 @@ class _Loop:
                 assert not self.is_taken_over
 
     def undo_evaluation(self, *, must: bool = True) -> None:
-        """Give the objects their values from before an evaluation that failed: it may have put averages there.
-
-        Arrays that it has donated, usually counts, are those that it has made of them.
+        """Give the objects their values from before an evaluation that failed.
 
         Args:
             must: whether the state is not saved if a parameter has been donated.
         """
-        parameters = None if self.before is None or self.checkpoints is None else state(self.before, Param)
-        if must and parameters is not None and _is_donated(parameters):
-            gone = [".".join(map(str, path)) for path, leaf in parameters.flat_state() if _is_donated(leaf)]
+        before = self.before
+        if before is None:
+            return
+        donated = before.donated_parameters() if must and self.checkpoints is not None else []
+        if donated:
             self.unsavable = self.unsavable or CheckpointError(
                 f"the state after step {self.done} is not saved: the evaluation that failed has donated a part of it",
-                at=first_few(gone, 5),
+                at=first_few(donated, 5),
                 found="deleted arrays, and what the evaluation has made of them",
                 expected="arrays to go back to",
                 do="evaluate plait.clone(model, arrays=True), or without donation; resume from the newest checkpoint",
             )
             warnings.warn(str(self.unsavable), CheckpointWarning, stacklevel=2)
-        if self.before is not None:
-            kept = state(
-                self.before, lambda _, leaf: isinstance(leaf, Variable) and not _is_donated(leaf.get_raw_value())
-            )
-            update(self.objects, kept)
-            for name, position in self.positions.items():
-                self.objects[name].set_state(position.get_state())
+        before.put_back(self.objects)
 
     def save_before(self) -> None:
         """Save the state from before the evaluation that runs: whoever has sent a signal may not wait for its end."""
         with self.ending_here:
             self.has_heard_signal = True
-            can = self.before is not None and not _is_donated(self.before)
+            can = self.before is not None and not self.before.is_donated
             if not self.agreement.worst("" if can else "no", "signal"):  # all can
                 kept = self.saved, self.unsaved, self.unsavable
                 try:
@@ -636,7 +557,7 @@ class _Loop:
 
     def with_data(self, data: Any) -> dict[str, Any]:
         """What is saved and restored."""
-        objects = self.objects if self.before is None else {**self.before, **self.positions}
+        objects = self.objects if self.before is None else self.before.objects
         return {**objects, DATA: data} if has_position(self.data) else {**objects}
 
     def save(self) -> None:
@@ -654,18 +575,13 @@ class _Loop:
         """Save. All processes do, as they have agreed."""
         extra: dict[str, Any] = {EVALUATED: self.evaluated_at}
 
-        states: dict[str, Any] = {}
-
-        def prepare() -> None:  # what may fail in one process alone, before they save together
+        def prepare() -> dict[str, Any]:  # what may fail in one process alone, before they save together
             self.check_whole()
-            states.update(plain_extra({CALLBACKS: states_of(self.callbacks)}))
+            states = states_of(self.callbacks)
+            plain_extra(stored_states([states]))
+            return states
 
-        on_all(prepare)
-        of_all = self.agreement.gathered(states[CALLBACKS])
-        if any(of_all):
-            extra[CALLBACKS] = of_all[0]
-        if any(each != of_all[0] for each in of_all):
-            extra[OF_PROCESSES] = of_all
+        extra |= stored_states(self.agreement.gathered(on_all(prepare)))
         numbers = numbers_of(self.last)
         metrics = {name: value for name, value in self.values.items() if not name.startswith(EVALUATION)} | numbers
         checkpoints.save(self.done, self.with_data(self.ahead), metrics=metrics | self.unsaved, extra=extra)
@@ -846,7 +762,7 @@ class _Loop:
     def check_savable(self) -> None:
         """Raise now what would be found at the first save, which may be the one at the end."""
         if self.checkpoints is not None:
-            check_savable(self.with_data(self.ahead), {CALLBACKS: states_of(self.callbacks)})
+            described(self.with_data(self.ahead), stored_states([states_of(self.callbacks)]))
 
     def resume(self) -> None:
         """Restore the newest checkpoint, if there is one."""
@@ -857,9 +773,7 @@ class _Loop:
             was_evaluated = any(name.startswith(EVALUATION) for name in self.values)
             self.evaluated_at = manifest.extra.get(EVALUATED, self.done if was_evaluated else 0)
             self.noted = self.done
-            of_all = manifest.extra.get(OF_PROCESSES, ())
-            is_own = len(of_all) == jax.process_count()
-            restore_states(self.callbacks, of_all[jax.process_index()] if is_own else manifest.extra.get(CALLBACKS, {}))
+            restore_states(self.callbacks, own_states(manifest.extra))
             self.stopped = next(filter(None, (getattr(each, "stopped", None) for each in self.callbacks)), None)
         self.first = self.done + 1
 
@@ -900,19 +814,3 @@ class _Loop:
     def close(self, logger: Logger) -> None:
         with contextlib.suppress(Exception):
             logger.close()
-
-
-def _is_donated(values: Any) -> bool:
-    """Whether arrays among the values were donated since."""
-    return any(map(is_gone, jax.tree.leaves(values)))
-
-
-def _check_names(objects: Mapping[str, Any]) -> None:
-    if DATA in objects:
-        raise ArgumentError(
-            "an object has the name under which checkpoints store the position in the data",
-            at=f"objects[{DATA!r}]",
-            found=f"a {type(objects[DATA]).__name__}",
-            expected="another name",
-            do="rename it: objects={'model': model, 'dataset': ...}",
-        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..checkpoint.positions import has_position
 from .batches import Batches
 
 
@@ -22,7 +23,9 @@ class KeptPosition:
 
 
 def positions_of(data: Any) -> Callable[[], Any]:
-    """A function that returns the position of an iterator with ``get_state``."""
+    """A function that returns the position of an iterator; ``None`` if it has none."""
+    if not has_position(data):
+        return lambda: None
     get_state = data.get_state
     # Those of Batches are new each time. Others may be what the iterator itself counts with.
     return get_state if type(data) is Batches else lambda: _copied(get_state())

@@ -73,7 +73,7 @@ class Prefetched(Iterator[Any]):
         weakref.finalize(self, self._asked.put, None)
         self._held: collections.deque[Future[Any]] = collections.deque()
         self._moved: Future[Any] | None = None
-        self._position = positions_of(batches) if has_position(batches) else lambda: None
+        self._position = positions_of(batches)
         self._state, self._has_failed = self._position(), False
         self._read: list[Any] = []  # what was read, and could not be put on the devices
 

@@ -58,8 +58,7 @@ class TimedData:
         self.answers = _Answers()
         self.number = 0  # of the last item that was asked for
         self.is_awaited = False  # whether it may still come; a signal or a timeout may have ended the waiting
-        where = positions_of(data) if has_position(data) else lambda: None
-        self._get_next = functools.partial(_get_next, data, where, self.answers)
+        self._get_next = functools.partial(_get_next, data, positions_of(data), self.answers)
         # A thread that has nothing to do has no reference to this object, whose end tells it to stop.
         threading.Thread(target=serve, args=(self.asked,), daemon=True, name="plait waits for data").start()
         weakref.finalize(self, self.asked.put, None)
