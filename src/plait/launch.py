@@ -194,7 +194,10 @@ def _write_lines(lines: queue.Queue[bytes | None], target: IO[bytes], news: _New
     while (line := lines.get()) is not None:
         try:
             while is_read and line:
-                line = line[target.write(line) :]
+                written = target.write(line)
+                line = line[written or 0 :]
+                if not written:  # the caller's pipe is one that does not block
+                    time.sleep(0.01)
         except OSError as error:  # the pipe is closed, or the disk is full; the process may go on, and save
             is_read = False
             news.put(error)
