@@ -2,9 +2,11 @@
 
 import contextlib
 import os
+import queue
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -331,6 +333,23 @@ def test_when_the_output_is_not_read_the_processes_can_save(tmp_path, stream):
         for each in (output, errors) if stream == "stdout" else (errors, output):
             each.read()
     assert running.wait(timeout=LIMIT) == 128 + signal.SIGTERM
+
+
+def test_a_pipe_that_does_not_block_gets_all_lines():
+    """As some programs give to those that they start: it takes as much as there is room for."""
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)
+    lines, news, given = queue.Queue(), queue.Queue(), [bytes([65 + n]) * 60_000 + b"\n" for n in range(5)]
+    for line in (*given, None):
+        lines.put(line)
+    with open(reads, "rb") as source, open(writes, "wb", buffering=0) as target:
+        thread = threading.Thread(target=launch._write_lines, args=(lines, target, news))
+        thread.start()
+        time.sleep(0.1)
+        assert b"".join(source.readline() for _ in given) == b"".join(given)
+        thread.join(10)
+    assert not thread.is_alive()
+    assert news.empty()
 
 
 @pytest.mark.slow
