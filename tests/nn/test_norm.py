@@ -113,6 +113,24 @@ def test_statistics_of_float64_are_rounded_once():
         np.testing.assert_array_equal(norm.mean[...], expected)
 
 
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore:scatter inputs have incompatible types")  # Flax's
+@pytest.mark.parametrize("jitted", [False, True])
+def test_statistics_of_float64_are_mixed_as_in_flax(jitted):
+    """The old average is weighted in the float32 in which it is stored."""
+    nnx = pytest.importorskip("flax.nnx")
+    found = []
+    with jax.enable_x64(True), users_promotion():
+        x = jnp.linspace(0, 1, 12).reshape(3, 4)
+        for library in (plait, nnx):
+            norm = library.BatchNorm(4, use_running_average=False, rngs=library.Rngs(0))
+            call = library.jit(lambda norm, x: norm(x)) if jitted else lambda norm, x: norm(x)
+            for _ in range(3):
+                call(norm, x)
+            found.append((np.array(norm.mean[...]), np.array(norm.var[...])))
+    np.testing.assert_array_equal(found[0], found[1])
+
+
 def test_group_norm_over_the_last_axis_alone_is_linen_s():
     """Flax NNX mixes up the groups here; Linen, PyTorch and the paper do not."""
     linen = pytest.importorskip("flax.linen")

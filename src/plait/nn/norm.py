@@ -705,8 +705,8 @@ class InstanceNorm(_Norm):
 def _moved(running: Array, batch: Array, momentum: float, rest: float) -> Array:
     """The running average after a batch."""
     running, batch = lax.stop_gradient((running, jnp.reshape(batch, running.shape)))
-    wide = common_dtype(running, batch)  # rounded once: with 64 bits, batches are wider than what is stored
-    return as_dtype(momentum * as_dtype(running, wide) + rest * as_dtype(batch, wide), running.dtype)
+    wide = common_dtype(running, batch)  # with 64 bits, batches are wider than what is stored; the products are not
+    return as_dtype(as_dtype(momentum * running, wide) + as_dtype(rest * batch, wide), running.dtype)
 
 
 def _resolve_groups(num_features: int, num_groups: int | None, group_size: int | None) -> tuple[int, int]:
