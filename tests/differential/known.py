@@ -239,7 +239,7 @@ KNOWN: tuple[Row, ...] = (
                 ("c = nnx.clone(m)", "c"),
             ),
         ),
-        kinds=("value", "bits"), step=r"nnx\.(state|split|flatten|clone)\(m\b|^y = m\(|jax\.tree\.map\(\w+, m\)|^m\.\w+ = ", text=r"nnx\.merge\(",
+        kinds=("value", "bits"), step=r"nnx\.(state|split|flatten|clone|set_metadata)\(m\b|^y = m\(|jax\.tree\.map\(\w+, m\)|^m\.\w+ = ", text=r"nnx\.merge\(",
     ),
     Row(
         "states as outputs without updates",
