@@ -696,7 +696,8 @@ def test_a_profile_that_cannot_be_written_loses_no_step(tmp_path):
             )  # fmt: skip
         assert [each.step for each in checkpoints.all()] == [4]
     (tmp_path / "file").unlink()
-    jax.profiler.stop_trace()  # JAX would go on with it
+    with contextlib.suppress(RuntimeError):  # JAX before 0.12 goes on with the profile
+        jax.profiler.stop_trace()
 
 
 def test_data_that_is_not_there_yet_belongs_to_the_next_run_too(tmp_path):
