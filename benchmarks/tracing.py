@@ -22,8 +22,7 @@ from .measure import FRAMES, below, pinned_thread
 from .table import Table
 from .transformer import LENGTH, WIDTH, block as plain_block, block_class, parameters as plain_parameters
 
-BUDGET = 1.15
-WAYS = ("looped", "scanned", "remat")
+BUDGETS = {"looped": 1.05, "scanned": 1.05, "remat": 1.25}
 
 
 # Plain functions ------------------------------------------------------------------------------------------
@@ -117,15 +116,15 @@ def run(*, quick: bool = False) -> Iterator[Table]:
 
     blocks = 2 if quick else 24
     table = Table(
-        f"tracing and lowering a training step of {blocks} blocks (budget {BUDGET})",
-        ["way", "plain ms", "plait ms", "plait / plain", "Flax / plain"],
+        f"tracing and lowering a training step of {blocks} blocks",
+        ["way", "plain ms", "plait ms", "plait / plain", "budget", "Flax / plain"],
     )
-    for way in WAYS:
+    for way, budget in BUDGETS.items():
         calls = {"plain": plain(way, blocks), "plait": modules(plait, way, blocks)}
         with contextlib.suppress(ImportError):
             calls["Flax"] = modules(importlib.import_module("flax.nnx"), way, blocks)
         found = medians(calls, 1 if quick else 9)
         floor, ours = found["plain"], found["plait"]
         theirs = found["Flax"] / floor if "Flax" in found else "-"
-        table.rows.append([way, floor, ours, ours / floor, theirs])
+        table.rows.append([way, floor, ours, ours / floor, budget, theirs])
     yield table

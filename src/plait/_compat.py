@@ -157,6 +157,15 @@ def is_staged() -> bool:
     return type(token() if token is not None else None).__name__ == "DynamicJaxprTrace"
 
 
+def is_within_staged() -> bool:
+    """Whether operations are recorded for a program in the end, as by ``grad`` under ``jit``."""
+    token = trace_state.value
+    trace = token() if token is not None else None
+    while trace is not None and type(trace).__name__ != "DynamicJaxprTrace":
+        trace = getattr(trace, "parent_trace", None)
+    return trace is not None
+
+
 def promotes_nothing() -> bool:
     """Whether JAX's dtype promotion is strict."""
     return jax.config.jax_numpy_dtype_promotion == "strict"  # type: ignore[attr-defined]

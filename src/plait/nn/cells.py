@@ -20,8 +20,8 @@ from ..core.objects.rngs import Rngs, RngStream
 from ..core.objects.statics import HashableMapping
 from ..errors import ShapeError, StreamError
 from ..typing import Array, DTypeLike, Initializer
+from .arithmetic import arithmetic
 from .checks import check_last_axis, shape_of, weight_length, wrong_rngs
-from .eager import compiled_if_eager
 from .initializers import (
     default_bias_init,
     default_kernel_init,
@@ -544,29 +544,29 @@ class GRUCell(_GatedCell):
         return h, h
 
 
-@compiled_if_eager()
+@arithmetic()
 def _thirds(x: Array, h: Array) -> list[Array]:
     return [*jnp.split(x, 3, axis=-1), *jnp.split(h, 3, axis=-1)]
 
 
-@compiled_if_eager()
+@arithmetic()
 def _candidate(x: Array, r: Array, h: Array) -> Array:
     return x + r * h
 
 
-@compiled_if_eager()
+@arithmetic()
 def _interpolated(z: Array, new: Array, h: Array) -> Array:
     """``(1 − z) · new + z · h`` in their common dtype."""
     new, z, h = promote_dtype(((1 - z) * new, z, h))
     return new + z * h
 
 
-@compiled_if_eager()
+@arithmetic()
 def _gates(x: Array, h: Array) -> list[Array]:
     return jnp.split(_sum(x, h), 4, axis=-1)
 
 
-@compiled_if_eager()
+@arithmetic()
 def _sum(x: Array, h: Array) -> Array:
     x, h = promote_dtype((x, h))
     return x + h
@@ -581,13 +581,13 @@ def _lstm_step(
     return (c, h), h
 
 
-@compiled_if_eager()
+@arithmetic()
 def _memory(c: Array, i: Array, f: Array, g: Array, o: Array) -> tuple[Array, Array]:
     """The new memory, and the output gate in its dtype."""
     f, o, c, new = promote_dtype((f, o, c, i * g))
     return f * c + new, o
 
 
-@compiled_if_eager()
+@arithmetic()
 def _product(x: Array, y: Array) -> Array:
     return x * y

@@ -21,8 +21,8 @@ from ..core.objects.variable_kinds import Param
 from ..errors import ArgumentError
 from ..ground.words import describe_type
 from ..typing import Array, DTypeLike, Initializer, PrecisionLike
+from .arithmetic import arithmetic
 from .checks import check_last_axis, check_min_rank, check_rngs, check_same_shape, weight_length
-from .eager import compiled_if_eager
 from .initializers import default_bias_init, default_kernel_init, initial
 from .linear import as_tuple, product_options, without_arrays
 from .promotion import add_bias, promote_dtype
@@ -175,7 +175,7 @@ def _convolution_of(
     return add_bias(unfold(conv_general_dilated(x, kernel, strides, padding, **options)), bias)
 
 
-@compiled_if_eager(
+@arithmetic(
     "border", "strides", "padding", "lhs_dilation", "rhs_dilation", "dimension_numbers", "feature_group_count",
     "precision", "preferred_element_type", "out_sharding",
     products=True,
@@ -294,7 +294,7 @@ class ConvTranspose(Module):
         )
 
 
-@compiled_if_eager(
+@arithmetic(
     "strides", "padding", "rhs_dilation", "dimension_numbers", "transpose_kernel", "precision",
     "preferred_element_type",
     products=True,

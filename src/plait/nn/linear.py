@@ -19,8 +19,8 @@ from ..core.objects.variable_kinds import Param
 from ..core.objects.variable_metadata import VariableMetadata
 from ..errors import ArgumentError, ShapeError
 from ..typing import Array, DTypeLike, Initializer, PrecisionLike
+from .arithmetic import arithmetic
 from .checks import check_array, check_axis, check_last_axis, check_min_rank, check_rngs, shape_of, weight_length
-from .eager import compiled_if_eager
 from .initializers import default_bias_init, default_kernel_init, initial
 from .promotion import add_bias, promote_dtype
 
@@ -121,7 +121,7 @@ def _affine_of(
     return add_bias(y, bias)
 
 
-@compiled_if_eager("dimensions", "precision", "preferred_element_type", "out_sharding", products=True)
+@arithmetic("dimensions", "precision", "preferred_element_type", "out_sharding", products=True)
 def _affine(x: Array, kernel: Array, bias: Array | None, *, dimensions: Any, **options: Any) -> Array:
     return _affine_of(lax.dot_general, x, kernel, bias, dimensions=dimensions, **options)
 

@@ -30,8 +30,8 @@ from ..core.objects.statics import HashableMapping
 from ..core.objects.variable_kinds import BatchStat, Param
 from ..errors import ArgumentError, ShapeError, SingleValueWarning
 from ..typing import Array, Axes, DTypeLike, Initializer
+from .arithmetic import arithmetic
 from .checks import check_array, check_axis, check_min_rank, check_rngs, resolve_switch, weight_length
-from .eager import compiled_if_eager
 from .initializers import default_bias_init, default_scale_init, initial
 from .linear import as_tuple, without_arrays
 from .promotion import as_dtype, canonicalize_dtype, common_dtype, promote_dtype
@@ -113,8 +113,9 @@ class _Norm(Module):
 
     def _statistics(self, x: Array, axes: tuple[int, ...], mask: Array | None) -> tuple[Array, Array]:
         """Mean and biased variance over ``axes``, which stay with length 1, in float32 or wider."""
-        over_devices = None if self.axis_name is None else self._over_devices
-        return _moments(x, mask, axes=axes, fast=self.use_fast_variance, over_devices=over_devices)
+        if self.axis_name is None:
+            return _moments(x, mask, axes=axes, fast=self.use_fast_variance)
+        return _moments_of(x, mask, axes=axes, fast=self.use_fast_variance, over_devices=self._over_devices)
 
     def _over_devices(self, *averages: Array) -> Sequence[Array]:
         """Average over ``axis_name`` too, in one exchange between devices. The first value may be complex."""
@@ -145,33 +146,34 @@ class _Norm(Module):
         return _normalised(x, mean, var, scale, bias, self.epsilon, features=features, dtype=dtype)
 
 
-@compiled_if_eager("axes", "fast", "over_devices")
-def _moments(
-    x: Array, mask: Array | None, *, axes: tuple[int, ...], fast: bool, over_devices: Callable[..., Any] | None
-) -> tuple[Array, Array]:
-    """Mean and biased variance; ``over_devices`` averages over devices too."""
-    over = _as_given if over_devices is None else over_devices
-    x = _widened(x)
-    if fast:
-        square = _average(squared(x), axes, mask)  # before the mean: see the top of the file
-        mean, square = over(_average(x, axes, mask), square)
-        # Rounding can make the difference negative.
-        return mean, jnp.maximum(square - squared(mean), 0)
-    (mean,) = over(_average(x, axes, mask))
-    (var,) = over(_average(squared(x - mean), axes, mask))  # needs the mean first: a second exchange
-    return mean, var
-
-
 def _as_given(*averages: Array) -> Sequence[Array]:
     return averages
 
 
-@compiled_if_eager("axes")
+def _moments_of(
+    x: Array, mask: Array | None, *, axes: tuple[int, ...], fast: bool, over_devices: Callable[..., Any] = _as_given
+) -> tuple[Array, Array]:
+    """Mean and biased variance; ``over_devices`` averages over devices too."""
+    x = _widened(x)
+    if fast:
+        square = _average(squared(x), axes, mask)  # before the mean: see the top of the file
+        mean, square = over_devices(_average(x, axes, mask), square)
+        # Rounding can make the difference negative.
+        return mean, jnp.maximum(square - squared(mean), 0)
+    (mean,) = over_devices(_average(x, axes, mask))
+    (var,) = over_devices(_average(squared(x - mean), axes, mask))  # needs the mean first: a second exchange
+    return mean, var
+
+
+_moments = arithmetic("axes", "fast")(_moments_of)
+
+
+@arithmetic("axes")
 def _mean_square(x: Array, mask: Array | None, *, axes: tuple[int, ...]) -> Array:
     return _average(squared(_widened(x)), axes, mask)
 
 
-@compiled_if_eager("features", "dtype")
+@arithmetic("features", "dtype")
 def _normalised(
     x: Array,
     mean: Array | None,
@@ -701,7 +703,7 @@ class InstanceNorm(_Norm):
         return self._normalise(x, mean, var, scale, bias, features)
 
 
-@compiled_if_eager()
+@arithmetic()
 def _moved(running: Array, batch: Array, momentum: float, rest: float) -> Array:
     """The running average after a batch."""
     running, batch = lax.stop_gradient((running, jnp.reshape(batch, running.shape)))
@@ -791,13 +793,13 @@ def _warn_of_single_values(x: Array, layer: BatchNorm) -> None:
     )
 
 
-@compiled_if_eager("shape", "axes")
+@arithmetic("shape", "axes")
 def _spread(value: Array, *, shape: tuple[int, ...], axes: tuple[int, ...]) -> Array:
     """A vector of features, with an axis of length 1 for each other axis of the shape."""
     return jnp.reshape(value, [size if axis in axes else 1 for axis, size in enumerate(shape)])
 
 
-@compiled_if_eager("grouped")
+@arithmetic("grouped")
 def _ungrouped(stat: Array, *, grouped: tuple[int, ...]) -> Array:
     """A statistic per group, repeated for each feature."""
     stat = jnp.broadcast_to(stat, (*stat.shape[:-2], *grouped[-2:]))

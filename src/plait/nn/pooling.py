@@ -16,7 +16,7 @@ from jax import lax
 
 from ..errors import ArgumentError, ShapeError
 from ..typing import Array
-from .eager import compiled_if_eager
+from .arithmetic import arithmetic
 from .promotion import common_dtype
 
 Padding = str | Sequence[tuple[int, int]]
@@ -92,7 +92,7 @@ def _windows_of(
     return lax.reduce_window(x, np.asarray(init, x.dtype), reduce_fn, window, strides, padding)
 
 
-_windows = compiled_if_eager("init", "reduce_fn", "window", "strides", "padding")(_windows_of)
+_windows = arithmetic("init", "reduce_fn", "window", "strides", "padding")(_windows_of)
 
 
 def _one_per_axis(values: Any, window: tuple[int, ...], name: str) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Eager calls of layers: compiled arithmetic, equal to the last bit, and nothing of it inside traces."""
+"""The arithmetic of layers: compiled once outside of traces and traced once inside, equal to the last bit."""
 
 import functools
 import os
@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 import plait
-from plait.nn import eager
+from plait.nn import arithmetic
 from tests.conformance.layers import LAYERS
 from tests.nn.twins import pure
 
@@ -20,7 +20,12 @@ every_layer = pytest.mark.parametrize("case", LAYERS, ids=lambda case: case.name
 @pytest.fixture
 def op_by_op(monkeypatch):
     """A function that makes layers run each operation by itself from now on."""
-    return lambda: monkeypatch.setattr(eager, "top_level_trace", object())
+
+    def switch():
+        monkeypatch.setattr(arithmetic, "top_level_trace", object())
+        monkeypatch.setattr(arithmetic, "is_within_staged", lambda: False)
+
+    return switch
 
 
 # With JAX 0.10 the tests have XLA use its older kernels, but these programs never do (``SINGLE_PRODUCTS``).
@@ -44,11 +49,50 @@ def test_compiled_arithmetic_gives_the_bits_of_single_operations(case, op_by_op)
 
 
 @every_layer
-def test_a_traced_program_has_no_trace_of_it(case, op_by_op):
+def test_what_is_traced_once_is_the_same_program(case, op_by_op):
     traced = lambda: str(jax.make_jaxpr(lambda x: case.make(plait.Rngs(0))(x))(case.x))
     program = traced()
+    assert traced() == program
     op_by_op()
     assert traced() == program
+
+
+@every_layer
+@pytest.mark.parametrize("around", [jax.jit, lambda f: f], ids=["jit", "eager"])
+def test_gradients_are_those_of_single_operations(case, around, op_by_op):
+    if not all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in jax.tree.leaves(case.x)):
+        pytest.skip("it has no gradient by its input")
+
+    def total(x):
+        return sum(jnp.sum(jnp.abs(y)) for y in jax.tree.leaves(case.make(plait.Rngs(0))(x)))
+
+    found = around(jax.grad(total))(case.x)
+    op_by_op()
+    assert_same(found, around(jax.grad(lambda x: total(x)))(case.x))
+
+
+def test_a_program_traces_it_once():
+    """Under all transforms of a program; eagerly they see single operations."""
+    traced = []
+
+    @arithmetic.arithmetic()
+    def double(x):
+        traced.append(x)
+        return x + x
+
+    def thrice(x):
+        return double(double(double(x))).sum()
+
+    x = jnp.arange(3.0)
+    both = lambda x: (jax.grad(thrice)(x), jax.vmap(thrice)(x[:, None]), jax.checkpoint(thrice)(x))
+    gradient, each, total = jax.jit(both)(x)
+    assert len(traced) == 2  # of shapes (3,) and (1,)
+    np.testing.assert_array_equal(gradient, [8.0, 8.0, 8.0])
+    np.testing.assert_array_equal(each, [0.0, 8.0, 16.0])
+    assert total == 24.0
+    traced.clear()
+    np.testing.assert_array_equal(jax.grad(thrice)(x), gradient)
+    assert len(traced) == 3
 
 
 def test_a_given_product_is_called_as_it_is():
@@ -90,11 +134,14 @@ def _replacement(*args, **kwargs):
         (lambda rngs: plait.Conv(4, 4, (1,), rngs=rngs), (2, 3, 4), lax.conv_general_dilated),
     ],
 )
-def test_products_whose_code_was_replaced_are_those_that_run(make, shape, product, monkeypatch):
-    """qwix quantizes so; also where the layer has been compiled before."""
+@pytest.mark.parametrize(
+    "around", [lambda layer: layer, lambda layer: jax.jit(lambda x: layer(x))], ids=["eager", "jit"]
+)
+def test_products_whose_code_was_replaced_are_those_that_run(make, shape, product, around, monkeypatch):
+    """qwix quantizes so; also where the layer has been compiled or traced before."""
     layer, x = make(plait.Rngs(0)), jnp.ones(shape)
-    before = layer(x)
+    before = around(layer)(x)
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="the replacement was called"):
         patch.setattr(product, "__code__", _replacement.__code__)
-        layer(x)
-    np.testing.assert_array_equal(layer(x), before)
+        around(layer)(x)
+    np.testing.assert_array_equal(around(layer)(x), before)
