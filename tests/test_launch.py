@@ -26,12 +26,12 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
-def start(program, *options, processes=2, patience=launch.PATIENCE):
+def start(program, *options, processes=2, patience=launch.PATIENCE, before=()):
     """The command in a process of its own, which can be interrupted."""
     main = f"import sys; from plait import cli, launch; launch.PATIENCE = {patience}; sys.exit(cli.main(sys.argv[1:]))"
     command = [sys.executable, "-c", main, "launch", f"--processes={processes}", *options, "--"]
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", LISTENING, *command, sys.executable, "-c", program],
+        [sys.executable, "-I", "-S", "-c", LISTENING, *command, *before, sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": SOURCE}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
@@ -181,6 +181,26 @@ def test_processes_that_are_asked_to_end_have_time_to_save(tmp_path):
     running.communicate(timeout=LIMIT)
     assert running.returncode == 128 + signal.SIGTERM
     assert sorted(os.listdir(tmp_path)) == ["0", "0.saved", "1"]
+
+
+@pytest.mark.slow
+def test_what_a_shell_has_started_has_time_to_save(tmp_path):
+    """The shell ends at once at a signal to both."""
+    program = (
+        "import os, signal, sys, time\n"
+        f"place = {str(tmp_path)!r} + '/' + os.environ['JAX_PROCESS_ID']\n"
+        "def save(*_):\n"
+        "    time.sleep(1); open(place + '.saved', 'w').close(); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, save); open(place, 'w').close(); time.sleep(600)"
+    )
+    running = start(program, before=["sh", "-c", '"$@"; exit $?', "sh"])
+    wait_for_files(tmp_path, 2)
+    begun = time.monotonic()
+    running.send_signal(signal.SIGTERM)
+    running.communicate(timeout=LIMIT)
+    assert running.returncode == 128 + signal.SIGTERM
+    assert sorted(os.listdir(tmp_path)) == ["0", "0.saved", "1", "1.saved"]
+    assert time.monotonic() - begun < launch.GRACE
 
 
 @pytest.mark.slow

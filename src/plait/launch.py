@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import os
 import queue
 import re
@@ -73,7 +74,8 @@ def run(options: Options) -> int:
     last: list[_Last] = [collections.deque(maxlen=LINES) for _ in range(options.processes)]
     with _requests_to_end() as requests, tempfile.TemporaryDirectory(prefix="plait-launch-") as told:
         started: list[subprocess.Popen[bytes]] = []
-        threads: list[threading.Thread] = []
+        readers: list[list[threading.Thread]] = []  # of the output of each
+        writers: list[threading.Thread] = []
         try:
             for number in range(options.processes):
                 child = subprocess.Popen(
@@ -85,7 +87,9 @@ def run(options: Options) -> int:
                     start_new_session=True,  # so that its own children can be ended with it
                 )
                 started.append(child)
-                threads += _pass_on(child, f"[{number}] ".encode(), news, last[number], requests)
+                own, others = _pass_on(child, f"[{number}] ".encode(), news, last[number], requests)
+                readers.append(own)
+                writers += others
                 threading.Thread(target=_watch, args=(child, number, news), daemon=True).start()
             failed = _wait(started, news, requests)
             if failed is not None and not requests:
@@ -95,9 +99,9 @@ def run(options: Options) -> int:
             if not requests:  # otherwise what had read the output was ended with this command, as in a pipe
                 raise
         finally:
-            _end(started, options.grace if failed is None else PATIENCE, requests, Path(told))
+            _end(started, readers, options.grace if failed is None else PATIENCE, requests, Path(told))
             deadline = time.monotonic() + PATIENCE
-            for thread in threads:
+            for thread in [*itertools.chain(*readers), *writers]:
                 thread.join(max(deadline - time.monotonic(), 0))
             if failed is not None and options.processes > 1:
                 _repeat(failed, last[failed])
@@ -150,20 +154,19 @@ def _requests_to_end() -> Iterator[list[int]]:
 
 def _pass_on(
     child: subprocess.Popen[bytes], prefix: bytes, news: _News, last: _Last, requests: Sequence[int]
-) -> list[threading.Thread]:
-    """Threads that forward a process's output, with a prefix before each line."""
-    threads: list[threading.Thread] = []
+) -> tuple[list[threading.Thread], list[threading.Thread]]:
+    """Threads that read a process's output, and others that write it, with a prefix before each line."""
+    readers, writers = [], []
     for source, stream in ((child.stdout, sys.stdout.buffer), (child.stderr, sys.stderr.buffer)):
         assert source is not None
         target = getattr(stream, "raw", stream)  # Python, when it ends, waits for whoever writes to the buffer
         lines: queue.Queue[bytes | None] = queue.Queue(HELD)
-        threads += [
-            threading.Thread(target=_read_lines, args=(source, lines, prefix, last, requests), daemon=True),
-            threading.Thread(target=_write_lines, args=(lines, target, news), daemon=True),
-        ]
-    for thread in threads:
+        arguments = source, lines, prefix, last, requests
+        readers.append(threading.Thread(target=_read_lines, args=arguments, daemon=True))
+        writers.append(threading.Thread(target=_write_lines, args=(lines, target, news), daemon=True))
+    for thread in [*readers, *writers]:
         thread.start()
-    return threads
+    return readers, writers
 
 
 def _read_lines(
@@ -280,13 +283,19 @@ def _name_of_signal(number: int) -> str:
         return ""
 
 
-def _end(started: Sequence[subprocess.Popen[bytes]], patience: float, requests: Sequence[int], told: Path) -> None:
+def _end(
+    started: Sequence[subprocess.Popen[bytes]],
+    readers: Sequence[Sequence[threading.Thread]],
+    patience: float,
+    requests: Sequence[int],
+    told: Path,
+) -> None:
     """End the remaining processes and their children: terminate, then kill those that write no checkpoint."""
     _ask(started, signal.SIGTERM)
     deadline = time.monotonic() + patience
     heard = len(requests)
     has_said = False
-    while (alive := [i for i, child in enumerate(started) if child.poll() is None]) and len(requests) == heard:
+    while (alive := [*_alive(started, readers)]) and len(requests) == heard:
         if time.monotonic() > deadline:
             slow = sorted(saving_in(told) & {*alive})
             if not slow:
@@ -298,6 +307,17 @@ def _end(started: Sequence[subprocess.Popen[bytes]], patience: float, requests: 
     _ask(started, signal.SIGKILL)
     for child in started:
         child.wait()
+
+
+def _alive(started: Sequence[subprocess.Popen[bytes]], readers: Sequence[Sequence[threading.Thread]]) -> Iterator[int]:
+    """The numbers of those that run. A shell ends at once, and its child, which saves, later: it still has the output.
+
+    A child that nobody waits for stays in the group when it has ended, so that does not say it alone.
+    """
+    for number, (child, own) in enumerate(zip(started, readers, strict=False)):  # one may not have been started
+        with suppress(ProcessLookupError, PermissionError):  # its group has no process that is not over
+            if child.poll() is None or (any(thread.is_alive() for thread in own) and not os.killpg(child.pid, 0)):
+                yield number
 
 
 def _say_who_saves(numbers: Sequence[int], patience: float) -> None:

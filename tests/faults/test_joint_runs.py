@@ -433,6 +433,34 @@ def test_all_are_told_of_a_save_that_failed_and_can_save_again(tmp_path, where, 
     assert (tmp_path / "checkpoints" / "step-00000002").is_dir()
 
 
+STOPPED_BY_ONE = """
+import sys
+import jax, jax.numpy as jnp, numpy as np
+import plait
+from plait.checkpoint import Checkpoints
+from plait.partitioning import connect_processes
+from plait.training import Batches, EarlyStop, fit
+
+connect_processes()
+callbacks = [EarlyStop("eval/loss", patience=2)] if jax.process_index() == int(sys.argv[2]) else []
+with Checkpoints(sys.argv[1]) as checkpoints:
+    fitted = fit(
+        lambda p, x: x, {"p": plait.Param(jnp.zeros(()))}, Batches([1.0]), steps=40, show=False,
+        checkpoints=checkpoints,
+        evaluate=lambda: {"loss": 1.0}, evaluate_every=2, save_every=2, callbacks=callbacks,
+    )
+print("ended", fitted.step, fitted.reason)
+"""
+
+
+@in_one_process
+def test_what_a_callback_of_one_process_has_ended_does_not_go_on_in_any(tmp_path, process):
+    for _ in range(2):
+        status, output, errors = launched(["-c", STOPPED_BY_ONE, str(tmp_path), str(process)], 2)
+        assert status == 0, errors
+        assert re.findall(r"^\[\d\] ended (\d+) no better", output, re.MULTILINE) == ["6", "6"], output
+
+
 @pytest.mark.skipif(not two_machines.are_possible(), reason="needs namespaces of its own, and ip")
 @pytest.mark.long
 def test_a_network_that_is_gone_ends_all_after_the_heartbeat(tmp_path):

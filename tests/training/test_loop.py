@@ -1,6 +1,7 @@
 """``fit``: what it calls, what it writes, and how it goes on and ends."""
 
 import contextlib
+import errno
 import itertools
 import json
 import os
@@ -27,7 +28,7 @@ from plait.errors import (
     NonFiniteError,
     ProcessError,
 )
-from plait.training import Batches, EarlyStop, JsonLines, callbacks, fit, loop
+from plait.training import Batches, EarlyStop, JsonLines, callbacks, fit, loop, prefetch
 from plait.training.agreement import Alone
 from plait.training.ahead import Ahead
 from tests.compare import assert_same, readable
@@ -828,6 +829,128 @@ def test_a_signal_during_a_loop_inside_a_loop_ends_both():
 
     fitted = fit(lambda p, x: x, {"p": plait.Param(1.0)}, [1.0], steps=30, evaluate=probe, evaluate_every=2, show=False)
     assert (fitted.step, fitted.reason) == (2, "SIGTERM")
+
+
+def test_an_evaluation_that_wants_the_numbers_of_a_loop_that_was_cut_short_is_one_too(tmp_path):
+    """It raised KeyError, and a run that was asked to end had failed."""
+
+    def probe():
+        ask = lambda p, x: os.kill(os.getpid(), signal.SIGTERM) or 0.0
+        return {"loss": fit(ask, {"p": plait.Param(1.0)}, [1], steps=2, show=False).values["loss"]}
+
+    with Checkpoints(tmp_path) as checkpoints:
+        fitted = fit(
+            lambda p, x: x, {"p": plait.Param(1.0)}, [1.0], steps=30, evaluate=probe, evaluate_every=2, show=False,
+            checkpoints=checkpoints,
+        )  # fmt: skip
+        assert [each.step for each in checkpoints.all()] == [2]
+    assert (fitted.step, fitted.reason, fitted.exit_status) == (2, "SIGTERM", 128 + signal.SIGTERM)
+
+
+@pytest.mark.parametrize("where", ["step", "callback"])
+def test_a_loop_inside_a_step_or_a_callback_is_not_cut_short(where):
+    """A signal ends the outer loop after this step, and its state is that of a whole one."""
+    trained = []
+
+    def probe(*_):
+        inner = plait.Param(jnp.zeros(()))
+
+        def add(inner, x):
+            if len(trained) == 1 and x == 2.0:
+                os.kill(os.getpid(), signal.SIGTERM)
+            inner.value += x
+
+        fit(add, {"inner": inner}, Batches([1.0, 2.0, 3.0]), steps=3, show=False)
+        trained.append(float(inner[...]))
+
+    fitted = fit(
+        probe if where == "step" else lambda p, x: x, {"p": plait.Param(1.0)}, [1.0], steps=9, show=False,
+        log_every=1, callbacks=[probe] if where == "callback" else [],
+    )  # fmt: skip
+    assert set(trained) == {6.0}
+    assert (fitted.step, fitted.reason) == (len(trained), "SIGTERM")
+    assert fitted.step < 9
+
+
+@pytest.mark.parametrize("data", [lambda each: Batches(each, epochs=1), lambda each: each(0)], ids=["position", "none"])
+@pytest.mark.parametrize("ahead", [lambda data: data, prefetch])
+def test_a_batch_that_was_late_is_trained_on_when_the_run_goes_on(data, ahead):
+    """Without checkpoints, whose positions would say so."""
+    freed = threading.Event()
+
+    def epoch(_):
+        for number in range(1, 7):
+            if number == 3:
+                freed.wait()
+            yield np.float32(number)
+
+    seen, batches = [], ahead(data(epoch))
+    run = lambda: fit(
+        lambda p, x: seen.append(float(x)), {"p": plait.Param(1.0)}, batches, steps=9, data_timeout=0.3, show=False
+    )
+    with pytest.raises(DataError):
+        run()
+    assert seen == [1.0, 2.0]
+    freed.set()
+    time.sleep(0.5)
+    assert run().reason == "data"
+    assert seen == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+
+
+def test_a_program_that_exits_well_has_not_if_its_state_could_not_be_saved(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def batches():
+        yield from range(5)
+        raise SystemExit(0)
+
+    monkeypatch.setattr(orbax, "write_manifest", full)
+    with Checkpoints(tmp_path) as checkpoints, pytest.raises(CheckpointError, match="No space left"):
+        fit(
+            lambda p, x: x,
+            {"p": plait.Param(1.0)},
+            Batches(lambda _: batches()),
+            steps=9,
+            checkpoints=checkpoints,
+            show=False,
+        )
+
+
+@pytest.mark.parametrize("ends_by", ["data", "signal", "save"])
+def test_a_save_that_failed_does_not_take_the_next_one_with_it(tmp_path, monkeypatch, ends_by):
+    """The disk was full for a moment. The run ends, with all its steps, and says so."""
+    write = orbax.write_manifest
+
+    def full(path, manifest):
+        if manifest.step == 10:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, manifest)
+
+    def batches(_):
+        for number in range(1, 60):
+            if number == 16 and ends_by == "data":
+                raise OSError("the data is gone")
+            if number == 16 and ends_by == "signal":
+                os.kill(os.getpid(), signal.SIGTERM)
+            yield np.float32(number)
+
+    monkeypatch.setattr(orbax, "write_manifest", full)
+    total = plait.Variable(jnp.zeros(()))
+    with Checkpoints(tmp_path) as checkpoints, warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        with pytest.raises((OSError, CheckpointError)) as caught:
+            fit(
+                lambda total, x: total.set_value(total[...] + x), {"total": total}, Batches(batches), steps=40,
+                checkpoints=checkpoints, save_every=10, show=False,
+            )  # fmt: skip
+        last = {"data": 15, "signal": 15, "save": 20}[ends_by]
+        assert [each.step for each in checkpoints.all()] == [last]
+        checkpoints.restore({"total": total}, partial=True)
+    assert total[...] == last * (last + 1) / 2
+    said = [str(each.message) for each in warned if issubclass(each.category, CheckpointWarning)]
+    assert "No space left" in (said[0] if ends_by == "data" else str(caught.value))
+    assert type(caught.value) is (OSError if ends_by == "data" else CheckpointError)
 
 
 def test_steps_may_be_a_number_of_numpy():

@@ -9,7 +9,7 @@ import pytest
 
 from plait.checkpoint.positions import has_position
 from plait.errors import DataError
-from plait.training import Batches
+from plait.training import Batches, timed_data
 from plait.training.timed_data import timed
 
 
@@ -69,6 +69,50 @@ def test_a_signal_that_is_handled_for_longer_than_the_timeout_does_not_lengthen_
     finally:
         signal.signal(signal.SIGALRM, before)
         freed.set()
+
+
+def late_by(freed):
+    """The second item arrives when it is freed."""
+    for number in range(4):
+        if number == 1:
+            freed.wait()
+        yield number
+
+
+@pytest.mark.parametrize("wrap", [lambda data: data, lambda data: map(int, data)], ids=["a generator", "a map"])
+@pytest.mark.parametrize("limit", [10, None])
+def test_an_item_that_arrives_when_nobody_waits_is_the_first_of_the_next(wrap, limit):
+    """Neither has a position, and a map has no weak references."""
+    before, freed = threads(), threading.Event()
+    data = wrap(late_by(freed))
+    first = timed(data, 0.1)
+    assert next(first) == 0
+    with pytest.raises(DataError):
+        next(first)
+    (thread,) = set(threads()) - set(before)
+    del first
+    freed.set()
+    gc.collect()
+    assert gone(thread)
+    assert list(timed(data, limit)) == [1, 2, 3]
+    assert timed(data, None) is data
+
+
+def test_what_waits_for_nobody_is_forgotten_with_the_data():
+    before, freed = threads(), threading.Event()
+    data = late_by(freed)
+    waiting = timed(data, 0.1)
+    next(waiting)
+    with pytest.raises(DataError):
+        next(waiting)
+    known = id(data)
+    assert known in timed_data._AWAITED
+    freed.set()
+    (thread,) = set(threads()) - set(before)
+    del waiting, data
+    assert gone(thread)
+    gc.collect()
+    assert known not in timed_data._AWAITED
 
 
 @pytest.mark.parametrize("data", [iter("abc"), Batches("abc")], ids=["an iterator", "with a position"])

@@ -73,7 +73,8 @@ class Ahead:
         except KeyboardInterrupt:  # a second signal
             raise
         except BaseException as error:
-            self.may_interrupt = self._was_interrupted = False
+            self.may_interrupt = False
+            self._was_interrupted = self._knows and getattr(self._data, "is_awaited", False)  # it took too long
             self.ended = error
             return NOTHING
         self._was_interrupted = False

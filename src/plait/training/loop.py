@@ -12,6 +12,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import itertools
 import math
 import os
 import signal
@@ -328,7 +329,10 @@ class _Loop:
 
     def fail(self, error: BaseException, last: int = 0) -> None:
         """End the run with this error, after the step ``last`` or as soon as possible."""
-        self.error = self.error or error
+        if self.error is None or (isinstance(self.error, SystemExit) and not self.error.code):  # not a success
+            self.error = error
+        elif error is not self.error and isinstance(error, NonFiniteError | CheckpointError):
+            warnings.warn(str(error), CheckpointWarning, stacklevel=2)  # the run ends with the first one
         self.agreement.call(error_ending(error, reason=CALLBACK if self.callbacks_are_over else ERROR, last=last))
 
     def finish(self) -> Fitted:
@@ -418,11 +422,13 @@ class _Loop:
         assert self.evaluate is not None
         try:
             found = {f"{EVALUATION}{name}": value for name, value in numbers_of(self.evaluate()).items()}
-        except BaseException:
-            self.undo_evaluation()
-            with contextlib.suppress(jax.errors.JaxRuntimeError):  # the coordinator is gone
-                self.agreement.worst("failed", f"after/{self.done}")
-            raise
+        except BaseException as error:
+            if not self.is_cut_short or not isinstance(error, Exception) or is_loss(error):
+                self.undo_evaluation()
+                with contextlib.suppress(jax.errors.JaxRuntimeError):  # the coordinator is gone
+                    self.agreement.worst("failed", f"after/{self.done}")
+                raise
+            found = {}  # it may want the numbers of a loop that was ended before it had any
         word = self.agreement.worst("cut short" if self.is_cut_short else "", f"after/{self.done}")
         if word:
             self.undo_evaluation(must=word == "failed")
@@ -465,7 +471,6 @@ class _Loop:
                 expected="arrays to go back to",
                 do="evaluate plait.clone(model, arrays=True), or without donation; resume from the newest checkpoint",
             )
-            warnings.warn(str(self.unsavable), CheckpointWarning, stacklevel=2)
         before.put_back(self.objects)
 
     def save_before(self) -> None:
@@ -573,6 +578,7 @@ class _Loop:
 
     def save_together(self, checkpoints: Checkpoints) -> None:
         """Save. All processes do, as they have agreed."""
+        self.attempt(checkpoints.wait)  # an earlier save that failed ends the run; this one may go well
         extra: dict[str, Any] = {EVALUATED: self.evaluated_at}
 
         def prepare() -> dict[str, Any]:  # what may fail in one process alone, before they save together
@@ -647,11 +653,14 @@ class _Loop:
             if number == signal.SIGTERM and is_launched():
                 return  # ``plait launch`` passes on what the process may have had itself; it kills at a second one
             raise KeyboardInterrupt from None  # of the request that it may interrupt
+        outer = self.outer(number)
+        if outer is not None and outer.before is None:  # it is in a step or a callback, which ends before it does
+            outer.on_signal(number, _)
+            return
         self.signalled = signal.Signals(number).name
         if self.before is not None:
             act = self.save_before if self.is_alone else self.pass_on_signal  # then a thread of every process saves
             threading.Thread(target=act, daemon=True, name="plait ends a run").start()
-        outer = self.outer(number)
         if outer is not None:
             outer.on_signal(number, _)
         if self.ahead.may_interrupt:
@@ -774,7 +783,8 @@ class _Loop:
             self.evaluated_at = manifest.extra.get(EVALUATED, self.done if was_evaluated else 0)
             self.noted = self.done
             restore_states(self.callbacks, own_states(manifest.extra))
-            self.stopped = next(filter(None, (getattr(each, "stopped", None) for each in self.callbacks)), None)
+            own = [*filter(None, (getattr(each, "stopped", None) for each in self.callbacks))]
+            self.stopped = next(itertools.chain(*self.agreement.gathered(own)), None)  # by one of any process
         self.first = self.done + 1
 
     @contextlib.contextmanager

@@ -18,12 +18,16 @@ from .positions import positions_of
 
 # By the identity of the data. While a thread uses the data, nothing else may; what it has to do keeps it alive.
 _KNOWN: weakref.WeakValueDictionary[int, TimedData] = weakref.WeakValueDictionary()
+# By the identity of the data: the answers while an item is awaited, for whoever waits for it next, and the data itself
+# if it has no weak references.
+_AWAITED: dict[int, tuple[_Answers, Any]] = {}
 
 
 def timed(data: Any, seconds: float | None) -> Any:
     """An iterator over the same items that raises if the next one takes too long; without a limit, the data itself.
 
-    While an earlier one still waits for an item of the same data, it is that one, also without a limit.
+    While an earlier one still waits for an item of the same data, it is that one, also without a limit. An item that
+    arrived when nobody waited any more is the first of the next one.
 
     Args:
         data: the iterator; if it has ``get_state`` and ``set_state``, so has the result.
@@ -33,13 +37,22 @@ def timed(data: Any, seconds: float | None) -> Any:
         DataError: no item arrived in time. Raised by iteration.
     """
     found = _KNOWN.get(id(data))
-    if found is not None and found.is_busy:
-        found.seconds = threading.TIMEOUT_MAX if seconds is None else seconds
-        return found
-    if seconds is None:
+    limit = threading.TIMEOUT_MAX if seconds is None else seconds
+    if found is None or not found.is_busy:
+        if seconds is None and id(data) not in _AWAITED:
+            return data
+        found = _KNOWN[id(data)] = (PositionedTimedData if has_position(data) else TimedData)(data, limit)
+    found.seconds = limit
+    return found
+
+
+def _keeps_alive(data: Any) -> Any:
+    """The data if it has no weak references: its identity may only be forgotten with it."""
+    try:
+        weakref.finalize(data, _AWAITED.pop, id(data), None)
+    except TypeError:
         return data
-    new = _KNOWN[id(data)] = (PositionedTimedData if has_position(data) else TimedData)(data, seconds)
-    return new
+    return None
 
 
 class TimedData:
@@ -55,9 +68,10 @@ class TimedData:
         # One that comes before something is given makes the first too large: then the thread is asked in vain.
         self.given = self.done = 0
         self.asked: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
-        self.answers = _Answers()
-        self.number = 0  # of the last item that was asked for
-        self.is_awaited = False  # whether it may still come; a signal or a timeout may have ended the waiting
+        self.answers, _ = _AWAITED.get(id(data), (_Answers(), None))
+        self.number = self.answers.asked  # of the last item that was asked for
+        self.is_awaited = id(data) in _AWAITED  # it may still come; a signal or a timeout may have ended the waiting
+        self._kept = _keeps_alive(data)
         self._get_next = functools.partial(_get_next, data, positions_of(data), self.answers)
         # A thread that has nothing to do has no reference to this object, whose end tells it to stop.
         threading.Thread(target=serve, args=(self.asked,), daemon=True, name="plait waits for data").start()
@@ -68,17 +82,23 @@ class TimedData:
 
     def __next__(self) -> Any:
         if not self.is_awaited:
-            self.number += 1
+            self.number = self.answers.asked = self.number + 1
             self.is_awaited = True
+            _AWAITED[id(self.data)] = self.answers, self._kept
             self.submit(functools.partial(self._get_next, self.number))
         number, kind, answer, position = 0, "", None, None
         while number != self.number:
             number, kind, answer, position = self.answers.get(self.seconds)
-        self.is_awaited = False
+        self.wait_no_more()
         if isinstance(answer, BaseException) and kind == "error":
             raise answer
         self.position = position
         return answer
+
+    def wait_no_more(self) -> None:
+        """The item has been taken, or is not wanted."""
+        self.is_awaited = False
+        _AWAITED.pop(id(self.data), None)
 
     def submit(self, act: Callable[[], object]) -> None:
         """Let the thread act, after what it has to do."""
@@ -109,7 +129,7 @@ class PositionedTimedData(TimedData):
 
     def set_state(self, position: Any) -> None:
         """Move to a position: at once, or when the data has returned the item that it was asked for."""
-        self.is_awaited = False
+        self.wait_no_more()
         if self.is_busy:
             self.submit(functools.partial(_set_state, self.data, position, self.answers, self.number + 1))
         else:
@@ -132,6 +152,7 @@ class _Answers:
     """
 
     def __init__(self) -> None:
+        self.asked = 0  # the number of the last item that was asked for
         self._items: collections.deque[tuple[int, str, Any, Any]] = collections.deque()
         self._has_more = threading.Lock()  # held while nothing was put
         self._has_more.acquire()
