@@ -306,6 +306,16 @@ ROWS = {  # a mistake: how it is made, the first line of its error, and the othe
             "do": "remove everything else, also random keys: plait.split(model, plait.Param, ...)",
         },
     ),
+    "an array of another kind": (
+        lambda: program({"a": [np.array(["text"])]}),
+        "a parameter is not an array",
+        {
+            "at": "a.0",
+            "found": "an array of dtype <U4",
+            "expected": "arrays of numbers",
+            "do": "remove everything else, also random keys: plait.split(model, plait.Param, ...)",
+        },
+    ),
     "a parameter that is a string": (
         lambda: program({"a": ["text"]}),
         "a parameter is not an array",

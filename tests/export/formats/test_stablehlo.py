@@ -1,5 +1,6 @@
 """StableHLO folders."""
 
+import importlib.metadata
 import json
 import shutil
 
@@ -43,6 +44,7 @@ def test_the_manifest_describes_the_folder(model):
     manifest = json.loads((model / "manifest.json").read_text())
     assert (manifest["format"], manifest["format_version"]) == ("plait-stablehlo", 2)
     assert manifest["platforms"] == ["cpu", "cuda", "tpu"]
+    assert manifest["versions"] == {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "numpy")}
     (signature,) = manifest["signatures"].values()
     assert signature["inputs"] == [{"name": "x", "shape": ["batch", 8, 8, 1], "dtype": "float32"}]
     assert signature["outputs"] == [{"name": "y", "shape": ["batch", 10], "dtype": "float32"}]

@@ -43,6 +43,11 @@ def test_a_file_that_cannot_be_loaded_is_an_error_with_the_last_lines(tmp_path):
         validate_export("stablehlo", tmp_path / "nowhere", np.zeros(1), np.zeros(1))
 
 
+def test_an_interpreter_that_is_not_there_is_an_error_with_the_reason(doubling):
+    with pytest.raises(ExportError, match=r"(?s)at +/nowhere/python\n +found +.*No such file.*'/nowhere/python'"):
+        validate_export("stablehlo", doubling, np.zeros(1), np.zeros(1), python="/nowhere/python")
+
+
 @pytest.mark.parametrize(
     ("result", "expected", "passed"),
     [
