@@ -5,8 +5,8 @@ arithmetic of a layer is a function of arrays with ``@arithmetic``: it is compil
 The results are equal to the last bit: on the CPU operations are not fused, since fusing would combine products and sums
 without rounding between them, and half precision is rounded after each operation.
 
-While a program is recorded, the operations are traced once for each shape, and each further layer copies them into the
-program: 24 blocks are traced in less time than the same code in plain functions. Programs do not change.
+With JAX 0.10, the operations are traced once for each shape while a program is recorded, and each further layer copies
+them into the program: 24 blocks are traced in less time than the same code in plain functions. Programs do not change.
 
 JAX keeps what was traced and compiled, as for every jitted function. Some libraries, such as qwix, replace the code of
 JAX's products to quantize what a model computes. What was kept would not call theirs, so products then run as single
@@ -23,6 +23,9 @@ import jax
 from jax import lax
 
 from .._compat import SINGLE_OPERATIONS, SINGLE_PRODUCTS, is_within_staged, top_level_trace, trace_state
+
+# Later releases put ``jit(_affine)`` into the names of copied operations, between a module and its operation.
+KEEPS_NAMES = jax.__version_info__ < (0, 11)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,7 +46,7 @@ def arithmetic(*static: str, products: bool = False) -> Callable[[Callable[P, R]
                 return f(*args, **kwargs)
             if trace_state.value is top_level_trace:
                 return _compiled(f, static, products)(*args, **kwargs)
-            return (_traced_once(f, static) if is_within_staged() else f)(*args, **kwargs)
+            return (_traced_once(f, static) if KEEPS_NAMES and is_within_staged() else f)(*args, **kwargs)
 
         return call
 
