@@ -104,10 +104,11 @@ def fit(
 
     With ``checkpoints`` it resumes from the newest one, and saves every ``save_every`` steps and at the end. SIGINT
     (Ctrl-C) and SIGTERM end training after the current step, with a checkpoint, and without waiting for data that has a
-    position; a second signal interrupts at once. If the data iterator raises or takes too long, or the evaluation, a
-    callback or the profiler raises, the state is saved and the error raised. If a step raises, training ends at once;
-    the newest checkpoint is the last periodic one. If a logger raises, it is closed with a ``LoggerWarning``, and
-    training continues.
+    position; a second signal interrupts at once. Inside a step or a callback of another ``fit``, it goes on to its end,
+    and the outer one ends after this step; inside an evaluation it ends, and the resumed run evaluates again. If the
+    data iterator raises or takes too long, or the evaluation, a callback or the profiler raises, the state is saved and
+    the error raised. If a step raises, training ends at once; the newest checkpoint is the last periodic one. If a
+    logger raises, it is closed with a ``LoggerWarning``, and training continues.
 
     In a multi-process run, all processes call it with the same arguments, and what ends one of them (a signal, an
     error, the end of its data) ends all after the same step, at most two later. All raise the error of the first
