@@ -60,7 +60,7 @@ help:
 	@echo 'make faults     runs that are killed 100 times, and the faults of runs of several processes'
 	@echo 'make optimized  the tests of make test and make slow, as XLA compiles for users'
 	@echo 'make trackers   runs are logged by Weights & Biases, MLflow and ClearML, offline'
-	@echo 'make nightly    what make check leaves out: long, older, newest-slow, lowest, laws, differential, faults, optimized, trackers'
+	@echo 'make nightly    what make check leaves out: long, older, between, newest-slow, lowest, laws, differential, faults, optimized, trackers'
 	@echo 'make fuzz       the laws, with many more examples'
 	@echo 'make mutate     plants faults and counts those that the tests notice: make mutate AREA=core N=60 SEED=0'
 	@echo 'make bench      the benchmarks'
@@ -114,7 +114,7 @@ newest-slow:
 	PLAIT_TESTS_OPTIMIZE=1 $(NEWEST)/bin/python -m pytest -q $(addprefix tests/export/,$(ON_NEWEST))
 
 between: .venv-between/stamp
-	.venv-between/bin/python -m pytest -q $(AGAIN) -m "not slow and not oracle" $(addprefix tests/,$(ON_BETWEEN))
+	.venv-between/bin/python -m pytest -q -m "not slow and not oracle" $(addprefix tests/,$(ON_BETWEEN))
 
 lowest:
 	$(MAKE) test VENV=$(LOWEST) LOCK=requirements-lowest.lock DEMO_LOCK=requirements-lowest.lock
@@ -160,7 +160,7 @@ trackers: $(VENV)/dev.stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TRACKERS)
 	$(BIN)/python -m pytest -q -n 0 tests/training/test_trackers.py
 
-nightly: long older newest-slow lowest laws differential faults optimized trackers
+nightly: long older between newest-slow lowest laws differential faults optimized trackers
 
 mutate: $(VENV)/dev.stamp
 	$(BIN)/python -m mutants $(AREA) -n $(N) --seed $(SEED)

@@ -24,9 +24,9 @@ MANY = 6
 
 
 def leave_most_to_long(items: Iterable[pytest.Item]) -> None:
-    """Of a slow test with many cases, ``make slow`` runs the first and a third of the others, ``make long`` the rest.
+    """Of a slow test with many cases, ``make slow`` runs the first and a sixth of the others, ``make long`` the rest.
 
-    Which ones depends on their names alone: every third one of a table with three columns could be those of one row.
+    Which ones depends on their names alone: every sixth one of a table with three columns could be those of one row.
     """
     cases = collections.defaultdict(list)
     for item in items:
@@ -34,5 +34,5 @@ def leave_most_to_long(items: Iterable[pytest.Item]) -> None:
             cases[item.nodeid.partition("[")[0]].append(item)
     for same in cases.values():
         for item in same[1:] if len(same) >= MANY else ():
-            if zlib.crc32(item.nodeid.encode()) % 3:
+            if zlib.crc32(item.nodeid.encode()) % MANY:
                 item.add_marker(pytest.mark.long)

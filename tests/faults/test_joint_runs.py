@@ -83,6 +83,7 @@ def test_a_signal_to_the_launcher_saves(tmp_path):
     assert found.results == [{"step": found.kept, "reason": "SIGTERM"}] * 2
 
 
+@pytest.mark.long
 def test_a_signal_to_the_launcher_and_all_processes_saves(tmp_path):
     """They had it twice, from the launcher too, and the second one interrupts at once."""
     found = Outcome(tmp_path, "--fault=sigterm-group")
@@ -110,6 +111,7 @@ def test_a_signal_does_not_wait_for_a_long_evaluation(tmp_path, fault):
     assert found.after_fault < 30
 
 
+@pytest.mark.long
 def test_the_last_save_is_waited_for_although_another_takes_longer_than_the_grace_period(tmp_path):
     """The launcher waited for the save during which the signal came, and killed all before the last one began."""
     options = ["--moment=saving", f"--save-every={joint.MIDDLE}", "--save-takes=3"]
@@ -118,7 +120,7 @@ def test_the_last_save_is_waited_for_although_another_takes_longer_than_the_grac
     assert found.kept > joint.MIDDLE  # by then the time is over: it may be killed before it says so
 
 
-@pytest.mark.parametrize("moment", ["fetching", "fetching first"])
+@pytest.mark.parametrize("moment", ["fetching", pytest.param("fetching first", marks=pytest.mark.long)])
 def test_a_signal_does_not_wait_for_data_that_hangs(tmp_path, moment):
     """Nor for the first batches, which have to be there in all processes before a step begins."""
     found = Outcome(tmp_path, "--fault=sigterm-all", f"--moment={moment}")
@@ -160,6 +162,7 @@ def test_data_that_raises_in_one_process_saves_what_all_have_done(tmp_path):
     assert "the last lines of process 1, which failed first" in found.errors
 
 
+@pytest.mark.long
 @in_one_process
 def test_a_process_that_exits_without_an_error_ends_all_with_none(tmp_path, process):
     """The others used to end with an error that named it, and the launcher named one of those."""
@@ -197,6 +200,7 @@ def test_an_error_whose_text_cannot_be_read_is_named_in_all(tmp_path, fault):
     assert "an error of the error" not in found.errors
 
 
+@pytest.mark.long
 def test_an_evaluation_that_another_process_has_failed_is_not_begun(tmp_path):
     """A process that heard late that all evaluate used to wait in the evaluation for the one that had failed in it."""
     found = Outcome(tmp_path, "--fault=evaluation-raises", "--evaluate", "--moment=hearing", "--process=0")
@@ -204,6 +208,7 @@ def test_an_evaluation_that_another_process_has_failed_is_not_begun(tmp_path):
     assert found.all_say("OSError: the evaluation is wrong")
 
 
+@pytest.mark.long
 def test_an_evaluation_is_not_lost_to_data_that_raises_soon_after(tmp_path):
     """All know of the error before the evaluation, and leave that to the resumed run, which used to begin too late."""
     found = Outcome(tmp_path, "--fault=data-raises", "--evaluate", "--moment=evaluated")
@@ -211,7 +216,9 @@ def test_an_evaluation_is_not_lost_to_data_that_raises_soon_after(tmp_path):
     assert found.all_say("OSError: the data is gone")
 
 
-@pytest.mark.parametrize("moment", ["mid", "first", "last", "saved"])
+@pytest.mark.parametrize(
+    "moment", ["mid", *(pytest.param(each, marks=pytest.mark.long) for each in ("first", "last", "saved"))]
+)
 @in_one_process
 def test_a_callback_that_raises_while_the_others_wait_for_it_loses_no_step(tmp_path, process, moment):
     """Callbacks are called after the same steps in all processes. The others used to wait for this one without end."""
@@ -225,6 +232,7 @@ def test_a_callback_that_raises_while_the_others_wait_for_it_loses_no_step(tmp_p
     assert found.after_fault < 20
 
 
+@pytest.mark.long
 @in_one_process
 def test_a_callback_that_raises_before_it_saves_with_the_others_loses_no_step(tmp_path, process):
     """What the others had begun to do together was taken for a part of the last save, which failed in all."""
@@ -243,6 +251,7 @@ def test_the_last_evaluation_that_raises_in_one_process_loses_no_steps(tmp_path,
     assert found.all_say("OSError: the evaluation is wrong")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("process", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_callbacks_are_called_after_the_last_steps_by_a_process_that_has_failed_too(tmp_path, process):
     """They may wait for each other, and waited until that one had ended."""
@@ -254,6 +263,7 @@ def test_callbacks_are_called_after_the_last_steps_by_a_process_that_has_failed_
     assert found.after_fault < 15
 
 
+@pytest.mark.long
 @in_one_process
 def test_the_last_evaluation_is_not_begun_again_if_it_raises_after_a_signal(tmp_path, process):
     """The signal is the end of the run, at which what was not evaluated is; but the others wait in the first one."""
@@ -263,6 +273,7 @@ def test_the_last_evaluation_is_not_begun_again_if_it_raises_after_a_signal(tmp_
     assert [(tmp_path / f"evaluated-{number}").read_text() for number in range(2)] == [".", "."]
 
 
+@pytest.mark.long
 @in_one_process
 def test_a_run_inside_an_evaluation_that_is_lost_loses_no_step_of_the_outer_one(tmp_path, process):
     """Its step raised in one process, and it ended the others before the outer run had saved."""
@@ -274,6 +285,7 @@ def test_a_run_inside_an_evaluation_that_is_lost_loses_no_step_of_the_outer_one(
     assert found.after_fault < 35
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("moment", ["returns", pytest.param("mid", marks=pytest.mark.long)])
 @in_one_process
 def test_the_error_of_a_run_inside_an_evaluation_ends_the_outer_one_if_it_is_caught(tmp_path, process, moment):
@@ -292,6 +304,7 @@ def test_an_evaluation_that_raises_does_not_leave_its_own_values(tmp_path):
     assert (found.status, found.kept) == (1, joint.MIDDLE), found.errors
 
 
+@pytest.mark.long
 def test_a_signal_does_not_wait_for_data_that_hangs_when_that_of_another_process_has_ended(tmp_path):
     """The vote on the last step waited for batches up to that end, which nobody fetched any more."""
     found = Outcome(tmp_path, "--fault=sigterm-all", "--moment=ending")
@@ -300,6 +313,7 @@ def test_a_signal_does_not_wait_for_data_that_hangs_when_that_of_another_process
     assert found.results == [{"step": found.kept, "reason": "SIGTERM"}] * 2
 
 
+@pytest.mark.long
 def test_a_save_does_not_depend_on_when_a_process_hears_of_an_error(tmp_path):
     """Those that had not heard of it looked for NaN together, and waited for the one that looked alone."""
     found = Outcome(tmp_path, "--fault=callback-raises", "--save-every=20", "--late")
@@ -308,6 +322,7 @@ def test_a_save_does_not_depend_on_when_a_process_hears_of_an_error(tmp_path):
     assert found.all_say("OSError: the callback is wrong")
 
 
+@pytest.mark.long
 @in_one_process
 def test_a_callback_whose_state_cannot_be_saved_is_an_error_in_all(tmp_path, process):
     """The run used to hang: the others went on to the save, in which they waited for this one."""
@@ -332,6 +347,7 @@ def test_a_run_that_cannot_resume_in_one_process_ends_in_all(tmp_path, process):
     assert found.all_say("OSError: the restoring is wrong"), found.errors
 
 
+@pytest.mark.long
 def test_a_warning_of_process_0_that_is_an_error_is_one_in_all(tmp_path):
     """It alone warns of the last checkpoint, before it saves the next, in which the others waited for it."""
     found = Outcome(tmp_path, "--fault=warning-raises", "--process=0", "--save-every=10")
@@ -421,7 +437,7 @@ def test_a_run_goes_on_when_a_full_disk_has_room_again(tmp_path):
     assert kept_in(tmp_path) == joint.STEPS
 
 
-@pytest.mark.parametrize("where", ["_begin_to_write", "arrive"])
+@pytest.mark.parametrize("where", [pytest.param("_begin_to_write", marks=pytest.mark.long), "arrive"])
 @in_one_process
 def test_all_are_told_of_a_save_that_failed_and_can_save_again(tmp_path, where, process):
     """The others may still be in a barrier of Orbax, which the next save must not meet."""

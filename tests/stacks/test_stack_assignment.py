@@ -244,6 +244,7 @@ def test_layers_are_exchanged_while_their_values_are_captured() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_an_interrupted_assignment_writes_nothing_or_everything() -> None:
     """U21: and a view of the layer is one as before, or has become a block of its own."""
 
