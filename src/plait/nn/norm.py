@@ -34,7 +34,7 @@ from .arithmetic import arithmetic
 from .checks import check_array, check_axis, check_min_rank, check_rngs, resolve_switch, weight_length
 from .initializers import default_bias_init, default_scale_init, initial
 from .linear import as_tuple, without_arrays
-from .promotion import as_dtype, canonicalize_dtype, common_dtype, promote_dtype
+from .promotion import as_dtype, canonicalize_dtype, common_dtype, promote_dtype, promoted_ranks
 
 
 class _Norm(Module):
@@ -191,11 +191,14 @@ def _normalised(
     if mean is not None:
         y = y - as_dtype(mean, wide)
     factor = lax.rsqrt(var + jnp.asarray(epsilon, var.dtype))
-    if scale is not None:
-        factor = as_dtype(factor, wide) * as_dtype(_spread(scale, shape=x.shape, axes=features), wide)
-    y = y * as_dtype(factor, wide)
-    if bias is not None:
-        y = y + as_dtype(_spread(bias, shape=x.shape, axes=features), wide)
+    if features != (x.ndim - 1,):
+        scale, bias = (each if each is None else _spread(each, shape=x.shape, axes=features) for each in (scale, bias))
+    with promoted_ranks():
+        if scale is not None:
+            factor = as_dtype(factor, wide) * as_dtype(scale, wide)
+        y = y * as_dtype(factor, wide)
+        if bias is not None:
+            y = y + as_dtype(bias, wide)
     return as_dtype(y, dtype)
 
 
