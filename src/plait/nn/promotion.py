@@ -118,5 +118,5 @@ def add_bias(y: Array, bias: Array | None) -> Array:
 
 def promoted_ranks() -> contextlib.AbstractContextManager[None]:
     """Where a vector is aligned with the last axis, as by default. It is traced in half the time of a reshape."""
-    is_default = jax.config.jax_numpy_rank_promotion == "allow"
+    is_default = jax.numpy_rank_promotion.value == "allow"
     return contextlib.nullcontext() if is_default else jax.numpy_rank_promotion("allow")
