@@ -94,6 +94,22 @@ def test_a_signal_to_the_launcher_and_all_processes_saves(tmp_path):
     assert [(tmp_path / f"restored-{number}").read_text() for number in range(2)] == ["0", "1"]  # each its own
 
 
+@pytest.mark.skipif(not small_disk.is_possible(), reason="needs mounts of its own")
+def test_processes_with_disks_of_their_own_are_told_before_the_first_step(tmp_path):
+    """They trained until the first save, which then failed for a file that was not there."""
+    program = (
+        "import sys; from plait.checkpoint import checkpoints; from plait.partitioning import connect_processes\n"
+        "checkpoints.VISIBLE_WITHIN = 1.0; connect_processes(); checkpoints.Checkpoints(sys.argv[1])"
+    )
+    script = 'if [ "$JAX_PROCESS_ID" = 1 ]; then mount -t tmpfs tmpfs "$0"; fi; "$@"'
+    around = ["unshare", "-rm"], ["unshare", "-m", "sh", "-ec", script, str(tmp_path)]
+    status, _, errors = launched(["-c", program, str(tmp_path / "checkpoints")], 2, around)
+    assert status == 1
+    says = re.findall(r"^\[([01])\] plait.errors.CheckpointError: the processes of this run do not share", errors, re.M)
+    assert {*says} == {"0", "1"}
+    assert "process 1 does not see the run.lock of process 0" in errors
+
+
 @in_one_process
 def test_arguments_that_are_wrong_in_one_process_are_an_error_in_all(tmp_path, process):
     """The others waited for it until JAX ended them, and said nothing of it."""

@@ -278,7 +278,10 @@ def test_when_the_data_fails_what_was_done_is_kept(tmp_path, data, error):
 
 @pytest.mark.parametrize(
     ("where", "error"),
-    [("data", SystemExit), ("callback", SystemExit), ("evaluation", SystemExit), ("callback", KeyboardInterrupt)],
+    [
+        *((where, SystemExit) for where in ("data", "callback", "evaluation")),
+        *((where, KeyboardInterrupt) for where in ("data", "callback")),
+    ],
 )
 def test_a_program_that_exits_inside_the_loop_keeps_what_was_done(tmp_path, where, error):
     def exits(at, *_):

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -46,10 +47,11 @@ from .layout import (
     written_by_orbax,
 )
 from .orbax import Saving, read_into, written
-from .together import Meeting, on_first
+from .together import Meeting, on_all, on_first
 from .writer import Writer
 
 LOCK = "run.lock"
+VISIBLE_WITHIN = 60.0  # seconds; network file systems keep what they know of a folder for about 30
 
 
 class Checkpoints:
@@ -65,7 +67,8 @@ class Checkpoints:
 
     Raises:
         CheckpointError: another running process, or another ``Checkpoints`` of this one, writes to the folder; it is
-            not writable; or its path has ``[...]``, which Orbax takes for a pattern.
+            not writable; its path has ``[...]``, which Orbax takes for a pattern; or not all processes see the folder
+            of process 0.
 
     Example:
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
@@ -92,7 +95,9 @@ class Checkpoints:
         self._seconds = 0.0
         self._has_warned = self._has_warned_of_grace = False
         check_path(self.folder)
-        on_first(self._lock)
+        locked = on_first(self._locked)
+        if locked is not None:
+            on_all(lambda: _await_lock(Path(locked)))
 
     def _lock(self) -> None:
         """Create and lock the folder, unless that is done.
@@ -119,6 +124,11 @@ class Checkpoints:
         if self._held is not None:
             self._held.write(str(os.getpid()))
             self._release = weakref.finalize(self, self._held.release)
+
+    def _locked(self) -> str | None:
+        """Lock the folder; return the path of the file, or ``None`` where there are no locks."""
+        self._lock()
+        return None if self._held is None else str(self.folder / LOCK)
 
     def _unlock(self) -> None:
         release, self._release, self._held = self._release, None, None
@@ -377,6 +387,21 @@ def _step_of(name: str) -> int | None:
 
 def _is_own(path: Path) -> bool:
     return _step_of(path.name) is not None and not path.is_symlink()
+
+
+def _await_lock(lock: Path) -> None:
+    """Wait until this process sees the lock of process 0, which a network file system may show late."""
+    until = time.monotonic() + VISIBLE_WITHIN
+    while jax.process_index() > 0 and not lock.exists():
+        if time.monotonic() > until:
+            raise CheckpointError(
+                "the processes of this run do not share a folder for checkpoints",
+                at=str(lock.parent),
+                found=f"process {jax.process_index()} does not see the {lock.name} of process 0",
+                expected="a folder that all processes write to",
+                do="pass a folder on a file system that every machine has mounted at the same path",
+            )
+        time.sleep(0.1)
 
 
 def _held(folder: Path) -> CheckpointError:

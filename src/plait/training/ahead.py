@@ -37,6 +37,8 @@ class Ahead:
         ended: what the data has raised: ``StopIteration`` at its end; ``None`` if it goes on.
         may_interrupt: whether the data is asked for a batch now that the run can do without; the first signal then
             raises ``Interrupted``. Without a position, what was being fetched would be lost.
+        is_interrupted: whether a second signal has raised ``KeyboardInterrupt``, which ends the run at once. One that
+            the data itself has raised is an error of the data.
     """
 
     def __init__(self, data: Iterator[Any], ahead: int, done: int) -> None:
@@ -51,7 +53,7 @@ class Ahead:
         self._was_interrupted = False
         self.last = done
         self.ended: BaseException | None = None
-        self.may_interrupt = False
+        self.may_interrupt = self.is_interrupted = False
 
     def fetch(self, is_needed: bool = False) -> Any:
         """The next batch of the data; ``NOTHING`` if a signal has arrived, or if the data has ended.
@@ -70,9 +72,9 @@ class Ahead:
         except Interrupted:
             self.may_interrupt = False
             return NOTHING
-        except KeyboardInterrupt:  # a second signal
-            raise
         except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and self.is_interrupted:
+                raise
             self.may_interrupt = False
             self._was_interrupted = self._knows and getattr(self._data, "is_awaited", False)  # it took too long
             self.ended = error

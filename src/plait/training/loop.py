@@ -653,6 +653,7 @@ class _Loop:
         if self.signalled is not None:
             if number == signal.SIGTERM and is_launched():
                 return  # ``plait launch`` passes on what the process may have had itself; it kills at a second one
+            self.ahead.is_interrupted = True
             raise KeyboardInterrupt from None  # of the request that it may interrupt
         outer = self.outer(number)
         if outer is not None and outer.before is None:  # it is in a step or a callback, which ends before it does
