@@ -163,12 +163,12 @@ def test_a_tracer_is_refused():
 def test_names_are_paths_as_errors_print_them():
     graph = {"model": plait.Dict(layers=plait.List([plait.Param(jnp.ones(1))])), 3: jnp.zeros(1), "3": jnp.zeros(2)}
     graph["cache"] = plait.Variable({"key": (jnp.ones(1), 2.0)})
-    values, _ = named_leaves(graph)
+    values, _, _ = named_leaves(graph)
     assert set(values) == {"model.layers[0]", "[3]", "['3']", "cache.key[0]", "cache.key[1]"}
 
 
 def test_a_single_variable_has_a_name_too():
-    values, state_of = named_leaves(plait.Param(1.0))
+    values, _, state_of = named_leaves(plait.Param(1.0))
     (name,) = values
     assert state_of({name: 2.0}).get_raw_value() == 2.0
 

@@ -43,7 +43,7 @@ class Everything(plait.Module):
 
 def contents(node):
     """Every leaf as bytes that can be compared."""
-    values, _ = checkpoint.leaf_descriptions.named_leaves(node)
+    values, _, _ = checkpoint.leaf_descriptions.named_leaves(node)
     return {name: exact(value) for name, value in values.items()}
 
 
@@ -541,3 +541,43 @@ def test_another_kind_of_number_does_not(tmp_path, first, array):
     path = checkpoint.save(tmp_path / "1", plait.Variable(array))
     with pytest.raises(CheckpointError, match="does not fit"):
         checkpoint.restore(path, plait.Variable(first), cast=True)
+
+
+class Sowing(plait.Module):
+    """What it has sown is in the model, as by Flax's ``sow``."""
+
+    def __init__(self, weight):
+        self.w = plait.Param(jnp.full(3, weight))
+
+    def sow(self, length, value):
+        self.h = plait.Intermediate(jnp.full(length, value))
+        return self
+
+
+@pytest.mark.parametrize("of_probe", [False, True])
+@pytest.mark.parametrize(
+    ("saved", "own", "expected"),
+    [
+        ((2, 5.0), None, None),
+        (None, (2, 7.0), [7.0, 7.0]),
+        ((2, 5.0), (3, 7.0), [7.0] * 3),
+        ((2, 5.0), (2, 7.0), [5.0] * 2),
+    ],
+)
+def test_what_was_sown_does_not_keep_a_run_from_going_on(tmp_path, saved, own, expected, of_probe):
+    """It is of one call: a model that has not been called yet could not resume from its checkpoints."""
+    model, again = Sowing(1.0), Sowing(2.0)
+    for each, wanted in ((model, saved), (again, own)):
+        if wanted is not None:
+            each.sow(*wanted)
+            if of_probe:
+                each.h = plait.Perturbation(each.h[...])
+    restored = {"model": again}
+    checkpoint.restore(checkpoint.save(tmp_path / "run", {"model": model}), restored)
+    assert again.w.value.tolist() == [1.0] * 3
+    assert (again.h.value.tolist() if hasattr(again, "h") else None) == expected
+
+
+def test_what_was_sown_is_saved_where_it_is_asked_for(tmp_path):
+    path = checkpoint.save(tmp_path / "run", plait.state(Sowing(1.0).sow(2, 5.0), plait.Intermediate))
+    assert [each.tolist() for each in jax.tree.leaves(checkpoint.load_state(path))] == [[5.0, 5.0]]

@@ -28,7 +28,7 @@ def learned(folder, epoch=2):
     """All values in a checkpoint of a run with ``FEW``, as bytes."""
     learner = Learner(Options(**FEW), steps_per_epoch=STEPS)
     checkpoint.restore(folder / "checkpoints" / f"epoch-{epoch:04d}", learner.objects())
-    values, _ = named_leaves(learner.objects())
+    values, _, _ = named_leaves(learner.objects())
     return {name: np.asarray(to_array(value, name)).tobytes() for name, value in values.items()}
 
 

@@ -5,9 +5,11 @@ so paths can be restored exactly. A variable that holds a container has one leaf
 
 A description is a small dict that is stored in the manifest:
 
-    {"kind": "array", "dtype": "bfloat16", "shape": [3, 4]}    with "weak_type": true for weak types of JAX {"kind":
-    "key", "impl": "threefry2x32", "shape": []}       stored as its key data {"kind": "float", "value": "0.1"}
-    Python numbers and strings are stored in the manifest
+    {"kind": "array", "dtype": "bfloat16", "shape": [3, 4]}    with "weak_type": true for weak types of JAX
+    {"kind": "key", "impl": "threefry2x32", "shape": []}       stored as its key data
+    {"kind": "float", "value": "0.1"}                          Python numbers and strings are stored in the manifest
+
+each with "sown": true in an ``Intermediate``, which a model may have or lack.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from .._compat import Tracer, is_mutable_array
 from ..core.functional.split import state
 from ..core.objects.nodes import Kind, check_node, kind_of
 from ..core.objects.state import State, to_flat_state
+from ..core.objects.variable_kinds import Intermediate
 from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError, CheckpointError
 from ..ground.dtypes import is_number_dtype
@@ -51,8 +54,8 @@ _KINDS_OF_NUMBERS = {
 _NOT_NUMBERS = "OSUMm"  # NumPy's letters for objects, text and dates
 
 
-def named_leaves(node: Any) -> tuple[dict[str, Any], Callable[[Mapping[str, Any]], Any]]:
-    """The values of a graph by name, and a function that makes a state from other values with the same names.
+def named_leaves(node: Any) -> tuple[dict[str, Any], set[str], Callable[[Mapping[str, Any]], Any]]:
+    """The values of a graph by name, the names of those that were sown, and a function from such values to a state.
 
     Raises:
         ArgumentTypeError: a container at the root holds a plain value, which a state omits.
@@ -64,11 +67,14 @@ def named_leaves(node: Any) -> tuple[dict[str, Any], Callable[[Mapping[str, Any]
         _check_all_saved(node, ())
         root = state(node)
     values: dict[str, Any] = {}
+    sown: set[str] = set()
 
     def read(path: Path, leaf: Any) -> Any:
         subleaves, _ = jax.tree_util.tree_flatten_with_path(_value_of(leaf))
-        for subpath, value in subleaves:
-            values[_name(path, subpath)] = value
+        named = {_name(path, subpath): value for subpath, value in subleaves}
+        values.update(named)
+        if isinstance(leaf, Intermediate):
+            sown.update(named)
         return leaf
 
     def write(new: Mapping[str, Any]) -> Callable[[Path, Any], Any]:
@@ -79,7 +85,7 @@ def named_leaves(node: Any) -> tuple[dict[str, Any], Callable[[Mapping[str, Any]
         return replaced
 
     _map_leaves(read, root)
-    return values, lambda new: _map_leaves(write(new), root)
+    return values, sown, lambda new: _map_leaves(write(new), root)
 
 
 def stored_names(node: Any, own: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, str]:
@@ -172,7 +178,7 @@ _is_number_dtype = functools.lru_cache(maxsize=256)(is_number_dtype)
 def _is_plain(leaf: Any) -> bool:
     """A Python number or string, as text."""
     try:
-        check_schema(leaf, {"kind": str, "value": str})
+        check_schema(leaf, {"kind": str, "value": str, "sown?": bool})
         _PLAIN[leaf["kind"]](leaf["value"])
     except (ValueError, KeyError):
         return False
@@ -181,8 +187,8 @@ def _is_plain(leaf: Any) -> bool:
 
 # The schema of a description in a manifest.
 DESCRIPTION = Either(
-    {"kind": "array", "dtype": _is_dtype, "shape": shape, "weak_type?": bool},
-    {"kind": "key", "impl": str, "shape": shape},
+    {"kind": "array", "dtype": _is_dtype, "shape": shape, "weak_type?": bool, "sown?": bool},
+    {"kind": "key", "impl": str, "shape": shape, "sown?": bool},
     _is_plain,
 )
 
@@ -207,7 +213,7 @@ def is_same_kind(first: Description, second: Description, *, cast: bool) -> bool
     """
     if second["kind"] in _KINDS_OF_NUMBERS and first["kind"] == "array":
         return not first["shape"] and jnp.issubdtype(first["dtype"], _KINDS_OF_NUMBERS[second["kind"]])
-    free = ["value", "weak_type"]
+    free = ["value", "weak_type", "sown"]
     if cast and all(leaf["kind"] == "array" for leaf in (first, second)):
         kinds = [np.inexact, jnp.complexfloating]
         first_is, second_is = ([jnp.issubdtype(leaf["dtype"], kind) for kind in kinds] for leaf in (first, second))

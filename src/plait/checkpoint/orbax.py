@@ -39,6 +39,7 @@ from .leaf_descriptions import (
     check_same_leaves,
     describe,
     is_in_arrays,
+    is_same_kind,
     like_stored,
     named_leaves,
     on_devices,
@@ -231,9 +232,9 @@ def restore(path: str | os.PathLike[str], node: Any, *, partial: bool = False, c
     """Restore a checkpoint into the given objects, in place.
 
     The leaves must match exactly: same names, dtypes and shapes. Only an array without axes may be stored for a Python
-    number, of which a jitted step made it. Arrays get the sharding of those that they replace;
-    they may have been saved with any sharding and number of processes. Everything is read before any object changes.
-    In a multi-process run, all processes call it.
+    number, of which a jitted step made it; and what was sown need not be there, in the checkpoint or in the objects.
+    Arrays get the sharding of those that they replace; they may have been saved with any sharding and number of
+    processes. Everything is read before any object changes. In a multi-process run, all processes call it.
 
     Args:
         path: a folder that ``save`` wrote.
@@ -282,33 +283,39 @@ def read_into(source: Path, node: Any, *, partial: bool, cast: bool, is_whole: b
     """The implementation of ``restore``; ``is_whole`` means that the files were already compared with the manifest."""
     manifest = manifest_at(source)
     node, iterators = separated(node)
-    values, state_of = named_leaves(node)
-    stored_as = stored_names(node, values, manifest.leaves)
-    layers = sources((name for name in values if name not in stored_as), manifest.leaves)
-    leaves = {name: manifest.leaves[stored] for name, stored in stored_as.items()}
-    leaves |= {name: source.description(manifest.leaves) for name, source in layers.items()}
-    if not partial:
-        used = {*stored_as.values(), *(stored for source in layers.values() for stored, _ in source.layers)}
-        leaves |= {name: leaf for name, leaf in manifest.leaves.items() if name not in used}
-        leaves |= left_over(layers.values(), manifest.leaves)
+    values, sown, state_of = named_leaves(node)
     own = {name: describe(value, name) for name, value in values.items()}
+    stored = manifest.leaves
+    # What was sown is of one call: the objects keep theirs, where the checkpoint does not have the same.
+    other = {name for name in sown if name not in stored or not is_same_kind(stored[name], own[name], cast=cast)}
+    kept = {name: values.pop(name) for name in other}
+    own = {name: own[name] for name in values}
+    stored = {name: leaf for name, leaf in stored.items() if name in values or "sown" not in leaf}
+    stored_as = stored_names(node, values, stored)
+    layers = sources((name for name in values if name not in stored_as), stored)
+    leaves = {name: stored[each] for name, each in stored_as.items()}
+    leaves |= {name: source.description(stored) for name, source in layers.items()}
+    if not partial:
+        used = {*stored_as.values(), *(each for source in layers.values() for each, _ in source.layers)}
+        leaves |= {name: leaf for name, leaf in stored.items() if name not in used}
+        leaves |= left_over(layers.values(), stored)
     check_same_leaves(leaves, own, at=str(source), cast=cast)  # before any array is read
     if not is_whole:
         check_whole_once(source)
     positions = read_positions(source, iterators, partial=partial)
     values = {name: on_devices(like_stored(value, leaves[name]), name) for name, value in values.items()}
     likes = {
-        stored: shape_of_stored(values[name], source, stored, manifest.leaves[stored])
+        each: shape_of_stored(values[name], source, each, stored[each])
         for name, source in layers.items()
-        for stored in dict(source.layers)
+        for each in dict(source.layers)
     }
-    likes |= {stored: values[name] for name, stored in stored_as.items()}
-    found = read_values(source, {stored: manifest.leaves[stored] for stored in likes}, likes)
+    likes |= {each: values[name] for name, each in stored_as.items()}
+    found = read_values(source, {each: stored[each] for each in likes}, likes)
     restored = {
         name: layers[name].put_together(found, values[name]) if name in layers else found[stored_as[name]]
         for name in leaves
     }
-    update(node, state_of(restored))
+    update(node, state_of(restored | kept))
     for name, position in positions.items():
         iterators[name].set_state(position)
     return manifest
@@ -376,8 +383,10 @@ def described(
         ArgumentTypeError: a part of them cannot be saved.
     """
     node, iterators = separated(node)
-    values, _ = named_leaves(node)
-    leaves = {name: describe(value, name) for name, value in values.items()}
+    values, sown, _ = named_leaves(node)
+    leaves = {
+        name: {**describe(value, name), **({"sown": True} if name in sown else {})} for name, value in values.items()
+    }
     return values, leaves, plain_extra(extra), encoded(iterators)
 
 
