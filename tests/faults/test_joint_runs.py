@@ -314,6 +314,20 @@ def test_the_error_of_a_run_inside_an_evaluation_ends_the_outer_one_if_it_is_cau
 
 
 @pytest.mark.long
+@in_one_process
+def test_an_evaluation_that_raises_again_when_the_run_is_resumed_is_the_error_of_all(tmp_path, process):
+    """The process that failed saved once more than the one that waited in it, and never said what had happened."""
+    options = ["--fault=evaluation-raises", "--evaluate", f"--process={process}", "--save-every=10"]
+    for _ in range(2):
+        found = Outcome(tmp_path, *options)
+        (tmp_path / "struck").unlink()
+        assert (found.status, found.kept) == (1, joint.MIDDLE), found.errors
+        assert found.all_say("OSError: the evaluation is wrong"), found.errors
+        assert f"process {process} of 2 exited with status 1" in found.errors
+        assert found.after_fault < 12
+
+
+@pytest.mark.long
 def test_an_evaluation_that_raises_does_not_leave_its_own_values(tmp_path):
     """Neither where it has raised, nor where it waits for that one."""
     found = Outcome(tmp_path, "--fault=evaluation-raises", "--evaluate")

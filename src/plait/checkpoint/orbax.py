@@ -384,9 +384,9 @@ def described(
     """
     node, iterators = separated(node)
     values, sown, _ = named_leaves(node)
-    leaves = {
-        name: {**describe(value, name), **({"sown": True} if name in sown else {})} for name, value in values.items()
-    }
+    leaves: dict[str, Description] = {name: describe(value, name) for name, value in values.items()}
+    for name in sown:
+        leaves[name] = {**leaves[name], "sown": True}
     return values, leaves, plain_extra(extra), encoded(iterators)
 
 

@@ -234,6 +234,7 @@ class _Loop:
         self.has_passed_on = self.has_heard = self.has_heard_signal = False
         self.is_taken_over = self.has_met = self.has_left = False
         self.is_cut_short = False  # a signal has ended this loop, or one inside it, before its last step
+        self.ends_here = False  # as all know: an evaluation has failed, and some are ended by the thread that waits in it
         self.display: Any = None
         self.clock = (time.perf_counter(), 0)
 
@@ -247,7 +248,7 @@ class _Loop:
     ) -> Fitted:
         if evaluate_every is not None and self.done and self.done % evaluate_every == 0 and self.stopped is None:
             self.attempt(self.evaluate_once)  # the run may have ended before its evaluation at this step
-            if save_every is not None and self.done % save_every == 0:
+            if save_every is not None and self.done % save_every == 0 and not self.ends_here:
                 self.attempt(self.save)  # its metrics are those of this checkpoint
         act, arguments = self.step, self.arguments
         while (batch := self.next_batch(self.done + 1, steps)) is not NOTHING:
@@ -265,7 +266,7 @@ class _Loop:
                 self.attempt(self.look_after, number, is_logged)
             if evaluate_every is not None and number % evaluate_every == 0:
                 self.attempt(self.evaluate_once)
-            if save_every is not None and number % save_every == 0 and number < steps:
+            if save_every is not None and number % save_every == 0 and number < steps and not self.ends_here:
                 self.attempt(self.save)
             self.display.advance()
         return self.finish()
@@ -284,14 +285,14 @@ class _Loop:
         self.pass_on_signal()
         if number > steps:
             self.agreement.call(Ending("steps", "steps", last=steps))
-        goes_on = self.agreement.ending is None and not self.has_passed_on
+        goes_on = self.agreement.ending is None and not self.has_passed_on and not self.ends_here
         if goes_on and self.ahead.ended is None and not self.is_alone:
             self.ahead.fill(number, steps)
             self.pass_on_end()
         self.pass_on_signal()  # one that came while the data was waited for
-        if number == self.first:
+        if number == self.first and not self.ends_here:
             self.agreement.meet(self.ahead.ended is not None or self.has_passed_on)
-        if not self.is_alone and number <= steps and not self.pace.wait(self.objects):
+        if not self.is_alone and number <= steps and not self.ends_here and not self.pace.wait(self.objects):
             self.agreement.keep_pace(number)
         if not self.agreement.begins(number, self.ahead.last, self.ahead.ended is not None or self.has_passed_on):
             return False
@@ -395,12 +396,14 @@ class _Loop:
         self.tried_at = self.done
         self.attempt(self.look, len(self.pending))
         with self.waiting_for_others(f"evaluation/{self.done}"):
+            self.ends_here = True
             self.keep_before(BeforeEvaluation(self.objects))
             try:
                 found = self.evaluated()
             finally:
                 self.keep_before(None)
             if found is not None:
+                self.ends_here = False
                 self.evaluated_at = self.done
                 self.unsaved |= found
                 self.tell(self.done, found)
