@@ -234,7 +234,7 @@ class _Loop:
         self.has_passed_on = self.has_heard = self.has_heard_signal = False
         self.is_taken_over = self.has_met = self.has_left = False
         self.is_cut_short = False  # a signal has ended this loop, or one inside it, before its last step
-        self.ends_here = False  # as all know: an evaluation has failed, and some are ended by the thread that waits in it
+        self.ends_here = False  # as all know: an evaluation has failed, in which some processes wait
         self.display: Any = None
         self.clock = (time.perf_counter(), 0)
 
