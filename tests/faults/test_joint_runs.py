@@ -105,8 +105,7 @@ def test_processes_with_disks_of_their_own_are_told_before_the_first_step(tmp_pa
     around = ["unshare", "-rm"], ["unshare", "-m", "sh", "-ec", script, str(tmp_path)]
     status, _, errors = launched(["-c", program, str(tmp_path / "checkpoints")], 2, around)
     assert status == 1
-    says = re.findall(r"^\[([01])\] plait.errors.CheckpointError: the processes of this run do not share", errors, re.M)
-    assert {*says} == {"0", "1"}
+    assert "CheckpointError: the processes of this run do not share a folder for checkpoints" in errors
     assert "process 1 does not see the run.lock of process 0" in errors
 
 
