@@ -56,7 +56,7 @@ SAID_OTHERWISE = {
 }
 NOT_SAID = {
     "a state that was taken before": "a state does not know its model",
-    "last digits of derivatives": "nobody knows them before XLA has compiled",
+    "last digits": "nobody knows them before XLA has compiled",
     "a parameter used both inside and outside": "the use outside is an ordinary read",
     "a changed global or class attribute": "plait does not see what a function reads",
     "an array that two attributes hold": "a dispatched call compares no arrays",

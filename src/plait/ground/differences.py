@@ -9,7 +9,7 @@ rows of ``docs/flax-differences.md`` that are said. The others cannot be seen ex
 - a parameter used both inside and outside a ``custom_vjp`` function: the use outside is an ordinary read;
 - an array that two attributes hold: ``jit`` compares no arrays in a call that it dispatches;
 - a changed global that an eager loop reads: plait does not see what a function reads;
-- last digits of derivatives: nobody knows them before XLA has compiled.
+- last digits: nobody knows them before XLA has compiled.
 """
 
 from __future__ import annotations
