@@ -1,5 +1,6 @@
 """Batches put on the devices ahead of the step."""
 
+import collections
 import itertools
 import subprocess
 import sys
@@ -87,6 +88,28 @@ def test_no_batch_is_lost_after_an_error_that_passes():
         except OSError:
             found.append("again")
     assert found == [0, 1, "again", 2, 3, 4]
+
+
+def test_no_batch_is_lost_to_a_signal_as_it_is_taken():
+    """The position was noted after the batch was taken, so going back to the one before it did nothing."""
+
+    class Interrupted(BaseException):
+        pass
+
+    class Interrupting(collections.deque):
+        def popleft(self):
+            super().popleft()
+            raise Interrupted
+
+    batches = prefetch(Batches(list(range(9)), epochs=1), 3)
+    assert int(next(batches)) == 0
+    before, held = batches.get_state(), batches._held
+    batches._held = Interrupting(held)
+    with pytest.raises(Interrupted):
+        next(batches)
+    batches._held = collections.deque(batches._held)
+    batches.set_state(before)
+    assert [int(each) for each in batches] == list(range(1, 9))
 
 
 def test_going_back_does_not_wait_for_data_that_hangs():

@@ -88,8 +88,8 @@ class Prefetched(Iterator[Any]):
             if first.done() and first.exception() is not None:  # otherwise a signal has ended the waiting
                 self._drop()  # what was asked for after the error
             raise
+        self._state = state  # first: a signal may end this between the two, and the caller go back
         self._held.popleft()
-        self._state = state
         self._fill()  # before the caller's step begins
         return batch
 
