@@ -274,7 +274,7 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "shapes of shared variables without updates",
-        "`eval_shape` and `make_jaxpr` of shared variables with `graph_updates=False`", "an error: a duplicate", "work, as `jit` and the other transforms do",
+        "`eval_shape`, `make_jaxpr`, `cond` and `switch` of shared variables with `graph_updates=False`", "an error: a duplicate", "work, as `jit` and the other transforms do",
         reason="the function that `jit` compiles has a shape and a jaxpr",
         says="documented",
         example=program(
@@ -286,10 +286,14 @@ KNOWN: tuple[Row, ...] = (
                 "known", "m = nnx.Dict(a=nnx.Param(jnp.ones(2))); m.b = m.a",
                 "nnx.make_jaxpr(lambda m: m.a + m.b, graph_updates=False)(m)",
             ),
+            program(
+                "known", "def f(x):\n    m = nnx.Param(x)\n    return m, m",
+                ("y = nnx.cond(True, f, f, jnp.ones(2), graph=False)", "y"),
+            ),
         ),
-        found_in_flax=r"^ValueError.*Duplicate .*nnx\.(eval_shape|make_jaxpr) with graph_updates=False",
+        found_in_flax=r"^ValueError.*Duplicate .*nnx\.(eval_shape|make_jaxpr|cond|switch) with graph_updates=False",
         found_in_plait=f"{NO_ERROR}|A ShapeDtypeStruct does not have a value",  # of both, without sharing
-        text=r"graph_updates=False",
+        text=r"graph(_updates)?=False",
     ),
     Row(
         "shapes of array attributes",
@@ -489,6 +493,17 @@ KNOWN: tuple[Row, ...] = (
         found_in_plait=r"^(no error|TraceContextError|TypeError .*can't apply forward-mode autodiff \(jvp\) to a custom_vjp"
         r"|ArgumentError .*scan got no values to scan over|TypeError .*cannot reshape array of shape"
         r"|ArgumentError .*vmap: a value without a mapped axis depends on the example)",
+    ),
+    Row(
+        "tracers in captured models",
+        "an array attribute of a model that a jitted function gets inside another transform", "a tracer stays in it", "keeps its array",
+        reason="a tracer cannot be used outside of its trace", says="documented",
+        example=program(
+            "known", "m = Net()", "f = nnx.jit(lambda m, x: m.a + x)",
+            ("y = nnx.scan(lambda c, x: (c, f(m, x)))(jnp.array(0), jnp.ones(3))[1]", "m"),
+            definitions="class Net(nnx.Module):\n    def __init__(self):\n        self.a = jnp.ones(2)",
+        ),
+        kinds=("text",), found_in_flax="^'?a tracer that has left its trace", found_in_plait="^array", text=r"self\.\w+ = jnp\.",
     ),
     Row(
         "variables that grad leaves alone",
