@@ -496,7 +496,7 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "tracers in captured models",
-        "an array attribute of a model that a jitted function gets inside another transform", "a tracer stays in it", "keeps its array",
+        "an array attribute of a captured model, after a `jit` inside `scan`", "a tracer stays in it", "keeps its array",
         reason="a tracer cannot be used outside of its trace", says="documented",
         example=program(
             "known", "m = Net()", "f = nnx.jit(lambda m, x: m.a + x)",
@@ -542,7 +542,7 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "last digits",
-        "last digits of attention in `jit` from Flax 0.12.12 on, and of derivatives through a norm and a `bfloat16` layer or a mask, or of nested ones", "as XLA combines its operations", "may differ",
+        "last digits of jitted attention (Flax 0.12.12), and of derivatives through a norm and a `bfloat16` layer or a mask, or of nested ones", "as XLA combines its operations", "may differ",
         reason="the operations are the same ones in another order, and neither is nearer to the exact numbers", says="documented",
         example=program(
             "known",

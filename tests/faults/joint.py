@@ -151,6 +151,20 @@ class NoTextError(Exception):
     __repr__ = __str__
 
 
+class Log:
+    """A logger that fails in a way that is not given up."""
+
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        if step == self.fault.step and self.fault.strikes("logger-exits"):
+            sys.exit(3)
+
+    def close(self) -> None:
+        pass
+
+
 class Notice:
     """A callback with a state, which checkpoints save."""
 
@@ -305,7 +319,8 @@ def main(options: argparse.Namespace) -> None:
             step, model_of, Batches(lambda epoch: source(fault), epochs=1), checkpoints=checkpoints,
             steps=0 if fault.strikes("wrong-steps") else STEPS,
             save_every=7 if fault.strikes("other-arguments") else options.save_every,
-            log_every=1, callbacks=[Notice(fault, lambda: float(total(shared(np.arange(8)))))], show=False,
+            log_every=1, loggers=[Log(fault)], show=False,
+            callbacks=[Notice(fault, lambda: float(total(shared(np.arange(8)))))],
             evaluate=evaluate if options.evaluate else None, evaluate_every=MIDDLE if options.evaluate else None,
             data_timeout=5.0 if fault.kind == "data-hangs" else None,
         )  # fmt: skip

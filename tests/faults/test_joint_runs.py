@@ -279,6 +279,15 @@ def test_callbacks_are_called_after_the_last_steps_by_a_process_that_has_failed_
 
 
 @pytest.mark.long
+def test_callbacks_are_called_in_the_step_whose_logger_ends_the_run(tmp_path):
+    """Process 0, which alone logs, left out those of that step, so each was one call ahead of the others."""
+    found = Outcome(tmp_path, "--fault=logger-exits", "--callbacks-wait", "--process=0")
+    assert found.status == 3, found.errors
+    assert found.kept >= joint.MIDDLE
+    assert found.after_fault < 15
+
+
+@pytest.mark.long
 @in_one_process
 def test_the_last_evaluation_is_not_begun_again_if_it_raises_after_a_signal(tmp_path, process):
     """The signal is the end of the run, at which what was not evaluated is; but the others wait in the first one."""

@@ -495,6 +495,13 @@ class _Loop:
         if not values:
             return
         self.values |= values
+        self.attempt(self.write, number, values)  # callbacks of this step in other processes may wait for those here
+        if not self.callbacks_are_over:
+            self.tell_callbacks(Moment(number, values, self.objects, self.stop))
+        self.display.say(self.line(number, values))
+
+    def write(self, number: int, values: dict[str, float]) -> None:
+        """Log metrics. A logger that fails is given up, with a warning, which may be an error."""
         for logger in list(self.loggers):
             try:
                 logger.write(number, values)
@@ -506,9 +513,6 @@ class _Loop:
                     LoggerWarning,
                     stacklevel=2,
                 )
-        if not self.callbacks_are_over:
-            self.tell_callbacks(Moment(number, values, self.objects, self.stop))
-        self.display.say(self.line(number, values))
 
     def tell_callbacks(self, moment: Moment) -> None:
         """Call those callbacks that have not failed; in a multi-process run, none after that."""
