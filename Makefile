@@ -60,7 +60,7 @@ help:
 	@echo 'make faults     runs that are killed 100 times, and the faults of runs of several processes'
 	@echo 'make optimized  the tests of make test and make slow, as XLA compiles for users'
 	@echo 'make trackers   runs are logged by Weights & Biases, MLflow and ClearML, offline'
-	@echo 'make nightly    what make check leaves out: long, older, between, newest-slow, lowest, laws, differential, faults, optimized, trackers'
+	@echo 'make nightly    what make check leaves out: long, browser, older, between, newest-slow, lowest, laws, differential, faults, optimized, trackers'
 	@echo 'make fuzz       the laws, with many more examples'
 	@echo 'make mutate     plants faults and counts those that the tests notice: make mutate AREA=core N=60 SEED=0'
 	@echo 'make bench      the benchmarks'
@@ -92,8 +92,10 @@ long: $(VENV)/dev.stamp
 # Elsewhere Chromium, or Chrome, is the reader's to install.
 CHROMIUM := command -v chromium || command -v chromium-browser || command -v google-chrome
 
+BROWSER := browser and not long
+
 browser: chromium $(VENV)/dev.stamp
-	PLAIT_BROWSER=1 $(BIN)/python -m pytest -q -n 0 -m browser
+	PLAIT_BROWSER=1 $(BIN)/python -m pytest -q -n 0 -m "$(BROWSER)"
 
 chromium:
 	@if ! { $(CHROMIUM); } >/dev/null && command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
@@ -160,7 +162,8 @@ trackers: $(VENV)/dev.stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TRACKERS)
 	$(BIN)/python -m pytest -q -n 0 tests/training/test_trackers.py
 
-nightly: long older between newest-slow lowest laws differential faults optimized trackers
+nightly: BROWSER = browser
+nightly: long browser older between newest-slow lowest laws differential faults optimized trackers
 
 mutate: $(VENV)/dev.stamp
 	$(BIN)/python -m mutants $(AREA) -n $(N) --seed $(SEED)

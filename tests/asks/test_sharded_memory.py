@@ -58,6 +58,7 @@ def test_a_model_is_made_in_place(sizes):
     assert found.output_size_in_bytes + found.temp_size_in_bytes <= report.bytes_per_device + room + tables
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @layouts
 def test_what_is_made_in_place_is_the_model_and_nothing_else(sizes):

@@ -54,6 +54,7 @@ def test_an_interrupt_leaves_no_half_done_update(transform: Transform) -> None:
     check_interrupts(transform, write)
 
 
+@pytest.mark.long
 @rows(STRUCTURAL)
 def test_an_interrupt_leaves_no_half_done_change_of_structure(transform: Transform) -> None:
     check_interrupts(transform, grow)

@@ -159,6 +159,7 @@ def tiny(monkeypatch):
     monkeypatch.setitem(byte_gpt.SIZES, "tiny", TINY)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("bf16", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_run_that_was_stopped_resumes_as_if_it_had_not(tmp_path, library, tiny, monkeypatch, capsys, bf16):

@@ -318,6 +318,7 @@ class Remainders(plait.Module):
         return {"fmod": jnp.fmod(x, 3), "mod": x % 3, "floats": jnp.fmod(y, -2.5), "python": y % -2.5}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.oracle
 @pytest.mark.apart
