@@ -970,6 +970,22 @@ def test_an_evaluation_that_raises_loses_no_steps(tmp_path):
         assert [saved.step for saved in checkpoints.all()] == [4]
 
 
+def test_an_evaluation_that_raises_leaves_no_variables_of_its_own(tmp_path):
+    """They were in the checkpoint, with which a program that is started again could not go on."""
+    objects = start()
+
+    def evaluate():
+        objects["model"].cache = plait.Cache(jnp.zeros(3))
+        objects["model"].last.extra = {"inside": plait.List([plait.Param(jnp.zeros(3))])}
+        raise OSError("the evaluation is wrong")
+
+    with Checkpoints(tmp_path) as checkpoints:
+        with pytest.raises(OSError, match="the evaluation is wrong"):
+            fit(train, objects, source, steps=4, checkpoints=checkpoints, evaluate=evaluate, show=False)
+        fitted = fit(train, start(), source, steps=5, checkpoints=checkpoints, show=False)
+    assert fitted.step == 5
+
+
 def test_an_evaluation_that_raises_leaves_the_variables_as_they_were(tmp_path):
     """It had put averages in the place of the weights, and those were saved. What it has donated stays as it is."""
     objects, whole = {**start(), "seen": plait.Variable(jnp.zeros(()))}, start()

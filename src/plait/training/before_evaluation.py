@@ -15,6 +15,7 @@ from ..core.objects.state import State
 from ..core.objects.variable_kinds import Param
 from ..core.objects.variables import Variable
 from ..ground.paths import describe_path
+from ..surgery.pop import pop
 from .positions import KeptPosition, positions_of
 
 
@@ -46,6 +47,8 @@ class BeforeEvaluation:
         kept = state(
             self._variables, lambda _, leaf: isinstance(leaf, Variable) and not _is_donated(leaf.get_raw_value())
         )
+        paths = {path for path, _ in self._variables.flat_state()}
+        pop(objects, lambda path, _: path not in paths)  # what was added, which the objects of the next start lack
         update(objects, kept)
         for name, position in self._positions.items():
             objects[name].set_state(position.get_state())
