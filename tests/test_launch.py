@@ -206,7 +206,7 @@ def test_what_a_shell_has_started_has_time_to_save(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("saves", "says"),
-    [("0", "process 0 still saves"), ("", "processes 0, 1 still save"), ("0", None)],
+    [("0", "process 0 still saves"), ("", "processes 0, 1 still save after 1 s and are waited for"), ("0", None)],
     ids=["one", "both", "nobody listens"],
 )
 def test_a_checkpoint_that_is_being_written_is_waited_for(tmp_path, saves, says):

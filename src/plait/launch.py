@@ -322,11 +322,11 @@ def _alive(started: Sequence[subprocess.Popen[bytes]], readers: Sequence[Sequenc
 
 def _say_who_saves(numbers: Sequence[int], patience: float) -> None:
     who = (
-        f"process {numbers[0]} still saves"
+        f"process {numbers[0]} still saves after {patience:g} s and is"
         if len(numbers) == 1
-        else f"processes {first_few([str(each) for each in numbers], 5)} still save"
+        else f"processes {first_few([str(each) for each in numbers], 5)} still save after {patience:g} s and are"
     )
-    _say(f"plait: {who} after {patience:g} s and is waited for; another Ctrl-C or SIGTERM ends all at once")
+    _say(f"plait: {who} waited for; another Ctrl-C or SIGTERM ends all at once")
 
 
 def _ask(started: Sequence[subprocess.Popen[bytes]], request: signal.Signals) -> None:

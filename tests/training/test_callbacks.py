@@ -1,5 +1,6 @@
 """Early stopping at its limits, and the names by which checkpoints know the states of callbacks."""
 
+import json
 import math
 
 import pytest
@@ -51,6 +52,16 @@ def test_its_state_is_the_best_value_and_the_count():
     assert (fresh.best, fresh.worse, fresh.stopped) == (3.0, 1, "no better loss 1 times")
     fresh.set_state({"best": None, "worse": 0})
     assert (fresh.best, fresh.stopped) == (math.inf, None)
+
+
+@pytest.mark.parametrize("value", [-math.inf, math.inf, 3.0])
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_a_best_value_that_is_not_finite_is_kept_as_text(value, mode):
+    """One of minus infinity was forgotten, so a resumed run went on where the unbroken one ended."""
+    whole, _ = after([value, 1.0], patience=9, mode=mode)
+    resumed = EarlyStop("loss", patience=9, mode=mode)
+    resumed.set_state(json.loads(json.dumps(whole.get_state(), allow_nan=False)))
+    assert (resumed.best, resumed.worse) == (whole.best, whole.worse)
 
 
 class Kept:

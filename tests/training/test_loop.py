@@ -704,6 +704,24 @@ def test_a_profile_that_cannot_be_written_loses_no_step(tmp_path):
         jax.profiler.stop_trace()
 
 
+def test_a_profile_that_cannot_be_written_at_the_end_does_not_change_the_end(tmp_path):
+    """In several processes, one then ended with an error, and the others with a signal, or the error of another."""
+    (tmp_path / "file").touch()
+
+    def data():
+        yield from [1.0, 2.0]
+        raise OSError("the data is wrong")
+
+    with pytest.warns(LoggerWarning, match="the profile could not be written"), pytest.raises(OSError, match="data is"):
+        fit(
+            lambda p, x: x, {"p": plait.Param(1.0)}, data(), steps=9, show=False,
+            profile=(range(2, 9), str(tmp_path / "file" / "profile")),
+        )  # fmt: skip
+    (tmp_path / "file").unlink()
+    with contextlib.suppress(RuntimeError):  # JAX before 0.12 goes on with the profile
+        jax.profiler.stop_trace()
+
+
 def test_data_that_is_not_there_yet_belongs_to_the_next_run_too(tmp_path):
     """With a limit, the thread of the earlier run moved the data when the later one had begun to read it."""
     slow = threading.Event()

@@ -77,11 +77,12 @@ class EarlyStop:
 
     def get_state(self) -> dict[str, Any]:
         """The best value so far (``None`` if there is none), and how many times in a row it has not improved."""
-        return {"best": self.best if math.isfinite(self.best) else None, "worse": self.worse}
+        best = None if self.best == math.inf else self.best if math.isfinite(self.best) else str(self.best)
+        return {"best": best, "worse": self.worse}
 
     def set_state(self, state: Mapping[str, Any], /) -> None:
         """Continue from a state that ``get_state`` returned."""
-        self.best = math.inf if state["best"] is None else state["best"]
+        self.best = math.inf if state["best"] is None else float(state["best"])
         self.worse = state["worse"]
 
 

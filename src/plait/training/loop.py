@@ -648,6 +648,14 @@ class _Loop:
             jax.block_until_ready(self.last)
             jax.profiler.stop_trace()
 
+    def end_last_trace(self) -> None:
+        """End the profile that is written as the run ends: how it ends is agreed, whatever becomes of the profile."""
+        try:
+            self.end_trace()
+        except Exception as error:
+            says = f"the profile could not be written: {type(error).__name__}: {text_of(error)}"
+            warnings.warn(says, LoggerWarning, stacklevel=2)
+
     def stop(self, reason: str) -> None:
         """End after the current step."""
         self.agreement.call(Ending("callback", reason))
@@ -770,7 +778,7 @@ class _Loop:
                 for number in (signal.SIGINT, signal.SIGTERM):
                     self.handlers[number] = signal.signal(number, self.on_signal)
                     held.callback(signal.signal, number, self.handlers[number])
-            held.callback(self.end_trace)
+            held.callback(self.end_last_trace)
             for logger in self.loggers:
                 held.callback(self.close, logger)
             self.display = held.enter_context(progress("training", steps, done=self.done)) if shows else Silent()
