@@ -230,10 +230,7 @@ def test_a_checkpoint_that_is_being_written_is_waited_for(tmp_path, saves, says)
     errors = "" if says is None else running.communicate(timeout=LIMIT)[1]
     assert running.wait(timeout=LIMIT) == 128 + signal.SIGTERM
     assert sorted(os.listdir(tmp_path)) == ["0", "0.saved", "1", *([] if saves else ["1.saved"])]
-    assert (
-        says is None
-        or errors.count(f"{says} waited for; another Ctrl-C or SIGTERM ends all at once") == 1
-    )
+    assert says is None or errors.count(f"{says} waited for; another Ctrl-C or SIGTERM ends all at once") == 1
 
 
 def test_the_one_that_says_that_it_failed_first_is_believed(launched):
