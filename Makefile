@@ -92,10 +92,10 @@ long: $(VENV)/dev.stamp
 # Elsewhere Chromium, or Chrome, is the reader's to install.
 CHROMIUM := command -v chromium || command -v chromium-browser || command -v google-chrome
 
-BROWSER := browser and not long
+IN_BROWSER ?= browser and not long
 
 browser: chromium $(VENV)/dev.stamp
-	PLAIT_BROWSER=1 $(BIN)/python -m pytest -q -n 0 -m "$(BROWSER)"
+	PLAIT_BROWSER=1 $(BIN)/python -m pytest -q -n 0 -m "$(IN_BROWSER)"
 
 chromium:
 	@if ! { $(CHROMIUM); } >/dev/null && command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
@@ -162,7 +162,7 @@ trackers: $(VENV)/dev.stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TRACKERS)
 	$(BIN)/python -m pytest -q -n 0 tests/training/test_trackers.py
 
-nightly: BROWSER = browser
+nightly: IN_BROWSER = browser
 nightly: long browser older between newest-slow lowest laws differential faults optimized trackers
 
 mutate: $(VENV)/dev.stamp
