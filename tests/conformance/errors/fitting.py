@@ -36,6 +36,14 @@ class Broken:
     def close(self):
         pass
 """
+PROFILED = """
+from unittest import mock
+def full():
+    raise OSError("the disk is full")
+def profiled():
+    with mock.patch.object(jax.profiler, "start_trace"), mock.patch.object(jax.profiler, "stop_trace", full):
+        return run(profile=(range(1, 9), "profile"))
+"""
 # It has a position, but is no iterator.
 POSITIONED = """
 class Positioned:
@@ -297,6 +305,15 @@ ROWS = {
         setup=FIT + BROKEN,
         text="""
             Broken could not write step 1, and is disabled: OSError: the disk is full
+        """,
+    ),
+    "a profile that cannot be written as the run ends": Row(
+        "profiled()",
+        LoggerWarning,
+        cure="run()",
+        setup=FIT + PROFILED,
+        text="""
+            the profile could not be written: OSError: the disk is full
         """,
     ),
     # steps, parts, batches
