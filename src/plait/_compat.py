@@ -472,8 +472,6 @@ def deserialized(executable: Executable, avals: Sequence[Any], backend: str | No
         host_callbacks=[],
         kept_var_idx=set(executable.kept),
         mut=None,
-        # JAX 0.10.0 has one argument more.
-        **({"auto_spmd_lowering": False} if "auto_spmd_lowering" in inspect.signature(make).parameters else {}),
         xla_in_layouts=[None] * len(executable.kept),
         dispatch_in_layouts=[None] * len(executable.kept),
         xla_out_layouts=[None] * len(outs),
