@@ -285,14 +285,16 @@ class _Loop:
         self.pass_on_signal()
         if number > steps:
             self.agreement.call(Ending("steps", "steps", last=steps))
-        goes_on = self.agreement.ending is None and not self.has_passed_on and not self.ends_here
+        if self.ends_here:  # all know, so nothing is left to agree on but the last step
+            return self.agreement.begins(number, self.ahead.last, True)
+        goes_on = self.agreement.ending is None and not self.has_passed_on
         if goes_on and self.ahead.ended is None and not self.is_alone:
             self.ahead.fill(number, steps)
             self.pass_on_end()
         self.pass_on_signal()  # one that came while the data was waited for
-        if number == self.first and not self.ends_here:
+        if number == self.first:
             self.agreement.meet(self.ahead.ended is not None or self.has_passed_on)
-        if not self.is_alone and number <= steps and not self.ends_here and not self.pace.wait(self.objects):
+        if not self.is_alone and number <= steps and not self.pace.wait(self.objects):
             self.agreement.keep_pace(number)
         if not self.agreement.begins(number, self.ahead.last, self.ahead.ended is not None or self.has_passed_on):
             return False
