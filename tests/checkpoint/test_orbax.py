@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 import pytest
 from hypothesis import given, settings
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
@@ -479,6 +480,14 @@ def test_a_save_without_the_index_of_its_arrays_has_failed(tmp_path, monkeypatch
     assert file in caught.value.parts["found"]
     assert caught.value.parts["at"] == str(tmp_path / "1")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_may_take_longer_than_orbax_waits_by_itself(tmp_path, monkeypatch):
+    """A week, not twenty minutes."""
+    asked, begin = [], ocp.StandardCheckpointer
+    monkeypatch.setattr(ocp, "StandardCheckpointer", lambda **given: asked.append(given) or begin(**given))
+    checkpoint.save(tmp_path / "1", plait.Param(jnp.ones(2)))
+    assert [given["async_options"].timeout_secs for given in asked] == [7 * 24 * 60 * 60]
 
 
 NUMBERS = [

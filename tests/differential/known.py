@@ -426,8 +426,17 @@ KNOWN: tuple[Row, ...] = (
                 "m = Sower()", "m(jnp.ones(2))", "graphdef, s = nnx.split(m)",
                 "y = nnx.call((graphdef, s))(jnp.ones(2))", ("s = nnx.state(m)", "s"),
             ),
+            program(
+                "known", "m = nnx.Dropout(0.5, rngs=nnx.Rngs(0))", "graphdef, s = nnx.split(m)",
+                "y = nnx.call((graphdef, s))(jnp.ones(2))", ("graphdef, leaves = nnx.flatten(m)", "leaves"),
+            ),
+            program(
+                "known", "m = nnx.Dropout(0.5, rngs=nnx.Rngs(0))", "graphdef, s = nnx.split(m)",
+                "y = nnx.call((graphdef, s))(jnp.ones(2))", "graphdef, leaves = nnx.flatten(m)",
+                ("r = nnx.unflatten(graphdef, leaves)", "r"),
+            ),
         ),
-        kinds=("value", "bits", "there"), step=r"^(?!y\b)|^y = (m|c2?)\(", path=r"^(s|states|m|[ab]|c2?|y)\b", found_in_flax="array",
+        kinds=("value", "bits", "there"), step=r"^(?!y\b)|^y = (m|c2?)\(", path=r"^(s|states|m|[abr]|c2?|y|leaves)\b", found_in_flax="array",
         text=r"nnx\.call\(",
     ),
     Row(

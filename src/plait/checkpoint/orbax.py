@@ -52,6 +52,7 @@ from .stacked_leaves import left_over, shape_of_stored, sources
 from .together import on_all, on_first
 
 _BETWEEN_LOOKS = 2.0  # seconds
+_LIMIT = 7 * 24 * 3600  # seconds for the arrays of one checkpoint; with Orbax's own 1,200, a slow disk is an error
 
 
 def save(
@@ -352,13 +353,14 @@ def _in_thread(act: Callable[..., None], *arguments: Any) -> Future[None]:
 def _checkpointer(draft: str) -> Any:
     import orbax.checkpoint as ocp
 
+    patient = ocp.options.AsyncOptions(timeout_secs=_LIMIT)
     if jax.process_count() == 1:
-        return ocp.StandardCheckpointer()
+        return ocp.StandardCheckpointer(async_options=patient)
     # With the processes named, Orbax waits for them without a device: one may be stuck in a step. If this save fails in
     # one of them, others may be left behind where they wait: the next save must not meet them there.
     everyone = set(range(jax.process_count()))
     options = ocp.options.MultiprocessingOptions(active_processes=everyone, barrier_sync_key_prefix=f"plait{draft}")
-    return ocp.StandardCheckpointer(multiprocessing_options=options)
+    return ocp.StandardCheckpointer(async_options=patient, multiprocessing_options=options)
 
 
 def _whole_number(step: Any) -> int | None:
