@@ -32,6 +32,7 @@ ELSEWHERE = {
     ("compat/old_methods.py", "_replace_by_pure_dict"): "a deprecated method: tests/compat/test_old_methods.py",
     ("compat/flax_reads.py", "_warn_if_flax_reads"): "needs Flax: tests/test_as_flax.py",
     ("training/agreement.py", "check_same"): "needs several processes: tests/training/test_agreement.py",
+    ("training/copies.py", "_warn"): "needs several processes: tests/training/test_copies.py",
     ("training/loop.py", "begins"): "needs several processes: tests/training/test_loop.py",
     ("training/loop.py", "finish"): "needs a process that is lost: tests/faults/test_joint_runs.py",
     ("training/loop.py", "tell_callbacks"): "passes on what a callback raises: tests/training/test_loop.py",

@@ -312,7 +312,7 @@ def main(options: argparse.Namespace) -> None:
         if not options.without_checkpoints:
             checkpoints = held.enter_context(Checkpoints(options.folder / "checkpoints"))
         start = 2.0 if fault.strikes("other-model") else 1.0
-        model_of["model"] = Counter() if options.copies else create_sharded(lambda: Counter(start))
+        model_of["model"] = Counter(start) if options.copies else create_sharded(lambda: Counter(start))
         if fault.kind in ("disk-full", "nan") or options.late:
             model_of["ballast"] = Ballast(options.process, mesh)
         fitted = fit(

@@ -409,6 +409,15 @@ def test_processes_that_create_different_models_are_told_so(tmp_path):
     assert found.all_say(r"at +create_sharded, in process 2$")
 
 
+def test_copies_that_begin_with_different_values_are_told_of(tmp_path):
+    """Process 1 went on with its own, and after the next start with those of process 0: other numbers, silently."""
+    found = Outcome(tmp_path, "--fault=other-model", "--copies")
+    assert found.status == 0, found.errors
+    assert found.errors.count("copies with different values") == 1
+    assert re.search(r"at +model\.weight$", found.errors, re.MULTILINE), found.errors
+    assert re.search(r"found +other values in process 1$", found.errors, re.MULTILINE)
+
+
 @pytest.mark.parametrize(
     "copies", [pytest.param([], id="shared"), pytest.param(["--copies"], id="copies", marks=pytest.mark.long)]
 )

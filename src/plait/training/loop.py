@@ -47,6 +47,7 @@ from .agreement import PATIENCE, Alone, Ending, Together, check_same, error_endi
 from .ahead import NOTHING, Ahead, Interrupted, Pace
 from .before_evaluation import BeforeEvaluation
 from .callbacks import Moment, own_states, restore_states, states_of, stored_states
+from .copies import warn_of_other_copies
 from .fit_arguments import DATA, arguments_of, check_intervals, check_object_names, iterator_of
 from .loggers import Logger
 from .progress import Silent, clock_time, progress
@@ -149,6 +150,10 @@ def fit(
         NonFiniteError: the loss is NaN or infinite, or a parameter that would be saved is NaN; names the non-finite
             variables. The state is not saved. The loss is the metric ``loss``, or those with this word in their names.
         CheckpointError: a checkpoint could not be written, or the newest does not match the objects.
+
+    Warns:
+        LoggerWarning: a logger could not write, and is closed.
+        CheckpointWarning: of several processes, the copies that are saved begin with different values.
 
     Example:
         >>> model = plait.Linear(1, 1, rngs=plait.Rngs(0))
@@ -762,6 +767,8 @@ class _Loop:
         if not self.is_alone:
             self.agreement = Together(self.when_stuck, self.save_before)
         try:
+            if not self.is_alone and self.checkpoints is not None:
+                warn_of_other_copies(self.objects)
             self.resume()
             self.ahead = Ahead(self.data, self.agreement.ahead, self.done)
             on_all(self.check_savable)
