@@ -496,11 +496,16 @@ KNOWN: tuple[Row, ...] = (
                 "f.defvjp(lambda m, x: (f(m, x), (m, x)), lambda res, g: (g[0][0], res[1]))",
                 "nnx.jvp(lambda x: f(m, x), (jnp.ones(2),), (jnp.ones(2),), graph_updates=False)",
             ),
+            program(
+                "known", "m = nnx.split_rngs(splits=2)(nnx.vmap(lambda rngs: nnx.Linear(4, 2, rngs=rngs)))(nnx.Rngs(0))",
+                "f = nnx.vmap(lambda m, x: m(x), in_axes=(nnx.StateAxes({nnx.PathContains('kernel'): 0, ...: None}), 0))",
+                "nnx.fori_loop(0, 2, lambda i, c: c + f(m, jnp.ones((2, 3, 4))).sum(), 0.0, graph_updates=False)",
+            ),
         ),
         # Then JAX may refuse the derivative, a scan of nothing, a shape or an output of vmap, where Flax does not arrive.
         found_in_flax="(extract graph node|Cannot mutate).* from a? ?different trace level",
         found_in_plait=r"^(no error|TraceContextError|TypeError .*can't apply forward-mode autodiff \(jvp\) to a custom_vjp"
-        r"|ArgumentError .*scan got no values to scan over|TypeError .*cannot reshape array of shape"
+        r"|ArgumentError .*scan got no values to scan over|TypeError .*cannot reshape array of shape|TypeError .*incompatible shapes for broadcasting"
         r"|ArgumentError .*vmap: a value without a mapped axis depends on the example)",
     ),
     Row(
@@ -551,7 +556,7 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "last digits",
-        "last digits of jitted attention (Flax 0.12.12), and of derivatives through a norm and a `bfloat16` layer or a mask, or of nested ones", "as XLA combines its operations", "may differ",
+        "last digits of jitted attention (Flax 0.12.12), of a `BatchNorm` under `jit` and `vmap`, and of derivatives through a norm and a `bfloat16` layer or a mask, or of nested ones", "as XLA combines its operations", "may differ",
         reason="the operations are the same ones in another order, and neither is nearer to the exact numbers", says="documented",
         example=program(
             "known",
@@ -580,8 +585,16 @@ KNOWN: tuple[Row, ...] = (
                 "mask = jnp.array([True, True, False, True])",
                 ("g = nnx.grad(lambda m, x: total(m(x, mask=mask)))(m, x)", "g"),
             ),
+            program(
+                "known",
+                "m = nnx.split_rngs(splits=2)(nnx.vmap(lambda rngs: nnx.BatchNorm(4, rngs=rngs)))(nnx.Rngs(0, dropout=1))",
+                "x = jax.random.normal(jax.random.key(1), (3, 4, 2))",
+                "f = nnx.jit(nnx.vmap(lambda m, x: m(x), in_axes=(0, -1)))",
+                ("y = f(m, x)", "m"),
+            ),
         ),
         kinds=("bits",), found_in_flax="^array", text=r"(?s)(?=.*(bfloat16|mask=))(?=.*Norm\()(?=.*grad\()|(grad|vjp)\(.*(grad|vjp)\("
+        + r"|(?=.*BatchNorm\()(?=.*vmap\()"
         + r"|(?=.*jit\()(?=.*MultiHeadAttention\()" * GROUPS_HEADS,
     ),
     Row(
@@ -731,8 +744,13 @@ KNOWN: tuple[Row, ...] = (
                 "def body(i, v):\n    v[0].other = nnx.Param(jnp.ones(2))\n    return v[0], v[1], v[2] + 1",
                 "nnx.fori_loop(0, 2, body, (m, m, jnp.zeros(())))",
             ),
+            program(
+                "known", "m = nnx.Dict(a=nnx.Param(jnp.ones(2)))",
+                "def body(v):\n    v[1].b = nnx.Param(jnp.ones(2))\n    return v[0] + 1, v[1]",
+                "nnx.while_loop(lambda v: v[0] < 2, body, (jnp.array(0), m))",
+            ),
         ),
-        found_in_flax="generator raised StopIteration|'(NodeRef|GetAttrKey)' object has no attribute|Incorrect number of leaves|must have the same pytree structure|^no error$",
+        found_in_flax="generator raised StopIteration|'(NodeRef|GetAttrKey)' object has no attribute|Incorrect number of leaves|(must|to) have the same (reference and )?pytree structure|^no error$",
         found_in_plait="changed the structure of (a carried or shared object|an object that all iterations share|the carry)|cannot change the structure of its arguments",
     ),
     Row(
