@@ -158,3 +158,21 @@ def test_a_function_that_closes_over_its_model_is_warned_about_once():
 def test_a_function_that_closes_over_another_model_is_not_warned_about():
     other = Block()
     plait.state(plait.Dict(f=lambda: other))
+
+
+class Borrowing(plait.Module):
+    """It has a method of a module that it reaches through nothing else, or also through ``z``."""
+
+    def __init__(self, is_kept):
+        owner = Net("list")
+        self.a = owner.times
+        self.b = plait.Param(jnp.ones(()))
+        if is_kept:
+            self.z = owner
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_only_a_method_whose_owner_is_met_elsewhere_comes_after_it(is_kept):
+    """Otherwise the attributes are walked in their order."""
+    attributes = dict.fromkeys(path[0] for path, _ in plait.iter_graph(Borrowing(is_kept)) if path)
+    assert [*attributes] == (["b", "z", "a"] if is_kept else ["a", "b"])

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import plait as nnx
-from plait.core.objects import variable_metadata
+from plait.core.objects import variable_metadata, variables
 from plait.core.objects.cells import PLAIN_METADATA
 from plait.core.objects.variables import make_variable
 from plait.errors import MetadataError, MetadataKeyError, TraceContextError, VariableAttributeError
@@ -1192,3 +1192,18 @@ def test_entries_without_a_meaning_to_the_library_are_free():
     for name, value in {**free, **known}.items():
         assert v.get_metadata(name) == again.get_metadata(name) == value
     assert [path for path, _ in nnx.to_flat_state(nnx.state([v]))] == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "is_placed"), [({"out_sharding": ("a",)}, True), ({}, False), ({"out_sharding": None}, False)]
+)
+def test_a_new_value_is_placed_if_the_variable_has_a_layout(monkeypatch, metadata, is_placed):
+    """By whoever has registered for it, and not where the caller places values later."""
+    seen = []
+    monkeypatch.setattr(
+        variables, "eager_sharding_hooks", [lambda variable, value: seen.append(type(variable)) or value]
+    )
+    nnx.Param(jnp.ones(2), **metadata)
+    assert seen == [nnx.Param] * is_placed
+    nnx.Param(jnp.ones(2), eager_sharding=False, **metadata)
+    assert seen == [nnx.Param] * is_placed
