@@ -605,3 +605,12 @@ def test_a_class_may_have_a_new_of_its_own():
     for made in (Own(1), Sub(1), nnx.clone(Sub(1))):
         assert (made.n, nnx.jit(lambda m: m.w.sum())(made)) == (1, 2.0)
     assert Other() == 7
+
+
+def test_a_number_that_is_marked_as_static_is_so_in_the_place_of_an_array():
+    """Without a mark, a number in the place of data is data."""
+    node = nnx.Module()
+    node.a = node.b = jnp.ones(())
+    node.a, node.b = nnx.static(3), 3
+    assert [*nnx.to_flat_state(nnx.state(node))] == [(("b",), 3)]
+    assert nnx.merge(*nnx.split(node)).a == 3

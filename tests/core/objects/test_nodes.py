@@ -445,3 +445,18 @@ def test_static_is_a_pytree_without_leaves():
 def test_forced_children_are_unwrapped():
     """G5."""
     assert [unwrapped(nnx.graph.DataElem(1)), unwrapped(nnx.graph.StaticElem(2)), unwrapped(3)] == [1, 2, 3]
+
+
+class Labelled(tuple):
+    """A tuple that JAX takes for a container with one child."""
+
+
+jax.tree_util.register_pytree_node(
+    Labelled, lambda pair: ((pair[0],), pair[1]), lambda label, children: Labelled((children[0], label))
+)
+
+
+def test_a_tuple_that_is_registered_has_the_children_that_it_says():
+    graphdef, state = nnx.split(Labelled((jnp.ones(2), "north")))
+    assert len(jax.tree.leaves(state)) == 1
+    assert nnx.merge(graphdef, state)[1] == "north"
