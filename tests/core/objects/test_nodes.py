@@ -448,15 +448,15 @@ def test_forced_children_are_unwrapped():
 
 
 class Labelled(tuple):
-    """A tuple that JAX takes for a container with one child."""
+    """A tuple of a label and a value, which JAX takes for a container of the value alone."""
 
 
 jax.tree_util.register_pytree_node(
-    Labelled, lambda pair: ((pair[0],), pair[1]), lambda label, children: Labelled((children[0], label))
+    Labelled, lambda pair: ((pair[1],), pair[0]), lambda label, children: Labelled((label, *children))
 )
 
 
 def test_a_tuple_that_is_registered_has_the_children_that_it_says():
-    graphdef, state = nnx.split(Labelled((jnp.ones(2), "north")))
-    assert len(jax.tree.leaves(state)) == 1
-    assert nnx.merge(graphdef, state)[1] == "north"
+    graphdef, state = nnx.split(Labelled(("north", jnp.ones(2))))
+    assert [path for path, _ in nnx.to_flat_state(state)] == [(0,)]
+    assert nnx.merge(graphdef, state)[0] == "north"
