@@ -552,3 +552,32 @@ def test_the_page_has_a_row_for_every_case():
     for process in (0, 1):
         for case in matrix.cases(process):
             assert f"| {case.fault} | {case.process} | {case.moment} |" in page
+
+
+GOES_ON = """
+import json
+import jax.numpy as jnp, plait
+from plait.training import fit
+
+plait.partitioning.connect_processes()
+
+def step(p, x):
+    if is_wrong:
+        raise ValueError("too big")
+
+for is_wrong in (True, True, False):
+    try:
+        fitted = fit(step, {"p": plait.Param(jnp.zeros(()))}, [1.0], steps=3, show=False)
+        print(json.dumps({"step": fitted.step, "reason": fitted.reason}), flush=True)
+    except ValueError as error:
+        print("caught", error, flush=True)
+"""
+
+
+def test_a_program_that_goes_on_after_a_failed_run_ends_well(tmp_path):
+    """A thread of the failed run still waited for the others when Python ended, which aborted the process."""
+    for _ in range(2):
+        status, output, errors = launched(["-c", GOES_ON], 2)
+        assert (status, errors) == (0, ""), errors
+        assert output.count("caught too big") == 4
+        assert output.count('{"step": 3, "reason": "steps"}') == 2

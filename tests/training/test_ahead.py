@@ -8,6 +8,7 @@ import time
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import plait
@@ -45,6 +46,30 @@ class OwnPosition:
         self.position = dict(position)
 
 
+class CountsInPlace:
+    """An iterator whose position has the array with which it counts, also the one that it is given."""
+
+    def __init__(self, source):
+        self.source, self.count = source, np.zeros((), np.int64)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.count += 1
+        try:
+            return next(iter(self.source(int(self.count) - 1)))
+        except StopIteration:
+            self.count -= 1
+            raise
+
+    def get_state(self):
+        return {"count": self.count}
+
+    def set_state(self, position):
+        self.count = np.asarray(position["count"])
+
+
 def numbers(first=0, *, wait=lambda number: None, end=8):
     for number in range(first, end):
         wait(number)
@@ -55,6 +80,7 @@ KINDS = {
     "batches": lambda wait: Batches(lambda epoch: numbers(wait=wait), epochs=1),
     "laid out": lambda wait: Batches(lambda epoch: numbers(wait=wait), epochs=1, sharding=ONE_DEVICE),
     "own position": lambda wait: OwnPosition(lambda first: numbers(first, wait=wait)),
+    "counts in place": lambda wait: CountsInPlace(lambda first: numbers(first, wait=wait)),
     "prefetched": lambda wait: prefetch(Batches(lambda epoch: numbers(wait=wait), epochs=1)),
     "timed": lambda wait: timed(Batches(lambda epoch: numbers(wait=wait), epochs=1), 2 * SLOW),
 }

@@ -28,7 +28,7 @@ import jax
 from ..checkpoint.together import Meeting, next_key, numbered_apart, told, untold
 from ..errors import ArgumentError, PlaitError
 from ..partitioning.noticeboard import await_entry, entries_under, gather, is_last, post, remove
-from ..partitioning.processes import all_report
+from ..partitioning.processes import LEFT_BEHIND, all_report
 
 AHEAD = 2  # steps
 PATIENCE = 3.0  # seconds for a process to end after another has failed, before it is taken to be stuck
@@ -184,6 +184,7 @@ class Together:
         self._thread = threading.Thread(
             target=within.run, args=(self._watch,), daemon=True, name="plait waits for other processes"
         )
+        LEFT_BEHIND.add(self._thread)  # if a run fails, and the program goes on
         self._thread.start()
 
     def call(self, ending: Ending) -> None:
@@ -299,6 +300,8 @@ class Together:
                     self._when_signalled()
                 if event.error is not None:
                     self._when_stuck(event)
+                if event.kind == "lost":
+                    return
                 is_first = is_first and event.kind != "signal" and event.error is None
 
     def _event(self, number: int) -> Ending:

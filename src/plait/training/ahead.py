@@ -15,7 +15,7 @@ import jax
 from .._compat import ArrayImpl
 from ..checkpoint.positions import has_position
 from ..core.functional.split import state
-from .positions import positions_of
+from .positions import copied, positions_of
 
 NOTHING: Any = object()  # instead of a batch
 
@@ -63,7 +63,7 @@ class Ahead:
         """
         try:
             if self._was_interrupted:
-                self._data.set_state(self._newest)
+                self._data.set_state(copied(self._newest))  # what it may count with
             self.may_interrupt = self._was_interrupted = self._knows and not is_needed
             batch = next(self._data)
             self.may_interrupt = False
@@ -111,7 +111,7 @@ class Ahead:
     def set_state(self, position: Any) -> None:
         """Move the data to a position."""
         self._held.clear()
-        self._data.set_state(position)
+        self._data.set_state(copied(position))
         self._newest, self._was_interrupted = position, False
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from ..checkpoint.positions import has_position
 from .batches import Batches
 
@@ -28,17 +30,19 @@ def positions_of(data: Any) -> Callable[[], Any]:
         return lambda: None
     get_state = data.get_state
     # Those of Batches are new each time. Others may be what the iterator itself counts with.
-    return get_state if type(data) is Batches else lambda: _copied(get_state())
+    return get_state if type(data) is Batches else lambda: copied(get_state())
 
 
-def _copied(position: Any) -> Any:
+def copied(position: Any) -> Any:
     """A copy of a position, which is bytes, or what JSON can say."""
     if isinstance(position, dict):
         copy = position.copy()
         for name, part in copy.items():
             if type(part) is not int:
-                copy[name] = _copied(part)
+                copy[name] = copied(part)
         return copy
     if isinstance(position, list):
-        return [_copied(part) for part in position]
+        return [copied(part) for part in position]
+    if isinstance(position, np.ndarray):  # a number that is counted in place
+        return position.copy()
     return bytes(position) if isinstance(position, bytearray) else position
