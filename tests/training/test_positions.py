@@ -15,7 +15,14 @@ class Live:
     """An iterator whose position is what it counts with."""
 
     def __init__(self):
-        self.position = {"step": np.zeros((), np.int64), "epoch": 0, "files": [{"at": 3}, bytearray(b"ab")], "key": b"x", "name": "n", "none": None}
+        self.position = {
+            "step": np.zeros((), np.int64),
+            "epoch": 0,
+            "files": [{"at": 3}, bytearray(b"ab")],
+            "key": b"x",
+            "name": "n",
+            "none": None,
+        }
 
     def get_state(self):
         return self.position
