@@ -581,3 +581,72 @@ def test_a_program_that_goes_on_after_a_failed_run_ends_well(tmp_path):
         assert (status, errors) == (0, ""), errors
         assert output.count("caught too big") == 4
         assert output.count('{"step": 3, "reason": "steps"}') == 2
+
+
+PREPARED_BY_ONE = """
+import json, os, pathlib, signal, sys, time
+import jax, jax.numpy as jnp, numpy as np, plait
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from plait.checkpoint import Checkpoints
+from plait.training import fit
+
+plait.partitioning.connect_processes()
+folder, fault = pathlib.Path(sys.argv[1]), sys.argv[2]
+mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,))
+
+class Prepared:
+    position = 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        mine = folder / str(self.position)
+        if jax.process_index() == 0:
+            if self.position == 8 and fault == "raises":
+                raise OSError("the disk is gone")
+            if self.position == 8 and fault == "ends":
+                raise StopIteration
+            if self.position == 8 and fault == "sigterm":
+                os.kill(os.getpid(), signal.SIGTERM)
+            mine.touch()
+        while not mine.exists():
+            time.sleep(0.01)
+        self.position += 1
+        return jax.make_array_from_callback(
+            (2,), NamedSharding(mesh, PartitionSpec("data")), lambda place: np.full(1, self.position, np.float32)
+        )
+
+    def get_state(self):
+        return self.position
+
+    def set_state(self, position):
+        self.position = position
+
+@plait.jit
+def step(p, x):
+    p[...] += x.mean()
+    return p[...]
+
+with jax.set_mesh(mesh), Checkpoints(folder / "checkpoints") as checkpoints:
+    model = {"p": plait.partitioning.create_sharded(lambda: plait.Param(jnp.zeros(())))}
+    fitted = fit(step, model, Prepared(), steps=40, checkpoints=checkpoints, show=False)
+print(json.dumps({"step": fitted.step, "reason": fitted.reason}), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "kept"),
+    [
+        pytest.param("raises", 1, [8], marks=pytest.mark.long),
+        pytest.param("ends", 0, [8], marks=pytest.mark.long),
+        ("sigterm", 0, range(6, 9)),
+    ],
+)
+def test_data_that_waits_for_another_process_that_has_ended_is_interrupted(tmp_path, fault, status, kept):
+    """It waited without end for a batch that nobody needed: plain Python, of which JAX knows nothing."""
+    found, output, errors = launched(["-c", PREPARED_BY_ONE, str(tmp_path), fault], 2)
+    assert found == status, errors
+    assert max(int(each.name.removeprefix("step-")) for each in tmp_path.glob("checkpoints/step-*")) in kept, errors
+    assert (output.count('"reason"') == 2) is (status == 0)
+    assert ("OSError: the disk is gone" in errors) is (fault == "raises")

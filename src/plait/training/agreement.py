@@ -165,13 +165,19 @@ class Together:
             may end the process.
         when_signalled: called in a thread at the first signal, after the processes agreed, unless an error was before:
             also if it comes after another end, during the last evaluation.
+        when_agreed: called in a thread when the processes have agreed on the last step.
     """
 
     ahead = AHEAD
 
-    def __init__(self, when_stuck: Callable[[Ending], None], when_signalled: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        when_stuck: Callable[[Ending], None],
+        when_signalled: Callable[[], None],
+        when_agreed: Callable[[], None] = lambda: None,
+    ) -> None:
         self.ending: Ending | None = None
-        self._when_stuck, self._when_signalled = when_stuck, when_signalled
+        self._when_stuck, self._when_signalled, self._when_agreed = when_stuck, when_signalled, when_agreed
         self._key = next_key("fit")
         self._changed = threading.Condition()
         self._begun = self._have = 0
@@ -296,6 +302,7 @@ class Together:
                     return
                 if self.ending is None:
                     self._agree(event)
+                    self._when_agreed()
                 if event.kind == "signal" and is_first:
                     self._when_signalled()
                 if event.error is not None:

@@ -20,7 +20,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -237,7 +237,7 @@ class _Loop:
         self.place: object | None = None  # where the user's code may wait for another process, outside of a step
         self.callbacks_are_over = False  # one has failed, here or in another process
         self.has_passed_on = self.has_heard = self.has_heard_signal = False
-        self.is_taken_over = self.has_met = self.has_left = False
+        self.is_taken_over = self.has_met = self.has_left = self.wakes = False
         self.is_cut_short = False  # a signal has ended this loop, or one inside it, before its last step
         self.ends_here = False  # as all know: an evaluation has failed, in which some processes wait
         self.display: Any = None
@@ -672,6 +672,11 @@ class _Loop:
             signal.signal(number, self.handlers[number])
             signal.raise_signal(number)
             return
+        if self.wakes:
+            self.wakes = False
+            if self.ahead.may_interrupt:
+                raise Interrupted
+            return
         if self.signalled is not None:
             if number == signal.SIGTERM and is_launched():
                 return  # ``plait launch`` passes on what the process may have had itself; it kills at a second one
@@ -708,6 +713,22 @@ class _Loop:
             number = signal.Signals[self.signalled]
             if self.outer(number) is None:
                 signal.raise_signal(number)
+
+    def wake_later(self) -> None:
+        """The run ends: interrupt the data, if it then still prepares a batch, with a signal that ends nothing.
+
+        The batch is one of those that are held ahead, and the data may wait for that of a process that has ended.
+        """
+        if self.handlers:
+            timer = threading.Timer(PATIENCE, self.wake)
+            timer.daemon = True
+            timer.start()
+
+    def wake(self) -> None:
+        with self.ending_here:  # as long as it is held, this loop handles signals
+            if self.ahead.may_interrupt and not self.has_left:
+                self.wakes = True
+                signal.pthread_kill(cast("int", threading.main_thread().ident), signal.SIGTERM)
 
     def when_stuck(self, event: Ending) -> None:
         """Another process has failed, and this one may wait for it: do what is left, in a thread."""
@@ -765,7 +786,7 @@ class _Loop:
         """Restore the newest checkpoint, handle signals, show progress, and close the loggers at the end."""
         self.steps = steps
         if not self.is_alone:
-            self.agreement = Together(self.when_stuck, self.save_before)
+            self.agreement = Together(self.when_stuck, self.save_before, self.wake_later)
         try:
             if not self.is_alone and self.checkpoints is not None:
                 warn_of_other_copies(self.objects)
