@@ -556,7 +556,7 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "last digits",
-        "last digits of jitted attention (Flax 0.12.12), of a `BatchNorm` under `jit` and `vmap`, and of derivatives through a norm and a `bfloat16` layer or a mask, or of nested ones", "as XLA combines its operations", "may differ",
+        "last digits of jitted attention (Flax 0.12.12), of a jitted `BatchNorm` under `vmap`, and of derivatives through a norm and a `bfloat16` layer or a mask, or of nested ones", "as XLA combines its operations", "may differ",
         reason="the operations are the same ones in another order, and neither is nearer to the exact numbers", says="documented",
         example=program(
             "known",
