@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -90,11 +91,20 @@ def _convert_alone(tf: Any, function: Callable[..., Any], shapes: Sequence[jax.S
     _converted(tf, {SIGNATURE: program_of(({}, lambda _, *arrays: function(*arrays)), specs)})
 
 
+def _check_whole(place: Path) -> None:
+    """Raise if a reference in the file leads out of it: the interpreter follows it, which may end the process."""
+    with contextlib.suppress(ImportError):  # the module is not one of TensorFlow's public ones
+        from tensorflow.lite.python.schema_py_generated import ModelT
+
+        ModelT.InitFromPackedBuf(place.read_bytes(), 0)
+
+
 def describe(place: Path) -> Description:
     """The file's contents according to the interpreter; the format does not store the names of weights."""
     tf = require("tensorflow", extra="tensorflow", purpose="to read a LiteRT file")
     with warnings.catch_warnings(), refused_if_damaged(place):
         warnings.simplefilter("ignore")  # TensorFlow's interpreter warns that it is deprecated
+        _check_whole(place)
         interpreter = tf.lite.Interpreter(model_path=os.fspath(place))
 
     def tensors(details: dict[str, Any]) -> list[Tensor]:
