@@ -164,7 +164,7 @@ def test_an_update_leaves_the_structure_as_it_was():
     before = mean[...]
     for seed in (5, 6):
         model(X, True, rngs={"dropout": seed}, mutable=["batch_stats", "counter"])
-        same_trees(predict(model), model(X))
+        np.testing.assert_allclose(predict(model), model(X), rtol=1e-5, atol=1e-6)  # one is compiled as a whole
     assert model.BatchNorm_0 is norm
     assert norm["mean"] is mean
     assert not np.array_equal(mean[...], before)
