@@ -35,7 +35,6 @@ ELSEWHERE = {
     ("training/copies.py", "_warn"): "needs several processes: tests/training/test_copies.py",
     ("training/loop.py", "begins"): "needs several processes: tests/training/test_loop.py",
     ("training/loop.py", "finish"): "needs a process that is lost: tests/faults/test_joint_runs.py",
-    ("training/loop.py", "tell_callbacks"): "passes on what a callback raises: tests/training/test_loop.py",
     ("training/timed_data.py", "__next__"): "passes on what the data raises: tests/training/test_timed_data.py",
     ("training/metric.py", "__init__"): "what a subclass defines: tests/training/test_metrics.py",
     ("training/metric.py", "update"): "what a subclass defines: tests/training/test_metrics.py",

@@ -109,6 +109,36 @@ def test_processes_with_disks_of_their_own_are_told_before_the_first_step(tmp_pa
     assert "process 1 does not see the run.lock of process 0" in errors
 
 
+def test_processes_in_other_directories_do_not_share_a_relative_folder(tmp_path):
+    """At the second start, each looked for checkpoints in a folder of its own, and they waited for each other."""
+    program = (
+        "import os, sys; import jax; from plait.checkpoint import Checkpoints\n"
+        "from plait.partitioning import connect_processes\n"
+        "connect_processes(); own = f'{sys.argv[1]}/{jax.process_index()}'\n"
+        "os.makedirs(own); os.chdir(own); Checkpoints('run')"
+    )
+    status, _, errors = launched(["-c", program, str(tmp_path)], 2)
+    assert status == 1
+    assert "CheckpointError: the processes of this run do not share a folder for checkpoints" in errors
+    assert f"process 1 has {tmp_path}/1/run" in errors
+
+
+def test_a_process_that_may_not_write_is_told_before_the_first_step(tmp_path):
+    """It trained until the first save."""
+    program = (
+        "import os, sys, tempfile; import jax; from plait.checkpoint import checkpoints\n"
+        "from plait.partitioning import connect_processes\n"
+        "connect_processes()\n"
+        "def refuse(**named): raise PermissionError(13, 'Permission denied')\n"
+        "if jax.process_index(): tempfile.TemporaryFile = refuse\n"
+        "checkpoints.Checkpoints(sys.argv[1])"
+    )
+    status, _, errors = launched(["-c", program, str(tmp_path / "run")], 2)
+    assert status == 1
+    assert "CheckpointError: checkpoints cannot be written into this folder" in errors
+    assert "Permission denied" in errors
+
+
 @in_one_process
 def test_arguments_that_are_wrong_in_one_process_are_an_error_in_all(tmp_path, process):
     """The others waited for it until JAX ended them, and said nothing of it."""

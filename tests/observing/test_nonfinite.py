@@ -416,12 +416,22 @@ def test_labels_are_those_of_the_calls_that_lead_to_an_error():
     assert labelled("alone", lambda: 3) == 3
 
 
+@pytest.mark.parametrize("on_host", [False, True])
 @pytest.mark.parametrize("row", [0, 7])
-def test_a_nan_on_any_device_is_found_under_a_mesh(row):
+def test_a_nan_on_any_device_is_found_under_a_mesh(row, on_host):
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
     with jax.set_mesh(mesh):
         model = {"sharded": nnx.Param(jax.device_put(jnp.ones((8, 2)), rows)), "number": nnx.Param(jnp.ones(2))}
-        assert not has_nan(model)
+        assert not has_nan(model, on_host=on_host)
         model["sharded"][...] = model["sharded"][...].at[row, 1].set(jnp.nan)
-        assert has_nan(model)
+        assert has_nan(model, on_host=on_host)
+
+
+@pytest.mark.parametrize("on_host", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int32"])
+def test_a_nan_is_found_in_any_kind_of_numbers(dtype, on_host):
+    odd = jnp.array([1, jnp.nan if dtype != "int32" else 0], dtype)
+    model = {"odd": nnx.Param(odd), "other": nnx.Variable(jnp.ones(2)), "host": nnx.Param(np.ones(2))}
+    assert has_nan(model, on_host=on_host) == (dtype != "int32")
+    assert not has_nan(model, nnx.BatchStat, on_host=on_host)

@@ -1383,3 +1383,52 @@ def test_processes_at_different_steps_are_told(monkeypatch):
   expected  steps in which the processes wait for each other, as for the loss of all
   do        resume from the newest checkpoint, with data of the same length on all processes"""
     assert str(caught.value) == told
+
+
+def test_a_call_for_fewer_steps_than_are_done_does_not_evaluate(tmp_path):
+    """Two phases with one folder: after a restart in the second, the first evaluated the state of the second."""
+    evaluations = []
+
+    def start(*phases):
+        total = plait.Param(jnp.zeros(()))
+
+        def evaluate():
+            evaluations.append(float(total[...]))
+            return {"total": total[...]}
+
+        def step(total, x):
+            total[...] += x
+
+        with Checkpoints(tmp_path) as checkpoints:
+            for steps in phases:
+                fit(
+                    step, {"total": total}, Batches([jnp.ones(())] * 40), steps=steps, checkpoints=checkpoints,
+                    evaluate=evaluate, evaluate_every=4, show=False,
+                )  # fmt: skip
+
+    start(4, 11)
+    assert evaluations == [4.0, 8.0, 11.0]
+    start(4, 8, 14)
+    assert evaluations == [4.0, 8.0, 11.0, 12.0, 14.0]
+
+
+def test_an_object_that_a_callback_replaces_is_refused(tmp_path):
+    """The step went on with the old one, and the new one was saved."""
+    total, other = plait.Param(jnp.zeros(())), plait.Param(jnp.ones(()))
+
+    def step(total, x):
+        total[...] += x
+        return total[...]
+
+    def replace(moment):
+        moment.objects["total"] = other
+
+    with Checkpoints(tmp_path) as checkpoints, pytest.raises(ArgumentError) as caught:
+        fit(
+            step, {"total": total}, Batches([jnp.ones(())] * 40), steps=9, checkpoints=checkpoints, log_every=1,
+            callbacks=[replace], show=False,
+        )  # fmt: skip
+    assert caught.value.parts["at"] == "objects['total']"
+    saved = Checkpoints(tmp_path)
+    saved.restore({"total": other}, partial=True)
+    np.testing.assert_array_equal(other[...], total[...])

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import tempfile
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -67,7 +68,7 @@ class Checkpoints:
 
     Raises:
         CheckpointError: another running process, or another ``Checkpoints`` of this one, writes to the folder; it is
-            not writable; its path has ``[...]``, which Orbax takes for a pattern; or not all processes see the folder
+            not writable; its path has ``[...]``, which Orbax takes for a pattern; or not all processes have the folder
             of process 0.
 
     Example:
@@ -97,7 +98,7 @@ class Checkpoints:
         check_path(self.folder)
         locked = on_first(self._locked)
         if locked is not None:
-            on_all(lambda: _await_lock(Path(locked)))
+            on_all(lambda: self._check_shared(Path(locked)))
 
     def _lock(self) -> None:
         """Create and lock the folder, unless that is done.
@@ -114,13 +115,7 @@ class Checkpoints:
         except BlockingIOError as error:
             raise _held(self.folder) from error
         except OSError as error:
-            raise CheckpointError(
-                "checkpoints cannot be written into this folder",
-                at=str(self.folder),
-                found=error.strerror or str(error),
-                expected="a folder with write permission",
-                do="choose a writable folder",
-            ) from error
+            raise _not_writable(self.folder, error) from error
         if self._held is not None:
             self._held.write(str(os.getpid()))
             self._release = weakref.finalize(self, self._held.release)
@@ -129,6 +124,19 @@ class Checkpoints:
         """Lock the folder; return the path of the file, or ``None`` where there are no locks."""
         self._lock()
         return None if self._held is None else str(self.folder / LOCK)
+
+    def _check_shared(self, lock: Path) -> None:
+        """Raise unless this process writes to the folder of process 0."""
+        if jax.process_index() == 0:
+            return
+        _await_lock(lock)
+        if self.folder != lock.parent and not (self.folder.is_dir() and self.folder.samefile(lock.parent)):
+            raise _not_shared(lock.parent, f"process {jax.process_index()} has {self.folder}")
+        try:
+            with tempfile.TemporaryFile(dir=self.folder):
+                pass
+        except OSError as error:
+            raise _not_writable(self.folder, error) from error
 
     def _unlock(self) -> None:
         release, self._release, self._held = self._release, None, None
@@ -394,14 +402,28 @@ def _await_lock(lock: Path) -> None:
     until = time.monotonic() + VISIBLE_WITHIN
     while jax.process_index() > 0 and not lock.exists():
         if time.monotonic() > until:
-            raise CheckpointError(
-                "the processes of this run do not share a folder for checkpoints",
-                at=str(lock.parent),
-                found=f"process {jax.process_index()} does not see the {lock.name} of process 0",
-                expected="a folder that all processes write to",
-                do="pass a folder on a file system that every machine has mounted at the same path",
-            )
+            raise _not_shared(lock.parent, f"process {jax.process_index()} does not see the {lock.name} of process 0")
         time.sleep(0.1)
+
+
+def _not_shared(folder: Path, found: str) -> CheckpointError:
+    return CheckpointError(
+        "the processes of this run do not share a folder for checkpoints",
+        at=str(folder),
+        found=found,
+        expected="a folder that all processes write to",
+        do="pass the absolute path of a folder on a file system that every machine has mounted at the same path",
+    )
+
+
+def _not_writable(folder: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(
+        "checkpoints cannot be written into this folder",
+        at=str(folder),
+        found=error.strerror or str(error),
+        expected="a folder with write permission",
+        do="choose a writable folder",
+    )
 
 
 def _held(folder: Path) -> CheckpointError:

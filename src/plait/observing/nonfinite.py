@@ -76,13 +76,21 @@ def _is_stacked(leaf: Any, layers: int) -> bool:
     return np.shape(leaf)[:1] == (layers,) and getattr(leaf, "is_fully_addressable", True)
 
 
-def has_nan(node: Any, filter: FilterLiteral = ...) -> bool:
-    """Whether an array of the variables is NaN in a part that this process has; asks each device once."""
+def has_nan(node: Any, filter: FilterLiteral = ..., *, on_host: bool = False) -> bool:
+    """Whether an array of the variables is NaN in a part that this process has; asks each device once.
+
+    Args:
+        node: as for ``find_nonfinite``.
+        filter: which variables to check.
+        on_host: whether to look at copies in memory: the devices may wait for another process.
+    """
     parts: collections.defaultdict[Any, list[jax.Array]] = collections.defaultdict(list)
     for leaf in jax.tree.leaves(state([node], filter)):
         if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jnp.inexact):
             for shard in leaf.addressable_shards:
                 parts[shard.device].append(shard.data)
+    if on_host:
+        return any(np.isnan(np.asarray(part)).any() for each in parts.values() for part in each)
     with jax.set_mesh(_NO_MESH):  # under a mesh, JAX refuses a call of one of its devices
         return any([*map(_any_nan, parts.values())])
 

@@ -15,6 +15,7 @@ import jax
 from .._compat import ArrayImpl
 from ..checkpoint.positions import has_position
 from ..core.functional.split import state
+from .children import Children
 from .positions import copied, positions_of
 
 NOTHING: Any = object()  # instead of a batch
@@ -31,6 +32,7 @@ class Ahead:
         data: the iterator.
         ahead: how many batches after the next one are fetched early.
         done: the number of steps done.
+        children: whose signals are heard while a batch is fetched.
 
     Attributes:
         last: the last step whose batch is in hand or used.
@@ -41,8 +43,9 @@ class Ahead:
             the data itself has raised is an error of the data.
     """
 
-    def __init__(self, data: Iterator[Any], ahead: int, done: int) -> None:
+    def __init__(self, data: Iterator[Any], ahead: int, done: int, children: Children | None = None) -> None:
         self._data: Any = data
+        self._children = children or Children()
         self._ahead = ahead
         self._first = done + 1  # which no process begins before all have its batch
         self._knows = has_position(data)
@@ -65,6 +68,7 @@ class Ahead:
             if self._was_interrupted:
                 self._data.set_state(copied(self._newest))  # what it may count with
             self.may_interrupt = self._was_interrupted = self._knows and not is_needed
+            self._children.hear()
             batch = next(self._data)
             self.may_interrupt = False
             if self._knows:
@@ -79,6 +83,8 @@ class Ahead:
             self._was_interrupted = self._knows and getattr(self._data, "is_awaited", False)  # it took too long
             self.ended = error
             return NOTHING
+        finally:
+            self._children.go_on()
         self._was_interrupted = False
         self.last += 1
         return batch

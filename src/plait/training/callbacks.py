@@ -13,6 +13,8 @@ import jax
 from ..checkpoint.positions import has_position
 from ..errors import ArgumentError
 
+_NONE = object()
+
 
 @dataclasses.dataclass
 class Moment:
@@ -21,7 +23,8 @@ class Moment:
     Attributes:
         step: the number of steps after which the metrics were computed.
         values: metrics by name, of the step or of the evaluation; the latter's names begin with ``eval/``.
-        objects: the ``objects`` of ``fit``. They may be some steps ahead.
+        objects: the ``objects`` of ``fit``. They may be some steps ahead, fewer when a run ends: so that an interrupted
+            run gives the same numbers, change them by the metrics of evaluations alone.
         stop: call it with a reason to end training after the current step.
     """
 
@@ -29,6 +32,27 @@ class Moment:
     values: Mapping[str, float]
     objects: Mapping[str, Any]
     stop: Callable[[str], None]
+
+
+def check_objects(given: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Raise if a callback has put an object in the place of another: the step would go on with the old one.
+
+    Args:
+        given: those that it was given, as they are now.
+        own: those of the run.
+
+    Raises:
+        ArgumentError: one is another, or is new, or lacks; names it.
+    """
+    odd = [name for name in {**own, **given} if given.get(name, _NONE) is not own.get(name, _NONE)]
+    if odd:
+        raise ArgumentError(
+            "a callback has replaced an object of fit",
+            at=f"objects[{odd[0]!r}]",
+            found=f"another {type(given[odd[0]]).__name__}" if odd[0] in given else "none",
+            expected="the object that fit was called with, which the step goes on with",
+            do=f"change it in place: plait.update(moment.objects[{odd[0]!r}], plait.state(new))",
+        )
 
 
 class EarlyStop:

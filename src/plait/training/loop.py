@@ -23,14 +23,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from ..checkpoint.checkpoints import Checkpoints
 from ..checkpoint.orbax import described, plain_extra
 from ..checkpoint.positions import has_position
 from ..checkpoint.together import on_all
-from ..core.functional.split import state
 from ..core.objects.variable_kinds import Param
 from ..errors import (
     CheckpointError,
@@ -46,7 +43,8 @@ from ..partitioning.processes import all_report, end_at_exit, end_at_once, is_lo
 from .agreement import PATIENCE, Alone, Ending, Together, check_same, error_ending
 from .ahead import NOTHING, Ahead, Interrupted, Pace
 from .before_evaluation import BeforeEvaluation
-from .callbacks import Moment, own_states, restore_states, states_of, stored_states
+from .callbacks import Moment, check_objects, own_states, restore_states, states_of, stored_states
+from .children import Children
 from .copies import warn_of_other_copies
 from .fit_arguments import DATA, arguments_of, check_intervals, check_object_names, iterator_of
 from .loggers import Logger
@@ -109,7 +107,9 @@ def fit(
     and the outer one ends after this step; inside an evaluation it ends, and the resumed run evaluates again. If the
     data iterator raises or takes too long, or the evaluation, a callback or the profiler raises, the state is saved and
     the error raised. If a step raises, training ends at once; the newest checkpoint is the last periodic one. If a
-    logger raises, it is closed with a ``LoggerWarning``, and training continues.
+    logger raises, it is closed with a ``LoggerWarning``, and training continues. Only the main thread hears signals: in
+    another one, ``fit`` does not end with a checkpoint by them. Handlers of SIGCHLD, such as PyTorch's for a worker that
+    has died, are called while the data is asked for a batch.
 
     In a multi-process run, all processes call it with the same arguments, and what ends one of them (a signal, an
     error, the end of its data) ends all after the same step, at most two later. All raise the error of the first
@@ -232,6 +232,7 @@ class _Loop:
         self.signalled: str | None = None
         self.handlers: dict[int, Any] = {}  # of signals, outside of this loop
         self.process = os.getpid()
+        self.children = Children()
         self.agreement: Alone | Together = Alone()
         self.is_alone = jax.process_count() == 1
         self.ending_here = threading.RLock()  # held by the thread that ends the run, if it is stuck
@@ -252,7 +253,8 @@ class _Loop:
         log_every: int | None,
         profile: tuple[range, str] | None,
     ) -> Fitted:
-        if evaluate_every is not None and self.done and self.done % evaluate_every == 0 and self.stopped is None:
+        is_due = evaluate_every is not None and 0 < self.done <= steps and self.done % evaluate_every == 0
+        if is_due and self.stopped is None:
             self.attempt(self.evaluate_once)  # the run may have ended before its evaluation at this step
             if save_every is not None and self.done % save_every == 0 and not self.ends_here:
                 self.attempt(self.save)  # its metrics are those of this checkpoint
@@ -355,7 +357,8 @@ class _Loop:
         if was_cut_short:
             self.cut_short()
         self.log_rest(not was_cut_short and ending.kind != "error")
-        if self.evaluate is not None and not was_cut_short and ending.kind != "error" and not self.is_taken_over:
+        is_whole = not was_cut_short and ending.kind != "error" and not self.is_taken_over
+        if self.evaluate is not None and is_whole and self.done <= self.steps:  # a later phase of the run has done more
             self.attempt(self.evaluate_once)
         self.attempt(self.save)
         self.attempt(self.wait)
@@ -505,7 +508,7 @@ class _Loop:
         self.values |= values
         self.attempt(self.write, number, values)  # callbacks of this step in other processes may wait for those here
         if not self.callbacks_are_over:
-            self.tell_callbacks(Moment(number, values, self.objects, self.stop))
+            self.tell_callbacks(Moment(number, values, {**self.objects}, self.stop))
         self.display.say(self.line(number, values))
 
     def write(self, number: int, values: dict[str, float]) -> None:
@@ -531,6 +534,7 @@ class _Loop:
                     return
                 try:
                     callback(moment)
+                    check_objects(moment.objects, self.objects)
                 except BaseException as error:
                     if not (self.is_alone and isinstance(error, Exception)):  # other processes would wait for this one
                         self.callbacks_are_over = True
@@ -620,16 +624,9 @@ class _Loop:
     def has_nan(self) -> bool:
         """Whether a parameter is NaN."""
         ending = self.agreement.ending
-        may_wait = ending is not None and ending.error is not None
-        if not (may_wait or self.is_taken_over or self.error is not None or self.before is not None):
-            return has_nan(self.objects, Param)
-        # The devices may wait for another process, or do something else now.
-        return any(
-            np.isnan(np.asarray(shard.data, np.complex128 if np.iscomplexobj(shard.data) else np.float64)).any()
-            for leaf in jax.tree.leaves(state(self.with_data(None), Param))
-            for shard in getattr(leaf, "addressable_shards", ())
-            if jnp.issubdtype(shard.data.dtype, jnp.inexact)
-        )
+        may_wait = ending is not None and ending.error is not None  # a device, for another process
+        on_host = may_wait or self.is_taken_over or self.error is not None or self.before is not None
+        return has_nan(self.with_data(None), Param, on_host=on_host)
 
     def wait(self) -> None:
         """Wait until the last save is on disk."""
@@ -792,7 +789,7 @@ class _Loop:
             if not self.is_alone and self.checkpoints is not None:
                 warn_of_other_copies(self.objects)
             self.resume()
-            self.ahead = Ahead(self.data, self.agreement.ahead, self.done)
+            self.ahead = Ahead(self.data, self.agreement.ahead, self.done, self.children)
             on_all(self.check_savable)
         except BaseException as error:
             self.end_apart(error)
@@ -809,6 +806,7 @@ class _Loop:
                 for number in (signal.SIGINT, signal.SIGTERM):
                     self.handlers[number] = signal.signal(number, self.on_signal)
                     held.callback(signal.signal, number, self.handlers[number])
+            held.enter_context(self.children.held_back())
             held.callback(self.end_last_trace)
             for logger in self.loggers:
                 held.callback(self.close, logger)
