@@ -165,6 +165,70 @@ def test_one_that_was_killed_is_told_before_those_that_lost_it(tmp_path, launche
     assert "process 1 of 2 was killed by signal 9" in errors
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="no other system tells who handles a signal")
+def test_what_a_process_has_started_lives_until_it_has_saved(tmp_path):
+    """Such as the processes that load its data: the loader raises when they die, which ended the last save."""
+    program = (
+        "import os, signal, subprocess, sys, time\n"
+        f"place = {str(tmp_path)!r} + '/' + os.environ['JAX_PROCESS_ID']\n"
+        "worker = subprocess.Popen(['sleep', '600'])\n"
+        "def save(*_):\n"
+        "    time.sleep(0.3)\n"
+        "    if worker.poll() is None: open(place + f'.saved.{worker.pid}', 'w').close()\n"
+        "    os._exit(0)\n"
+        "signal.signal(signal.SIGTERM, save); open(place, 'w').close(); time.sleep(600)"
+    )
+    running = start(program)
+    wait_for_files(tmp_path, 2)
+    begun = time.monotonic()
+    running.send_signal(signal.SIGTERM)
+    running.communicate(timeout=LIMIT)
+    assert running.returncode == 128 + signal.SIGTERM
+    saved = [path.suffix[1:] for path in tmp_path.glob("*.saved.*")]
+    assert len(saved) == 2
+    assert [pid for pid in saved if is_running(pid)] == []
+    assert time.monotonic() - begun < launch.GRACE
+
+
+@pytest.mark.parametrize("again", slow_but([signal.SIGHUP], [signal.SIGHUP, signal.SIGTERM]))
+def test_a_request_that_comes_twice_is_one(tmp_path, again):
+    """A closed terminal sends SIGHUP by the shell and by the kernel; ``timeout`` signals a process and its group."""
+    program = (
+        "import os, signal, time\n"
+        f"place = {str(tmp_path)!r} + '/' + os.environ['JAX_PROCESS_ID']\n"
+        "def save(*_):\n"
+        "    time.sleep(0.6); open(place + '.saved', 'w').close(); os._exit(0)\n"
+        "signal.signal(signal.SIGTERM, save); open(place, 'w').close(); time.sleep(600)"
+    )
+    running = start(program)
+    wait_for_files(tmp_path, 2)
+    running.send_signal(signal.SIGHUP)
+    time.sleep(0.2)  # the launcher has looked between the two
+    running.send_signal(again)
+    running.communicate(timeout=LIMIT)
+    assert running.returncode == 128 + signal.SIGHUP
+    assert sorted(os.listdir(tmp_path)) == ["0", "0.saved", "1", "1.saved"]
+
+
+def test_when_one_is_asked_to_end_all_have_time_to_save(tmp_path):
+    """It is the shell that dies of the signal; what it has started saves, and so do the others."""
+    program = (
+        "import os, signal, time\n"
+        f"place = {str(tmp_path)!r} + '/' + os.environ['JAX_PROCESS_ID']\n"
+        "def save(*_):\n"
+        "    time.sleep(1); open(place + '.saved', 'w').close(); os._exit(0)\n"
+        "signal.signal(signal.SIGTERM, save); open(f'{place}.{os.getppid()}', 'w').close(); time.sleep(600)"
+    )
+    running = start(program, patience=0.3, before=["sh", "-c", '"$@"; exit $?', "sh"])
+    wait_for_files(tmp_path, 2)
+    (shell,) = tmp_path.glob("1.*")
+    os.kill(int(shell.suffix[1:]), signal.SIGTERM)
+    _, errors = running.communicate(timeout=LIMIT)
+    assert "process 1 of 2 was killed by signal 15 (SIGTERM)" in errors
+    assert running.returncode == 128 + signal.SIGTERM
+    assert sorted(path.name for path in tmp_path.glob("*.saved")) == ["0.saved", "1.saved"]
+
+
 @pytest.mark.slow
 def test_processes_that_are_asked_to_end_have_time_to_save(tmp_path):
     """More than a process has whose sibling has failed, and no more than ``--grace``."""
@@ -184,8 +248,9 @@ def test_processes_that_are_asked_to_end_have_time_to_save(tmp_path):
 
 
 @pytest.mark.slow
-def test_what_a_shell_has_started_has_time_to_save(tmp_path):
-    """The shell ends at once at a signal to both."""
+@pytest.mark.parametrize("shell", [["sh", "-c", '"$@"; exit $?'], ["bash", "-c", 'trap : EXIT; "$@"; exit $?']])
+def test_what_a_shell_has_started_has_time_to_save(tmp_path, shell):
+    """The shell ends at once, at a signal to both, or to itself if it handles the signal."""
     program = (
         "import os, signal, sys, time\n"
         f"place = {str(tmp_path)!r} + '/' + os.environ['JAX_PROCESS_ID']\n"
@@ -193,7 +258,7 @@ def test_what_a_shell_has_started_has_time_to_save(tmp_path):
         "    time.sleep(1); open(place + '.saved', 'w').close(); sys.exit(0)\n"
         "signal.signal(signal.SIGTERM, save); open(place, 'w').close(); time.sleep(600)"
     )
-    running = start(program, before=["sh", "-c", '"$@"; exit $?', "sh"])
+    running = start(program, before=[*shell, "shell"])
     wait_for_files(tmp_path, 2)
     begun = time.monotonic()
     running.send_signal(signal.SIGTERM)
@@ -260,7 +325,7 @@ def test_an_impatient_interruption_leaves_nobody_behind(tmp_path):
     wait_for_files(tmp_path, 2)
     for _ in range(3):
         running.send_signal(signal.SIGINT)
-        time.sleep(0.3)
+        time.sleep(launch.ONE_REQUEST + 0.3)
     running.communicate(timeout=LIMIT)
     assert running.returncode in (130, -signal.SIGINT)  # the third may come when the command is nearly gone
     assert [pid for pid in os.listdir(tmp_path) if is_running(pid)] == []

@@ -190,7 +190,7 @@ def _add_launch(parser: argparse.ArgumentParser) -> None:
         "Start several processes of one run on this machine. The program first calls "
         "plait.partitioning.connect_processes(), which connects them. Each line of output is prefixed with the number "
         "of its process. If one process fails, the others are terminated, and its exit status is that of the command. "
-        "Ctrl-C and SIGTERM are forwarded to all as SIGTERM; a second one kills them at once."
+        "Ctrl-C and SIGTERM are forwarded to all as SIGTERM; another, after more than a second, kills them."
     )
     parser.add_argument("--processes", type=_whole(1), required=True, metavar="N", help="number of processes")
     parser.add_argument(

@@ -34,6 +34,10 @@ from .partitioning.processes import ADDRESS, COUNT
 PATIENCE = 5.0
 GRACE = 30.0
 MOMENT = 0.25
+# A closed terminal sends SIGHUP twice (the shell and the kernel), ``timeout`` signals a process and then its group, and
+# systemd may send SIGHUP after SIGTERM: what comes within so many seconds of the first is the same request.
+ONE_REQUEST = 1.0
+_REQUESTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 HELD = 100  # lines that wait until they are read
 LINES = 20  # of the process that failed first, repeated at the end
 # From the threads: the number of a process that has exited, or the error of forwarding its output.
@@ -52,7 +56,7 @@ class Options:
         devices: CPU devices of each process; ``None`` means those of the machine.
         port: port of the first process; ``None`` means a free one.
         grace: seconds for the processes to exit after a signal, and longer while they write a checkpoint. A second
-            signal kills them at once.
+            signal, after more than a second, kills them at once.
     """
 
     command: Sequence[str]
@@ -99,7 +103,8 @@ def run(options: Options) -> int:
             if not requests:  # otherwise what had read the output was ended with this command, as in a pipe
                 raise
         finally:
-            _end(started, readers, options.grace if failed is None else PATIENCE, requests, Path(told))
+            has_to_save = failed is None or _was_asked(started[failed].returncode)
+            _end(started, readers, options.grace if has_to_save else PATIENCE, requests, Path(told))
             deadline = time.monotonic() + PATIENCE
             for thread in [*itertools.chain(*readers), *writers]:
                 thread.join(max(deadline - time.monotonic(), 0))
@@ -138,12 +143,17 @@ def _requests_to_end() -> Iterator[list[int]]:
     caller ignores, such as under ``nohup``, stay ignored.
     """
     received: list[int] = []
+    first = 0.0
 
     def note(number: int, _: Any) -> None:
+        nonlocal first
+        if not received:
+            first = time.monotonic()
+        elif time.monotonic() - first < ONE_REQUEST:
+            return
         received.append(number)
 
-    requests = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    heard = [request for request in requests if signal.getsignal(request) is not signal.SIG_IGN]
+    heard = [request for request in _REQUESTS if signal.getsignal(request) is not signal.SIG_IGN]
     before = {request: signal.signal(request, note) for request in heard}
     try:
         yield received
@@ -290,8 +300,15 @@ def _end(
     requests: Sequence[int],
     told: Path,
 ) -> None:
-    """End the remaining processes and their children: terminate, then kill those that write no checkpoint."""
-    _ask(started, signal.SIGTERM)
+    """End the remaining processes and their children: terminate, then kill those that write no checkpoint.
+
+    A process that handles SIGTERM gets it alone, and what it has started when it has ended: it may need that to save,
+    as a loader of data its workers. With one that does not, such as a shell that waits, its whole group gets it.
+    """
+    alone = [child for child in started if child.poll() is None and _handles(child.pid, signal.SIGTERM)]
+    for child in alone:
+        child.terminate()
+    _ask([child for child in started if child not in alone], signal.SIGTERM)
     deadline = time.monotonic() + patience
     heard = len(requests)
     has_said = False
@@ -304,6 +321,9 @@ def _end(
                 has_said = True
                 _say_who_saves(slow, patience)
         time.sleep(0.02)
+        ended = [child for child in alone if child.poll() is not None]
+        alone = [child for child in alone if child not in ended]
+        _ask(ended, signal.SIGTERM)
     _ask(started, signal.SIGKILL)
     for child in started:
         child.wait()
@@ -333,6 +353,19 @@ def _ask(started: Sequence[subprocess.Popen[bytes]], request: signal.Signals) ->
     for child in started:
         with suppress(ProcessLookupError):  # its session has no process left
             os.killpg(child.pid, request)
+
+
+def _handles(pid: int, request: signal.Signals) -> bool:
+    """Whether the process has a handler for the signal; only Linux tells."""
+    with suppress(OSError):
+        caught = re.search(rb"^SigCgt:\s*([0-9a-f]+)$", Path(f"/proc/{pid}/status").read_bytes(), re.MULTILINE)
+        return caught is not None and bool(int(caught[1], 16) >> (request - 1) & 1)
+    return False
+
+
+def _was_asked(code: int) -> bool:
+    """Whether a process ended because somebody asked it to, and so the run: it has not failed, and all may save."""
+    return _status(code) - 128 in _REQUESTS
 
 
 def _status(code: int) -> int:
