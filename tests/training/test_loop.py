@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import functools
 import itertools
 import json
 import os
@@ -18,6 +19,7 @@ import pytest
 
 import plait
 from plait.checkpoint import Checkpoints, Keep, orbax, restore
+from plait.core.objects.visit import visit
 from plait.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -1030,6 +1032,177 @@ def test_an_evaluation_that_raises_leaves_the_variables_as_they_were(tmp_path):
     assert manifest.step == 4
     assert float(saved.pop("seen")[...]) == 1
     assert_same(values(saved), values(whole))
+
+
+class Parts(plait.Module):
+    """Modules and variables in all the containers that there are, and averages of the net."""
+
+    def __init__(self):
+        self.net = Net()
+        self.ema = plait.EMA(self.net, 0.5, only=plait.Param)
+        layers = [plait.Linear(2, 2, rngs=plait.Rngs(seed)) for seed in range(8)]
+        self.several, self.named = plait.List(layers[:2]), plait.Dict(b=layers[2], a=layers[3])
+        self.plain, self.by_name = [*layers[4:6], plait.Param(jnp.ones(2))], {"b": layers[6], "a": layers[7]}
+        self.by_name["w"] = plait.Param(jnp.full(2, 2.0))
+        self.pair = (plait.Param(jnp.zeros(2)), {"deep": [plait.Param(jnp.ones(3))]})
+        self.table, self.mode = jnp.arange(3.0), "train"
+
+
+def start_parts():
+    parts = Parts()
+    return {"parts": parts, "optimizer": plait.Optimizer(parts.net, optax.adam(1e-2), wrt=plait.Param)}
+
+
+@plait.jit(donate=True)
+def train_parts(parts, optimizer, batch):
+    loss, grads = plait.value_and_grad(lambda net: (net(batch) ** 2).mean())(parts.net)
+    optimizer.update(parts.net, grads)
+    parts.ema.update(parts.net)
+    return loss
+
+
+def other():
+    return plait.Linear(2, 2, use_bias=False, rngs=plait.Rngs(9))
+
+
+def everything_in(node):
+    """What is where, by identity; plain containers and arrays too."""
+    places = [*visit(node)]
+    orders = [*node["parts"].named], [*node["parts"].by_name]
+    found = {place.path: id(place.value) for place in places if not isinstance(place.value, plait.State)}
+    return (found, orders), places  # the places keep the values alive
+
+
+def reorder(named):
+    named["b"] = named.pop("b")
+
+
+CHANGES = {
+    "averages": lambda parts: setattr(parts, "net", parts.ema.apply_to(parts.net)),
+    "module": lambda parts: setattr(parts.net, "last", plait.Linear(8, 2, rngs=plait.Rngs(9))),
+    "variable": lambda parts: setattr(parts.net.last, "kernel", plait.BatchStat(jnp.zeros((8, 2)))),
+    "array instead of variable": lambda parts: setattr(parts.net, "last", jnp.zeros(3)),
+    "array": lambda parts: setattr(parts, "table", jnp.zeros(5)),
+    "deleted": lambda parts: delattr(parts.net, "last"),
+    "added": lambda parts: setattr(parts.net, "extra", other()),
+    "static": lambda parts: setattr(parts, "mode", "eval"),
+    "modes": lambda parts: parts.net.eval(),
+    "marked": lambda parts: setattr(parts, "mode", plait.data(3.0)),
+    "shared": lambda parts: setattr(parts.net, "first", parts.net.last),
+    "unshared": lambda parts: setattr(parts, "ema", plait.clone(parts.ema)),
+    "exchanged": lambda parts: parts.plain.reverse(),
+    "List": lambda parts: parts.several.__setitem__(0, other()),
+    "List, longer": lambda parts: parts.several.append(other()),
+    "List, shorter": lambda parts: parts.several.pop(0),
+    "List, reversed": lambda parts: parts.several.reverse(),
+    "Dict": lambda parts: parts.named.__setitem__("a", other()),
+    "Dict, longer": lambda parts: parts.named.__setitem__("c", other()),
+    "Dict, shorter": lambda parts: parts.named.pop("a"),
+    "Dict, in another order": lambda parts: reorder(parts.named),
+    "list": lambda parts: parts.plain.__setitem__(0, other()),
+    "list, longer": lambda parts: parts.plain.append(other()),
+    "list, shorter": lambda parts: parts.plain.pop(0),
+    "list, a variable": lambda parts: parts.plain.__setitem__(2, plait.Param(jnp.zeros(3))),
+    "list, another": lambda parts: setattr(parts, "plain", []),
+    "dict": lambda parts: parts.by_name.__setitem__("a", other()),
+    "dict, longer": lambda parts: parts.by_name.__setitem__("c", other()),
+    "dict, shorter": lambda parts: parts.by_name.pop("a"),
+    "dict, a variable": lambda parts: parts.by_name.__setitem__("w", parts.plain[2]),
+    "dict, in another order": lambda parts: reorder(parts.by_name),
+    "tuple": lambda parts: setattr(parts, "pair", parts.pair[:1]),
+    "in a tuple": lambda parts: parts.pair[1]["deep"].append(other()),
+}  # fmt: skip
+
+
+@functools.cache
+def parts_after(steps):
+    objects = start_parts()
+    fit(train_parts, objects, source, steps=steps, show=False)
+    return values(objects)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_evaluation_that_raises_leaves_the_structure_as_it_was(tmp_path, change):
+    """It had put another module in the place of one, and no checkpoint after it fitted the objects of a new start."""
+    objects, before = start_parts(), []
+
+    def evaluate():
+        before.append(everything_in(objects))
+        CHANGES[change](objects["parts"])
+        assert everything_in(objects)[0] != before[0][0]
+        raise OSError("the evaluation is wrong")
+
+    definition = plait.graphdef(objects)
+    with Checkpoints(tmp_path) as checkpoints:
+        with pytest.raises(OSError, match="the evaluation is wrong"):
+            fit(train_parts, objects, source, steps=4, checkpoints=checkpoints, evaluate=evaluate, show=False)
+        assert everything_in(objects)[0] == before[0][0]
+        assert plait.graphdef(objects) == definition
+        assert_same(values(objects), parts_after(4))
+        fresh = start_parts()
+        fitted = fit(train_parts, fresh, source, steps=5, checkpoints=checkpoints, show=False)
+    assert fitted.step == 5
+    assert_same(values(fresh), parts_after(5))
+    batches = itertools.chain.from_iterable(source(epoch) for epoch in itertools.count())
+    train_parts(*objects.values(), next(itertools.islice(batches, 4, None)))  # compiled before the evaluation
+    assert_same(values(objects), parts_after(5))
+
+
+def test_an_array_that_an_evaluation_has_donated_stays_what_was_made_of_it(tmp_path):
+    """The array before is deleted: it cannot be saved. What stood beside it is put back."""
+    objects = {"parts": start_parts()["parts"], "counts": {"seen": jnp.zeros(2)}}
+
+    def evaluate():
+        parts, counts = objects["parts"], objects["counts"]
+        step = jax.jit(lambda array: array + 1, donate_argnums=0)
+        parts.table, parts.pair = step(parts.table), parts.pair[:1]
+        counts["seen"], counts["more"] = step(counts["seen"]), jnp.zeros(3)
+        raise OSError("the evaluation is wrong")
+
+    with Checkpoints(tmp_path) as checkpoints:
+        with pytest.raises(OSError, match="the evaluation is wrong"):
+            fit(
+                lambda parts, counts, x: 0.0, objects, source, steps=2, checkpoints=checkpoints, evaluate=evaluate,
+                show=False,
+            )  # fmt: skip
+        fresh = {"parts": start_parts()["parts"], "counts": {"seen": jnp.zeros(2)}}
+        checkpoints.restore(fresh, partial=True)
+    assert fresh["parts"].table.tolist() == [1.0, 2.0, 3.0]
+    assert fresh["counts"]["seen"].tolist() == [1.0, 1.0]
+    assert len(objects["parts"].pair) == 2
+    assert [*objects["counts"]] == ["seen"]
+
+
+def test_a_node_of_a_registered_type_is_put_back_too(tmp_path):
+    """Its flatten may fail on what the evaluation has left."""
+    objects = {"box": Box()}
+    kept = objects["box"].value
+
+    def evaluate():
+        del objects["box"].value
+        raise OSError("the evaluation is wrong")
+
+    with Checkpoints(tmp_path) as checkpoints:
+        with pytest.raises(OSError, match="the evaluation is wrong"):
+            fit(lambda box, x: 0.0, objects, [1.0], steps=2, checkpoints=checkpoints, evaluate=evaluate, show=False)
+        checkpoints.restore({"box": Box()}, partial=True)
+    assert objects["box"].value is kept
+
+
+class Box:
+    def __init__(self):
+        self.value = plait.Param(jnp.zeros(2))
+
+
+plait.graph.register_graph_node_type(
+    Box,
+    flatten=lambda box: ([("value", box.value)], None),
+    set_key=lambda box, key, value: setattr(box, key, value),
+    pop_key=lambda box, key: box.__dict__.pop(key),
+    create_empty=lambda metadata: Box.__new__(Box),
+    clear=lambda box: box.__dict__.clear(),
+    init=lambda box, children: box.__dict__.update(children),
+)
 
 
 def test_a_finished_run_that_is_started_again_changes_nothing(tmp_path):
