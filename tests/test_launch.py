@@ -190,6 +190,23 @@ def test_what_a_process_has_started_lives_until_it_has_saved(tmp_path):
     assert time.monotonic() - begun < launch.GRACE
 
 
+def test_a_shell_that_only_notes_the_signal_does_not_keep_it_from_the_program(tmp_path):
+    """Bash runs a trap when the program that it waits for has ended: that was killed after the grace period."""
+    program = (
+        "import os, signal, time\n"
+        f"place = {str(tmp_path)!r} + '/' + os.environ['JAX_PROCESS_ID']\n"
+        "def save(*_):\n"
+        "    open(place + '.saved', 'w').close(); os._exit(0)\n"
+        "signal.signal(signal.SIGTERM, save); open(place, 'w').close(); time.sleep(600)"
+    )
+    running = start(program, patience=0.3, before=["bash", "-c", 'trap "echo noted" TERM; "$@"; exit $?', "shell"])
+    wait_for_files(tmp_path, 2)
+    running.send_signal(signal.SIGTERM)
+    output, _ = running.communicate(timeout=LIMIT)
+    assert output.count("noted") == 2
+    assert sorted(os.listdir(tmp_path)) == ["0", "0.saved", "1", "1.saved"]
+
+
 @pytest.mark.parametrize("again", slow_but([signal.SIGHUP], [signal.SIGHUP, signal.SIGTERM]))
 def test_a_request_that_comes_twice_is_one(tmp_path, again):
     """A closed terminal sends SIGHUP by the shell and by the kernel; ``timeout`` signals a process and its group."""

@@ -160,6 +160,7 @@ def test_the_names_are_found():
     assert {"ClusterEnv", "HloPrintOptions", "_get_fastpath_data", "UnloadedMeshExecutable", "PRNGKeyArray"} <= names
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("number", range(len(NAMES)), ids=[name for name, *_ in NAMES])
 def test_a_name_that_has_moved_breaks_only_what_needs_it(number):
     name, places, feature, has_spare = NAMES[number]

@@ -303,13 +303,15 @@ def _end(
     """End the remaining processes and their children: terminate, then kill those that write no checkpoint.
 
     A process that handles SIGTERM gets it alone, and what it has started when it has ended: it may need that to save,
-    as a loader of data its workers. With one that does not, such as a shell that waits, its whole group gets it.
+    as a loader of data its workers. If it has not after ``PATIENCE``, they get it as well: a shell may note the signal
+    and wait for them. With a process that does not handle it, such as most shells, its whole group gets it at once.
     """
     alone = [child for child in started if child.poll() is None and _handles(child.pid, signal.SIGTERM)]
     for child in alone:
         child.terminate()
     _ask([child for child in started if child not in alone], signal.SIGTERM)
-    deadline = time.monotonic() + patience
+    begun = time.monotonic()
+    deadline = begun + patience
     heard = len(requests)
     has_said = False
     while (alive := [*_alive(started, readers)]) and len(requests) == heard:
@@ -321,9 +323,10 @@ def _end(
                 has_said = True
                 _say_who_saves(slow, patience)
         time.sleep(0.02)
-        ended = [child for child in alone if child.poll() is not None]
-        alone = [child for child in alone if child not in ended]
-        _ask(ended, signal.SIGTERM)
+        late = time.monotonic() > begun + PATIENCE
+        asked = [child for child in alone if late or child.poll() is not None]
+        alone = [child for child in alone if child not in asked]
+        _ask(asked, signal.SIGTERM)
     _ask(started, signal.SIGKILL)
     for child in started:
         child.wait()

@@ -110,6 +110,7 @@ VIEWS = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("transform", "name"),
     [(each, name) for each in WRITING for name in VIEWS if each.structural or name != "an attribute"],

@@ -402,6 +402,7 @@ def copied(source):
 READS = [*ways_to_read()]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("transform", "way"),
     [
@@ -459,6 +460,7 @@ IN_JAX = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("what", plain_values())
 @pytest.mark.parametrize("transform", [each for each in FRESH if each.calls], ids=lambda transform: transform.name)
 def test_a_plain_value_is_that_of_the_trace_which_jax_keeps(transform, what, monkeypatch):
@@ -491,6 +493,7 @@ def in_a_trace(transform, f):
     return plait.jit(lambda model, x: run(model, x)) if transform.name.startswith("custom_") else run
 
 
+@pytest.mark.sampled
 @each_that_calls
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
@@ -852,6 +855,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize(
     "transform", [each for each in TRANSFORMS if each.name not in ABSTRACT], ids=lambda transform: transform.name

@@ -37,6 +37,7 @@ def assert_same(one, other):
     jax.tree.map(np.testing.assert_array_equal if SAME_KERNELS else near, one, other)
 
 
+@pytest.mark.sampled
 @every_layer
 def test_compiled_arithmetic_gives_the_bits_of_single_operations(case, op_by_op):
     compiled, plain = case.make(plait.Rngs(0)), case.make(plait.Rngs(0))
@@ -57,6 +58,7 @@ def test_what_is_traced_once_is_the_same_program(case, op_by_op):
     assert traced() == program
 
 
+@pytest.mark.sampled
 @every_layer
 @pytest.mark.parametrize("around", [jax.jit, lambda f: f], ids=["jit", "eager"])
 def test_gradients_are_those_of_single_operations(case, around, op_by_op):

@@ -53,6 +53,7 @@ def oracle(weight, rows, bits, group_size):
     return np.moveaxis(matrix.reshape(shape), range(len(rows)), rows)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("bits", "group_size"), [(8, None), (8, 4), (4, None), (4, 2)])
 @pytest.mark.parametrize("kind", LAYERS)
 def test_l38_a_layer_computes_with_codes_times_scales(kind, bits, group_size):

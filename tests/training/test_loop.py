@@ -19,6 +19,7 @@ import pytest
 
 import plait
 from plait.checkpoint import Checkpoints, Keep, orbax, restore
+from plait.core.objects.clock import clock
 from plait.core.objects.visit import visit
 from plait.errors import (
     ArgumentError,
@@ -33,6 +34,7 @@ from plait.errors import (
 from plait.training import Batches, EarlyStop, JsonLines, callbacks, fit, loop, prefetch
 from plait.training.agreement import Alone
 from plait.training.ahead import Ahead
+from plait.training.before_evaluation import BeforeEvaluation
 from tests.compare import assert_same, readable
 from tests.sampling import slow_but
 
@@ -1146,6 +1148,19 @@ def test_an_evaluation_that_raises_leaves_the_structure_as_it_was(tmp_path, chan
     batches = itertools.chain.from_iterable(source(epoch) for epoch in itertools.count())
     train_parts(*objects.values(), next(itertools.islice(batches, 4, None)))  # compiled before the evaluation
     assert_same(values(objects), parts_after(5))
+
+
+def test_what_an_evaluation_has_not_changed_is_not_touched_when_it_is_undone():
+    """Another thread may undo it while it runs: a node that is cleared and filled again would be empty for a moment."""
+    objects = start_parts()
+    train_parts(*objects.values(), source(0)[0])
+    before, now = BeforeEvaluation(objects), clock.now
+    before.put_back(objects)
+    assert clock.now == now
+    objects["parts"].mode = "eval"
+    before.put_back(objects)
+    assert clock.now > now
+    assert objects["parts"].mode == "train"
 
 
 def test_an_array_that_an_evaluation_has_donated_stays_what_was_made_of_it(tmp_path):

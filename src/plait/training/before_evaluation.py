@@ -1,6 +1,6 @@
 """The state from before an evaluation, which may put averages into the objects and move their iterators, and fail.
 
-An evaluation may also put another module in the place of a part, and raise before it puts the part back. So what each
+An evaluation may also replace a part by another module, and raise before it puts the part back. So what each
 node and plain container holds is kept as well, by identity. Those that hold the same are not touched: another thread
 may undo an evaluation that is stuck.
 """

@@ -35,7 +35,7 @@ class Moment:
 
 
 def check_objects(given: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    """Raise if a callback has put an object in the place of another: the step would go on with the old one.
+    """Raise if a callback has replaced an object: the step would go on with the old one.
 
     Args:
         given: those that it was given, as they are now.
