@@ -56,7 +56,7 @@ class Children:
             self.hear()
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class _HeldBack:
     """A handler that may have to wait. Another handler that was set later may call it."""
 
