@@ -43,7 +43,7 @@ import pytest
 
 from tests.lowering import share_contexts
 from tests.random_numbers import share_programs, users_programs
-from tests.sampling import leave_most_to_long, leave_two_thirds_to_slow
+from tests.sampling import leave_most_to_long, leave_two_thirds_to_long
 from tests.standing import StandingProcesses
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -89,7 +89,7 @@ HEAVY = ("architecture/test_public_names", "comparison", "convert", "demo", "exa
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The order of the tests; and a test that starts processes is given up when one hangs, but with ``--timeout=0``."""
-    leave_two_thirds_to_slow(items)
+    leave_two_thirds_to_long(items)
     leave_most_to_long(items)
     items.sort(key=lambda item: not item.nodeid.removeprefix("tests/").startswith(HEAVY))
     for item in items if config.getoption("timeout", None) != 0 else ():

@@ -20,15 +20,16 @@ def of_one(row: Any) -> tuple[Any, ...]:
     return row if isinstance(row, tuple) else (row,)
 
 
-MANY = 6
 THIRD = 3
+MANY = 6
 
 
-def leave_two_thirds_to_slow(items: Iterable[pytest.Item]) -> None:
-    """Of a test that is marked ``sampled``, ``make test`` runs a third of the cases, chosen by their names."""
+def leave_two_thirds_to_long(items: Iterable[pytest.Item]) -> None:
+    """Of a test marked ``sampled``, ``make test`` runs a third of its cases, by name; ``make long`` the rest."""
     for item in items:
-        if item.get_closest_marker("sampled") and zlib.crc32(item.nodeid.encode()) // MANY % THIRD:
+        if item.get_closest_marker("sampled") and zlib.crc32(item.nodeid.encode()) % THIRD:
             item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.long)
 
 
 def leave_most_to_long(items: Iterable[pytest.Item]) -> None:
