@@ -400,7 +400,7 @@ def _is_own(path: Path) -> bool:
 def _await_lock(lock: Path) -> None:
     """Wait until this process sees the lock of process 0, which a network file system may show late."""
     until = time.monotonic() + VISIBLE_WITHIN
-    while jax.process_index() > 0 and not lock.exists():
+    while not lock.exists():
         if time.monotonic() > until:
             raise _not_shared(lock.parent, f"process {jax.process_index()} does not see the {lock.name} of process 0")
         time.sleep(0.1)

@@ -1,8 +1,8 @@
 """The state from before an evaluation, which may put averages into the objects and move their iterators, and fail.
 
-An evaluation may also replace a part by another module, and raise before it puts the part back. So what each
-node and plain container holds is kept as well, by identity. Those that hold the same are not touched: another thread
-may undo an evaluation that is stuck.
+An evaluation may also replace a part by another module, and raise before it puts the part back. So what each node and
+plain container holds is kept as well, by identity. Those that hold the same are not touched: another thread may undo an
+evaluation that is stuck.
 """
 
 from __future__ import annotations
@@ -137,7 +137,8 @@ def _set_child(node: Any, key: Any, value: Any) -> None:
     if isinstance(node, _CONTAINERS):
         node[key] = value
     else:
-        get_node_impl(node).set_key(node, key, value)  # type: ignore[union-attr]
+        impl: Any = get_node_impl(node)
+        impl.set_key(node, key, value)
 
 
 def _is_donated_part(child: Any) -> bool:

@@ -42,7 +42,7 @@ def check_objects(given: Mapping[str, Any], own: Mapping[str, Any]) -> None:
         own: those of the run.
 
     Raises:
-        ArgumentError: one is another, or is new, or lacks; names it.
+        ArgumentError: one is another, is new or is missing; names it.
     """
     odd = [name for name in {**own, **given} if given.get(name, _NONE) is not own.get(name, _NONE)]
     if odd:

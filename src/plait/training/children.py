@@ -43,7 +43,7 @@ class Children:
         self.waits = self._is_held
         if self._is_held:
             handler = signal.getsignal(signal.SIGCHLD)
-            if callable(handler) and type(handler) is not _HeldBack:
+            if callable(handler) and not isinstance(handler, _HeldBack):
                 signal.signal(signal.SIGCHLD, _HeldBack(self, handler))
 
     def _end(self) -> None:
