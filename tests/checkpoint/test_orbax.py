@@ -2,7 +2,6 @@
 
 import errno
 import gc
-import os
 import types
 from pathlib import Path
 
@@ -423,15 +422,17 @@ def test_a_state_that_is_restored_and_dropped_is_told(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "letters"), [("lr=[0.1]", "[0.1]"), ("a**", "**"), ("a\\b", "\\")][: 2 if os.name == "nt" else 3]
+    ("name", "letters"),
+    [("lr=[0.1]", "[0.1]"), ("a**", "**"), ("a\\b", "\\"), ("gs:", "gs:"), ("a\udcff", "\\udcff")],
+    ids=ascii,
 )
 @pytest.mark.parametrize("below", ["", "a"])
 def test_a_path_that_orbax_would_read_as_a_pattern_is_refused(tmp_path, name, letters, below):
-    """Orbax writes no index of the arrays there, and reports no error."""
+    """Orbax writes no index of the arrays there, and reports no error; or it fails at the first save."""
     for write in (lambda path: checkpoint.save(path, plait.Param(jnp.ones(2))), checkpoint.Checkpoints):
         with pytest.raises(CheckpointError, match="cannot be written under this path") as caught:
             write(tmp_path / "sweep" / name / below)
-        assert caught.value.parts["at"] == str(tmp_path / "sweep" / name / below)
+        assert caught.value.parts["at"] == str(tmp_path / "sweep" / name / below).replace("\udcff", "\\udcff")
         assert letters in caught.value.parts["found"]
         assert list(tmp_path.iterdir()) == []
 
@@ -458,7 +459,7 @@ def test_the_address_of_a_bucket_is_no_folder(tmp_path, monkeypatch, function, a
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["a[b", "a]b", "b]a[", "a?b", "a*b", "{a}"])
+@pytest.mark.parametrize("name", ["a[b", "a]b", "b]a[", "a?b", "a*b", "{a}", "gs:a", "s3:", "é"])
 def test_other_letters_of_patterns_are_fine(tmp_path, name):
     path = checkpoint.save(tmp_path / name / name, plait.Param(jnp.ones(2)))
     variable = plait.Param(jnp.zeros(2))

@@ -781,6 +781,65 @@ def test_states_of_callbacks_go_by_what_they_watch(tmp_path):
     assert (by_accuracy.best, by_accuracy.worse, by_loss.best, by_loss.worse) == (-0.5, 0, 1.0, 2)
 
 
+class Remembers:
+    """A callback whose state is what ``of`` makes of the values that it has heard."""
+
+    def __init__(self, of):
+        self.of, self.heard, self.restored = of, [], None
+
+    def __call__(self, moment):
+        self.heard.append(moment.step)
+
+    def get_state(self):
+        return self.of(self.heard)
+
+    def set_state(self, state):
+        self.restored = state
+
+
+def fail_late(heard):
+    return heard.missing if len(heard) > 2 else "early"
+
+
+@pytest.mark.parametrize(
+    ("of", "error"),
+    [
+        (lambda heard: jnp.nan if len(heard) > 2 else 0.0, ArgumentTypeError),
+        (lambda heard: jnp.ones(2) if len(heard) > 2 else "early", ArgumentTypeError),
+        (lambda heard: {len(heard): 1} if len(heard) > 2 else {}, ArgumentTypeError),
+        (fail_late, AttributeError),
+    ],
+)
+def test_a_state_of_a_callback_that_can_no_longer_be_saved_costs_no_step(tmp_path, of, error):
+    def run(*callbacks):
+        objects = start()
+        with Checkpoints(tmp_path) as checkpoints:
+            fit(
+                train, objects, source, steps=6, checkpoints=checkpoints, save_every=2, log_every=1, show=False,
+                callbacks=callbacks,
+            )  # fmt: skip
+        return objects
+
+    with pytest.raises(error):
+        run(Remembers(of), Remembers(list))
+    manifest = plait.checkpoint.read_manifest(plait.checkpoint.latest(tmp_path))
+    assert manifest.step == 4
+    assert set(manifest.extra["callbacks"]) == {"Remembers 2"}
+    lost, kept = Remembers(list), Remembers(list)
+    run(lost, kept)
+    assert (lost.restored, kept.restored) == (None, [1, 2, 3, 4])
+    assert plait.checkpoint.read_manifest(plait.checkpoint.latest(tmp_path)).step == 6
+
+
+def test_the_state_of_a_callback_is_that_of_the_step(tmp_path):
+    """The file is written while training goes on: a state that the callback still changes was that of a later step."""
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, plait.Param(jnp.ones(1 << 20)), extra={"heard": (heard := [1])})
+        heard.append(2)
+        checkpoints.wait()
+        assert plait.checkpoint.read_manifest(checkpoints.all()[-1].path).extra == {"heard": [1]}
+
+
 def test_states_of_callbacks_in_older_checkpoints_go_by_class():
     """K: a checkpoint of one release opens in the next."""
     first, second = EarlyStop("loss", patience=9), EarlyStop("eval/loss", patience=9)

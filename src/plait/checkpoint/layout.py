@@ -47,8 +47,9 @@ _CONTENT = {
     "time?": schemas.finite,
     "files": {schemas.inner_path: (schemas.size, schemas.sha256)},
 }
-# Square brackets stand for one of the letters inside, and two stars for any folders; TensorStore reads \ as /.
-_IN_PATTERNS = re.compile(r"\[.*\]|\*\*|\\", re.DOTALL)
+# Square brackets stand for one of the letters inside, and two stars for any folders; TensorStore reads \ as /, and
+# `gs:/` as the beginning of an address. Surrogates are the bytes of a name that is not UTF-8.
+_ODD = re.compile(r"\[.*\]|\*\*|\\|^gs:$|[\ud800-\udfff]+", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,21 +287,25 @@ def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
 def check_path(path: Path) -> None:
     """Raise if Orbax cannot write under a path: it looks for its files by patterns, without escaping the path.
 
-    It would report no error, but write no index of the arrays, so that they cannot be read.
+    It would report no error, but write no index of the arrays, so that they cannot be read; or fail at the first save.
 
     Raises:
-        CheckpointError: names the characters that have a meaning in patterns.
+        CheckpointError: names the characters that have a meaning in patterns or addresses, or are no text.
     """
     names = path.parts[1:] if path.anchor else path.parts
-    odd = [match for name in names for match in _IN_PATTERNS.findall(name)]
+    odd = [match for name in names for match in _ODD.findall(name)]
     if odd:
         raise CheckpointError(
             "checkpoints cannot be written under this path",
-            at=str(path),
-            found=", ".join(dict.fromkeys(odd)) + ", which Orbax takes for a pattern",
-            expected="a path without [...], ** and backslashes",
+            at=_printable(str(path)),
+            found=_printable(", ".join(dict.fromkeys(odd))) + ", which Orbax takes for a pattern or cannot read",
+            expected="a path in UTF-8 without [...], **, backslashes, and a folder gs:",
             do="choose another name, for example with (...) or - instead",
         )
+
+
+def _printable(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()
 
 
 def check_arrays(draft: Path, target: Path) -> None:

@@ -393,25 +393,27 @@ def described(
 
 
 def plain_extra(extra: Mapping[str, Any]) -> dict[str, Any]:
-    """The user's extra data as JSON.
+    """A copy of the user's extra data, as it is now: the file may be written later.
 
     Raises:
         ArgumentTypeError: it does not survive a JSON round trip.
     """
+    plain: dict[str, Any] = {}
     for name, value in extra.items():
         try:
-            same = isinstance(name, str) and json.loads(json.dumps(value)) == value
-        except (TypeError, ValueError):
+            plain[name] = json.loads(json.dumps(value))
+            same = isinstance(name, str) and plain[name] == value
+        except (TypeError, ValueError, RecursionError):
             same = False
         if not same:
             raise ArgumentTypeError(
                 "a checkpoint cannot store this extra data",
                 at=f"extra[{name!r}]",
                 found=f"{value!r:.80} of type {type(value).__name__}",
-                expected="JSON data: numbers, strings, None, and lists and dicts with strings as keys",
+                expected="JSON data: finite numbers, strings, None, and lists and dicts with strings as keys",
                 do="convert it to such data; arrays belong in the objects: plait.Variable(array)",
             )
-    return dict(extra)
+    return plain
 
 
 def _plain_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:

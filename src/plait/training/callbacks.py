@@ -112,7 +112,7 @@ class EarlyStop:
 
 def states_of(callbacks: Iterable[Any]) -> dict[str, Any]:
     """The states of the callbacks that have ``get_state`` and ``set_state``, by their names."""
-    return {name: callback.get_state() for name, callback in _named(callbacks)}
+    return {name: callback.get_state() for name, callback in named(callbacks)}
 
 
 _OF_FIRST = "callbacks"  # in the extra data of checkpoints: the states in process 0
@@ -136,7 +136,7 @@ def restore_states(callbacks: Iterable[Any], states: Mapping[str, Any]) -> None:
 
     Checkpoints of plait 0.1.0 have the names of classes alone.
     """
-    pairs = [*_named(callbacks), *_named(callbacks, by_class=True)]
+    pairs = [*named(callbacks), *named(callbacks, by_class=True)]
     restored: set[int] = set()
     for name, callback in pairs:
         if name in states and id(callback) not in restored:
@@ -144,7 +144,7 @@ def restore_states(callbacks: Iterable[Any], states: Mapping[str, Any]) -> None:
             callback.set_state(states[name])
 
 
-def _named(callbacks: Iterable[Any], by_class: bool = False) -> Iterator[tuple[str, Any]]:
+def named(callbacks: Iterable[Any], by_class: bool = False) -> Iterator[tuple[str, Any]]:
     """The callbacks with a state, by class name, and by their own name if they have one; equal ones are numbered.
 
     Args:

@@ -43,7 +43,7 @@ from ..partitioning.processes import all_report, end_at_exit, end_at_once, is_lo
 from .agreement import PATIENCE, Alone, Ending, Together, check_same, error_ending
 from .ahead import NOTHING, Ahead, Interrupted, Pace
 from .before_evaluation import BeforeEvaluation
-from .callbacks import Moment, check_objects, own_states, restore_states, states_of, stored_states
+from .callbacks import Moment, check_objects, named, own_states, restore_states, states_of, stored_states
 from .children import Children
 from .copies import warn_of_other_copies
 from .fit_arguments import DATA, arguments_of, check_intervals, check_object_names, iterator_of
@@ -601,17 +601,21 @@ class _Loop:
         self.attempt(checkpoints.wait)  # an earlier save that failed ends the run; this one may go well
         extra: dict[str, Any] = {EVALUATED: self.evaluated_at}
 
-        def prepare() -> dict[str, Any]:  # what may fail in one process alone, before they save together
-            self.check_whole()
-            states = states_of(self.callbacks)
-            plain_extra(stored_states([states]))
-            return states
-
-        extra |= stored_states(self.agreement.gathered(on_all(prepare)))
+        on_all(self.check_whole)  # what may fail in one process alone, before they save together
+        extra |= stored_states(self.agreement.gathered(self.states()))
         numbers = numbers_of(self.last)
         metrics = {name: value for name, value in self.values.items() if not name.startswith(EVALUATION)} | numbers
         checkpoints.save(self.done, self.with_data(self.ahead), metrics=metrics | self.unsaved, extra=extra)
         self.saved, self.unsaved = self.done, {}
+
+    def states(self) -> dict[str, Any]:
+        """The states of the callbacks; one that cannot be saved is left out, and ends the run."""
+        states: dict[str, Any] = {}
+        for name, callback in named(self.callbacks):
+            self.attempt(
+                lambda name, callback: states.update(plain_extra({name: callback.get_state()})), name, callback
+            )
+        return states
 
     def check_whole(self) -> None:
         """Raise if the state may not be saved."""
