@@ -112,7 +112,7 @@ newest:
 	$(MAKE) test VENV=$(NEWEST) PYTHON=$(NEWER)
 
 newest-slow:
-	$(MAKE) slow VENV=$(NEWEST) PYTHON=$(NEWER)
+	PLAIT_CHECK_DISPATCH=1 $(MAKE) slow VENV=$(NEWEST) PYTHON=$(NEWER)
 	PLAIT_TESTS_OPTIMIZE=1 $(NEWEST)/bin/python -m pytest -q $(addprefix tests/export/,$(ON_NEWEST))
 
 between: .venv-between/stamp
