@@ -28,7 +28,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 import plait
 from plait.checkpoint import Checkpoints, orbax
 from plait.partitioning import connect_processes, create_sharded, noticeboard
-from plait.training import Batches, Moment, agreement, fit, loop
+from plait.training import Batches, Moment, agreement, fit, run as run_of_fit
 
 STEPS, MIDDLE, LOAD = 40, 20, 0.02
 BALLAST = (
@@ -295,9 +295,9 @@ def main(options: argparse.Namespace) -> None:
         time.sleep(run.error is not None)
         check_whole(run)
 
-    check_whole = loop._Loop.check_whole
+    check_whole = run_of_fit.Run.check_whole
     if options.late and fault.here:
-        loop._Loop.check_whole = check_late
+        run_of_fit.Run.check_whole = check_late
     elif options.late:
         agreement.await_entry = hear_late
     orbax.Saving._begin, orbax.Saving.arrive = begin_in_time, arrive_in_time

@@ -14,7 +14,7 @@ import plait
 from plait.checkpoint import together
 from plait.errors import ArgumentError, ProcessError
 from plait.partitioning import noticeboard
-from plait.training import agreement, fit, loop
+from plait.training import agreement, fit, run as run_of_fit
 from plait.training.agreement import AHEAD, Alone, Ending, Together, check_same, error_ending
 from plait.training.ahead import Ahead, Pace
 from plait.training.batches import Batches
@@ -450,7 +450,7 @@ def test_a_run_of_several_processes_keeps_the_pace_of_its_results(simulated, mon
             kept[index()].append(returned)
             super().keep(returned)
 
-    monkeypatch.setattr(loop, "Pace", Noted)
+    monkeypatch.setattr(run_of_fit, "Pace", Noted)
     first, second = simulated(
         2, lambda number: fit(lambda p, x: x, {"p": plait.Param(1.0)}, [1.0, 2.0], steps=5, show=False)
     )

@@ -31,7 +31,7 @@ from plait.errors import (
     NonFiniteError,
     ProcessError,
 )
-from plait.training import Batches, EarlyStop, JsonLines, callbacks, fit, loop, prefetch
+from plait.training import Batches, EarlyStop, JsonLines, callbacks, fit, prefetch, run as run_of_fit
 from plait.training.agreement import Alone
 from plait.training.ahead import Ahead
 from plait.training.before_evaluation import BeforeEvaluation
@@ -95,7 +95,7 @@ def test_it_is_the_loop_that_one_would_write():
 
 def test_a_loss_that_is_not_read_yet_is_looked_at_before_a_save(tmp_path, monkeypatch):
     """That of step 2 is still computed at step 3, whose own loss is finite: nothing may be saved after it."""
-    monkeypatch.setattr(loop, "is_there", lambda returned: False)
+    monkeypatch.setattr(run_of_fit, "is_there", lambda returned: False)
     losses = iter([1.0, float("nan"), 1.0, 1.0])
     with Checkpoints(tmp_path) as checkpoints:
         with pytest.raises(NonFiniteError, match="loss is nan at step 2"):
@@ -1410,10 +1410,10 @@ def test_progress_is_lines_where_nobody_looks(capsys, monkeypatch):
             return {"bytes_in_use": 3 * 2**29}
 
     fit(train, start(), source, steps=1, show=False)  # compiling asks for the time too
-    monkeypatch.setattr(loop.jax, "local_devices", lambda: [Device()])
-    monkeypatch.setattr(loop, "is_there", lambda returned: True)
+    monkeypatch.setattr(run_of_fit.jax, "local_devices", lambda: [Device()])
+    monkeypatch.setattr(run_of_fit, "is_there", lambda returned: True)
     ticks = itertools.count(0, 7200)  # two hours for each line
-    monkeypatch.setattr(loop.time, "perf_counter", lambda: next(ticks))
+    monkeypatch.setattr(run_of_fit.time, "perf_counter", lambda: next(ticks))
     fit(train, start(), source, steps=6, log_every=2)
     parts = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
     assert [line[0] for line in parts] == ["step 2", "step 4", "step 6"]
@@ -1497,7 +1497,7 @@ def test_other_names_take_the_objects_in_their_order():
 
 def test_the_exit_status_is_that_of_the_signal():
     statuses = {"steps": 0, "data": 0, "SIGTERM": 143, "SIGINT": 130, "no better loss 2 times": 0, "Signals": 0}
-    assert {reason: loop.Fitted(3, {}, reason).exit_status for reason in statuses} == statuses
+    assert {reason: run_of_fit.Fitted(3, {}, reason).exit_status for reason in statuses} == statuses
 
 
 def test_which_metrics_are_losses():
@@ -1518,8 +1518,10 @@ def test_which_metrics_are_losses():
 class Profiler:
     def __init__(self, monkeypatch):
         self.seen, self.step = [], 0
-        monkeypatch.setattr(loop.jax.profiler, "start_trace", lambda folder: self.seen.append((self.step + 1, folder)))
-        monkeypatch.setattr(loop.jax.profiler, "stop_trace", lambda: self.seen.append((self.step, None)))
+        monkeypatch.setattr(
+            run_of_fit.jax.profiler, "start_trace", lambda folder: self.seen.append((self.step + 1, folder))
+        )
+        monkeypatch.setattr(run_of_fit.jax.profiler, "stop_trace", lambda: self.seen.append((self.step, None)))
 
     def run(self, steps, profile):
         def count(p, x):
@@ -1567,7 +1569,7 @@ def test_numbers_are_logged_at_multiples_and_at_the_end():
 
 def test_a_callback_that_raises_each_time_does_not_keep_the_state_from_being_saved(tmp_path, monkeypatch):
     """What was still to be told to it raised again, in the save."""
-    monkeypatch.setattr(loop, "is_there", lambda returned: False)
+    monkeypatch.setattr(run_of_fit, "is_there", lambda returned: False)
     steps = []
 
     def raises(moment):
@@ -1609,7 +1611,7 @@ def test_the_display_goes_on_with_each_step_and_says_what_is_logged(monkeypatch)
         shown.append((*label, options))
         yield Display()
 
-    monkeypatch.setattr(loop, "progress", display)
+    monkeypatch.setattr(run_of_fit, "progress", display)
     fit(lambda p, x: 1.0, {"p": plait.Param(1.0)}, [1.0], steps=3, log_every=2)
     assert shown[:2] == [("training", 3, {"done": 0}), 1]
     assert shown.count(1) == 3
@@ -1619,7 +1621,7 @@ def test_the_display_goes_on_with_each_step_and_says_what_is_logged(monkeypatch)
 def test_processes_at_different_steps_are_told(monkeypatch):
     """The agreement says that step 5 is done, but this process has the batches of four."""
     monkeypatch.setattr(jax, "process_index", lambda: 3)
-    run = loop._Loop(train, {}, [1.0], None, None, (), (), None)
+    run = run_of_fit.Run(train, {}, [1.0], None, None, (), (), None)
     run.ahead = Ahead(run.data, 1, 4)
     run.ahead.ended = StopIteration()
     with pytest.raises(ProcessError) as caught:

@@ -30,8 +30,9 @@ from ..ground.whole_writes import write_whole
 from ..training.batches import Batches
 from ..training.ema import EMA
 from ..training.loggers import JsonLines
-from ..training.loop import Fitted, fit
+from ..training.loop import fit
 from ..training.optimizer import Optimizer
+from ..training.run import Fitted
 from .byte_gpt import HISTORY, SIZES, ByteGPT, bits_per_byte, train_step, written
 from .compression import ngram_bits, xz_bits
 from .corpus import Corpus, load_corpus, windows

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from .callbacks import EarlyStop as EarlyStop, Moment as Moment
     from .ema import warm_up_decay as warm_up_decay
     from .loggers import JsonLines as JsonLines, Logger as Logger, TensorBoard as TensorBoard
-    from .loop import Fitted as Fitted, fit as fit
+    from .loop import fit as fit
     from .prefetching import prefetch as prefetch
+    from .run import Fitted as Fitted
     from .trackers import ClearML as ClearML, MLflow as MLflow, WeightsAndBiases as WeightsAndBiases
 
 _NAMES = {
@@ -22,8 +23,9 @@ _NAMES = {
     "callbacks": "EarlyStop Moment",
     "ema": "warm_up_decay",
     "loggers": "JsonLines Logger TensorBoard",
-    "loop": "Fitted fit",
+    "loop": "fit",
     "prefetching": "prefetch",
+    "run": "Fitted",
     "trackers": "ClearML MLflow WeightsAndBiases",
 }
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
+
+import jax
 
 if TYPE_CHECKING:
     import rich.progress
@@ -42,7 +45,7 @@ def progress(label: str, total: int, *, done: int = 0) -> Iterator[Progress]:
         epoch 1
     """
     if not sys.stdout.isatty():
-        yield _Lines()
+        yield _Plain()
         return
     import rich.progress
 
@@ -61,7 +64,7 @@ def progress(label: str, total: int, *, done: int = 0) -> Iterator[Progress]:
             display.stop()
 
 
-class _Lines:
+class _Plain:
     def advance(self) -> None:
         pass
 
@@ -89,6 +92,29 @@ class Silent:
 
     def say(self, text: str) -> None:
         pass
+
+
+class Lines:
+    """The lines about the steps of a run."""
+
+    def __init__(self, steps: int, done: int) -> None:
+        self.steps = steps
+        self.time, self.done = time.perf_counter(), done  # of the last line
+
+    def line(self, step: int, values: Mapping[str, float]) -> str:
+        """The step, metrics, steps per second since the last line, the remaining time, and the memory of a device."""
+        now = time.perf_counter()
+        parts = [f"step {step}", *(f"{name} {value:.4g}" for name, value in values.items())]
+        if step > self.done:
+            rate = (step - self.done) / max(now - self.time, 1e-9)
+            parts.append(f"{rate:.3g} steps/s")
+            if step < self.steps:
+                parts.append(f"{clock_time((self.steps - step) / rate)} left")
+            self.time, self.done = now, step
+        memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_in_use")
+        if memory is not None:
+            parts.append(f"{memory / 2**30:.2f} GiB")
+        return "  ".join(parts)
 
 
 def clock_time(seconds: float) -> str:
