@@ -5,8 +5,8 @@ arithmetic of a layer is a function of arrays with ``@arithmetic``: it is compil
 The results are equal to the last bit: on the CPU operations are not fused, since fusing would combine products and sums
 without rounding between them, and half precision is rounded after each operation.
 
-With JAX 0.10, the operations are traced once for each shape while a program is recorded, and each further layer copies
-them into the program: 24 blocks are traced in less time than the same code in plain functions. Programs do not change.
+While a program is recorded, the operations are traced once for each shape, and each further layer copies them into the
+program: 24 blocks are traced in less time than the same code in plain functions. Programs do not change.
 
 JAX keeps what was traced and compiled, as for every jitted function. Some libraries, such as qwix, replace the code of
 JAX's products to quantize what a model computes. What was kept would not call theirs, so products then run as single
@@ -24,8 +24,10 @@ from jax import lax
 
 from .._compat import SINGLE_OPERATIONS, SINGLE_PRODUCTS, is_within_staged, top_level_trace, trace_state
 
-# Later releases put ``jit(_affine)`` into the names of copied operations, between a module and its operation.
-KEEPS_NAMES = jax.__version_info__ < (0, 11)
+# How JAX is asked to copy the operations of a function into the program that is recorded. JAX 0.11 cannot be: it puts
+# ``jit(_affine)`` into their names, between a module and its operation.
+COPIED: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
+KEEPS_NAMES = COPIED is not True or jax.__version_info__ < (0, 11)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -62,7 +64,7 @@ _OWN = _products()
 
 @functools.cache
 def _traced_once(f: Callable[..., R], static: tuple[str, ...]) -> Callable[..., R]:
-    return jax.jit(f, static_argnames=static, inline=True)
+    return jax.jit(f, static_argnames=static, inline=COPIED)
 
 
 @functools.cache
