@@ -4,6 +4,7 @@ import contextlib
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -99,6 +100,76 @@ def test_when_one_fails_the_others_are_ended(launched, fails, status, says):
     assert found == status
     assert f"plait: process 1 of 2 {says}; the others are terminated" in errors
     assert time.monotonic() - begun < LIMIT
+
+
+def test_who_had_gone_before_is_told(launched):
+    program = (
+        "import os, sys, time\nif os.environ['JAX_PROCESS_ID'] == '1': sys.exit()\n"
+        "time.sleep(1); print('the reason', file=sys.stderr); sys.exit(4)"
+    )
+    status, _, errors = launched(program)
+    assert status == 4
+    assert "plait: process 0 of 2 exited with status 4, after process 1 had exited with status 0\n" in errors
+
+
+def test_a_port_that_is_taken_starts_nothing(launched, tmp_path):
+    """If a run has it, JAX would end that run."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        status, output, errors = launched(f"open({str(tmp_path / 'started')!r}, 'w')", f"--port={port}")
+    assert (status, output) == (2, "")
+    assert f"127.0.0.1:{port}: Address already in use" in errors
+    assert list(tmp_path.iterdir()) == []
+
+
+WITH_CHILDREN = """
+import multiprocessing, os, subprocess, sys
+import jax, jax.numpy as jnp
+import plait
+
+def fail(_):
+    plait.partitioning.connect_processes()
+
+if __name__ == "__main__":
+    plait.partitioning.connect_processes()
+    mesh = jax.make_mesh((2,), ("d",))
+    total = jax.jit(jnp.sum, out_shardings=jax.NamedSharding(mesh, jax.P()))
+    numbers = jax.make_array_from_callback((2,), jax.NamedSharding(mesh, jax.P("d")), lambda _: jnp.ones(1))
+    if jax.process_index() == int(sys.argv[1]):
+        program = "import plait; plait.partitioning.connect_processes()"
+        child = subprocess.run([sys.executable, "-c", program], stderr=-1, text=True)
+        assert child.returncode == 1 and "would take its place" in child.stderr, child.stderr
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            try:
+                pool.map(fail, [0])
+            except plait.errors.ProcessError:
+                print("told")
+        launch = [sys.executable, "-m", "plait.cli", "launch", "--processes=2", "--devices=1", "--"]
+        assert subprocess.run([*launch, sys.executable, "-c", program]).returncode == 0
+    print(int(total(numbers)))
+"""
+
+
+@pytest.mark.parametrize("process", [pytest.param(0, marks=pytest.mark.slow), 1])
+def test_what_a_process_has_started_does_not_end_the_run(tmp_path, process):
+    """Workers that import the program, and programs that connect, had its place, and JAX ended the run."""
+    (tmp_path / "program.py").write_text(WITH_CHILDREN)
+    command = [sys.executable, "-m", "plait.cli", "launch", "--processes=2", "--devices=1", "--"]
+    done = subprocess.run(
+        [*command, sys.executable, tmp_path / "program.py", str(process)],
+        env={**os.environ, "PYTHONPATH": SOURCE, "http_proxy": "http://127.0.0.1:9"},  # nobody listens there
+        capture_output=True, text=True, timeout=LIMIT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert {f"[{process}] told", "[0] 2", "[1] 2"} <= {*done.stdout.splitlines()}
+
+
+def test_no_proxy_of_the_user_stays():
+    options = launch.Options(["program"], 2)
+    names = ("no_proxy", "no_grpc_proxy")
+    for given, found in {("a,b", None): "a,b,127.0.0.1", ("a", "c"): "c,127.0.0.1", (None, None): "127.0.0.1"}.items():
+        base = {name: text for name, text in zip(names, given, strict=True) if text}
+        assert launch.environment(base, options, 0, "127.0.0.1:1")["no_grpc_proxy"] == found
 
 
 def test_one_that_does_not_listen_is_ended_all_the_same(monkeypatch, capfd):

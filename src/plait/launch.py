@@ -28,7 +28,7 @@ from typing import IO, Any, TypeAlias
 
 from .ground.words import first_few
 from .partitioning.launched import FOLDER, GRACE as GRACE_SECONDS, NUMBER, first_in, saving_in
-from .partitioning.processes import ADDRESS, COUNT
+from .partitioning.processes import ADDRESS, COUNT, HOLDER, check_port
 
 # Seconds for a process to exit after another has failed. Its run is lost, so it has nothing to save.
 PATIENCE = 5.0
@@ -43,6 +43,7 @@ LINES = 20  # of the process that failed first, repeated at the end
 # From the threads: the number of a process that has exited, or the error of forwarding its output.
 _News: TypeAlias = "queue.Queue[int | OSError]"
 _Last: TypeAlias = "collections.deque[bytes]"
+_NO_PROXY = "no_grpc_proxy"
 _DEVICES = "--xla_force_host_platform_device_count"
 
 
@@ -71,8 +72,12 @@ def run(options: Options) -> int:
 
     Returns:
         The exit status: that of the first process that failed, 128 plus the number of the signal that ended all, or 0.
+
+    Raises:
+        ProcessError: the port is taken. If another run has it, JAX would end that run.
     """
     address = f"127.0.0.1:{options.port or _free_port()}"
+    check_port(address)
     news: _News = queue.Queue()  # up to Python 3.12, a signal may make get of a SimpleQueue wait forever
     failed = None
     last: list[_Last] = [collections.deque(maxlen=LINES) for _ in range(options.processes)]
@@ -98,7 +103,7 @@ def run(options: Options) -> int:
             failed = _wait(started, news, requests)
             if failed is not None and not requests:
                 failed = _first_of(failed, started, Path(told))
-                _say_who_failed(failed, started[failed].returncode, options.processes)
+                _say_who_failed(failed, started)
         except OSError:
             if not requests:  # otherwise what had read the output was ended with this command, as in a pipe
                 raise
@@ -122,6 +127,9 @@ def environment(base: Mapping[str, str], options: Options, number: int, address:
     """The environment of one process."""
     found = {**base, ADDRESS: address, COUNT: str(options.processes), NUMBER: str(number), "PYTHONUNBUFFERED": "1"}
     found[GRACE_SECONDS] = f"{options.grace:g}"
+    found.pop(HOLDER, None)  # of a run whose process has started this one
+    # JAX's connections would go through a proxy, to this machine too.
+    found[_NO_PROXY] = ",".join([*filter(None, [base.get(_NO_PROXY, base.get("no_proxy"))]), "127.0.0.1"])
     if options.devices is not None:
         others = re.sub(rf"{_DEVICES}=\S*", "", base.get("XLA_FLAGS", ""))
         found["XLA_FLAGS"] = f"{others} {_DEVICES}={options.devices}".strip()
@@ -280,10 +288,13 @@ def _say(text: str) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _say_who_failed(number: int, code: int, processes: int) -> None:
+def _say_who_failed(number: int, started: Sequence[subprocess.Popen[bytes]]) -> None:
+    code = started[number].returncode
     how = f"was killed by signal {-code}{_name_of_signal(-code)}" if code < 0 else f"exited with status {code}"
-    others = "; the others are terminated" if processes > 1 else ""
-    _say(f"plait: process {number} of {processes} {how}{others}")
+    gone = [f"process {other}" for other, child in enumerate(started) if child.returncode == 0]
+    before = f", after {first_few(gone, 3)} had exited with status 0" if gone else ""
+    others = "; the others are terminated" if len(started) - len(gone) > 1 else ""
+    _say(f"plait: process {number} of {len(started)} {how}{before}{others}")
 
 
 def _name_of_signal(number: int) -> str:

@@ -1,7 +1,9 @@
 """Save and restore: what was saved comes back exactly, or nothing changes."""
 
 import errno
+import functools
 import gc
+import shutil
 import types
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import plait
 from plait import checkpoint
-from plait.checkpoint import orbax
+from plait.checkpoint import layout, orbax, plain
 from plait.errors import ArgumentError, ArgumentTypeError, CheckpointError, GraphError, LostUpdateWarning
 
 DATA = Path(__file__).parents[1] / "data"
@@ -591,3 +593,35 @@ def test_what_was_sown_does_not_keep_a_run_from_going_on(tmp_path, saved, own, e
 def test_what_was_sown_is_saved_where_it_is_asked_for(tmp_path):
     path = checkpoint.save(tmp_path / "run", plait.state(Sowing(1.0).sow(2, 5.0), plait.Intermediate))
     assert [each.tolist() for each in jax.tree.leaves(checkpoint.load_state(path))] == [[5.0, 5.0]]
+
+
+def restore_all(path):
+    checkpoint.restore(path, plait.Param(jnp.zeros(2)))
+
+
+@pytest.mark.parametrize("read", [restore_all, checkpoint.load_state], ids=["restore", "load_state"])
+@pytest.mark.parametrize("when", ["checked", "found whole"])
+def test_a_checkpoint_that_is_removed_while_it_is_read_is_told(tmp_path, monkeypatch, read, when):
+    """As by a run with ``Keep(last=1)``, while another program reads it. It was an error of Orbax, or of the system."""
+    path = checkpoint.save(tmp_path / "step-1", plait.Param(jnp.ones(2)), step=1)
+
+    def remove(act, *arguments):
+        found = act(*arguments)
+        shutil.rmtree(path)
+        return found
+
+    if when == "checked":
+        monkeypatch.setattr(layout, "digest_of", functools.partial(remove, layout.digest_of))
+    else:
+        for module in (orbax, plain):
+            monkeypatch.setattr(module, "check_whole_once", functools.partial(remove, module.check_whole_once))
+    with pytest.raises(CheckpointError) as caught:
+        read(path)
+    assert (
+        str(caught.value)
+        == f"""the checkpoint was removed while it was read
+  at        {path}
+  found     no plait.json any more
+  expected  a checkpoint that stays: a run removes those that its Keep does not keep
+  do        read the newest one, plait.checkpoint.latest({str(tmp_path)!r}), or have the run keep more"""
+    )

@@ -78,6 +78,7 @@ def calls(monkeypatch):
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     for name in (processes.ADDRESS, processes.COUNT, processes.NUMBER):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(processes.HOLDER, "")  # and it has again what it had
     return asked
 
 
@@ -108,6 +109,41 @@ def test_only_process_0_listens(calls, monkeypatch):
         for name, text in {processes.ADDRESS: address, processes.COUNT: "2", processes.NUMBER: "1"}.items():
             monkeypatch.setenv(name, text)
         assert plait.partitioning.connect_processes() == 2
+
+
+@pytest.fixture
+def child():
+    """A process that runs, and one that has ended."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as running:
+        ended = subprocess.Popen([sys.executable, "-c", ""])
+        ended.wait()
+        yield running.pid, ended.pid
+        running.kill()
+
+
+@pytest.mark.parametrize("is_cluster", [False, True])
+def test_a_process_that_one_of_a_run_has_started_does_not_take_its_place(calls, monkeypatch, child, is_cluster):
+    """JAX would end the run: its process 1 has tried to connect with a different incarnation."""
+    running, ended = child
+    given = {processes.ADDRESS: "127.0.0.1:5999", processes.COUNT: "2", processes.NUMBER: "1"}
+    for name, text in {} if is_cluster else given.items():
+        monkeypatch.setenv(name, text)
+    monkeypatch.setattr(processes, "in_cluster", lambda: is_cluster)
+    assert plait.partitioning.connect_processes() == 2
+    holder, space, place = os.environ[processes.HOLDER].partition(" ")
+    assert (holder, space) == (str(os.getpid()), " ")
+    assert place == ("" if is_cluster else " ".join(f"{name}={text}" for name, text in given.items()))
+    monkeypatch.setenv(processes.HOLDER, f"{running} {place}")
+    with pytest.raises(ProcessError) as caught:
+        plait.partitioning.connect_processes()
+    parts = caught.value.parts
+    assert parts["at"] == f"process {os.getpid()} of the system"
+    assert parts["found"] == f"process {running}, which is connected and runs{f', with {place}' * (not is_cluster)}"
+    assert len(calls) == 1
+    for other in (f"{running} {place}0", f"{ended} {place}", f"{os.getpid()} {place}"):  # elsewhere, over, by exec
+        monkeypatch.setenv(processes.HOLDER, other)
+        assert plait.partitioning.connect_processes() == 2
+    assert len(calls) == 4
 
 
 def test_where_jax_knows_the_cluster_it_is_told_nothing_but_how_long_to_wait(calls, monkeypatch):

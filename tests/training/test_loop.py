@@ -5,6 +5,7 @@ import errno
 import functools
 import itertools
 import json
+import math
 import os
 import signal
 import threading
@@ -1681,3 +1682,61 @@ def test_an_object_that_a_callback_replaces_is_refused(tmp_path):
     saved = Checkpoints(tmp_path)
     saved.restore({"total": other}, partial=True)
     np.testing.assert_array_equal(other[...], total[...])
+
+
+@pytest.mark.parametrize("kills", [0, 1])
+def test_a_phase_that_a_callback_has_ended_does_not_go_on_after_a_restart_in_a_later_one(tmp_path, kills):
+    """Checkpoints of the second phase had no states of callbacks of the first, which went on with its own data."""
+    total = plait.Param(jnp.zeros(()))
+    evaluated = []
+
+    def step(total, x):
+        total[...] += x
+        if kills and float(total[...]) == 230.0:  # with the data of the second phase
+            raise OSError("killed")
+
+    def evaluate():
+        evaluated.append(float(total[...]))
+        return {"loss": 1.0}
+
+    def program():
+        with Checkpoints(tmp_path) as checkpoints:
+            early = EarlyStop("eval/loss", patience=2)
+            first = fit(step, {"total": total}, [10.0], steps=20, checkpoints=checkpoints, evaluate=evaluate,
+                        evaluate_every=1, callbacks=[early], show=False)  # fmt: skip
+            assert first.reason.startswith("no better eval/loss")
+            return fit(step, {"total": total}, [100.0], steps=8, checkpoints=checkpoints, save_every=1, show=False).step
+
+    for _ in range(kills):
+        with pytest.raises(OSError, match="killed"):
+            program()
+        kills = 0
+    assert program() == 8
+    assert float(total[...]) == 3 * 10 + 5 * 100
+    assert evaluated == [10.0, 20.0, 30.0]
+
+
+@pytest.mark.parametrize("value", [0.5, math.nan, math.inf])
+def test_the_last_metrics_are_those_of_a_run_that_was_not_interrupted(tmp_path, value):
+    """One that only some evaluations return was lost when the run resumed."""
+    total = plait.Param(jnp.zeros(()))
+
+    def run(steps, folder):
+        def evaluate():
+            return {"now": 1.0, **({"slow": value} if total[...] == 2 else {})}
+
+        def step(total, x):
+            total[...] += x
+            return {"accuracy": total[...]}
+
+        with Checkpoints(tmp_path / folder) as checkpoints:
+            return fit(step, {"total": total}, [1.0], steps=steps, checkpoints=checkpoints, evaluate=evaluate,
+                       evaluate_every=2, save_every=1, log_every=5, show=False)  # fmt: skip
+
+    whole = run(6, "whole")
+    total[...] = 0.0
+    run(3, "resumed")
+    total[...] = 0.0
+    resumed = run(6, "resumed")
+    np.testing.assert_equal(resumed.values, whole.values)
+    assert "eval/slow" in whole.values

@@ -177,13 +177,35 @@ def check_whole(path: Path) -> Manifest:
     missing = sorted(name for name in recorded if not (path / name).is_file())
     if missing:
         raise _damaged(path, f"no {first_few(missing, 4)}")
-    for name, (size, digest) in recorded.items():
-        file = path / name
-        if file.stat().st_size != size:
-            raise _damaged(path, f"{name} of {file.stat().st_size:,} bytes instead of {size:,}")
-        if digest_of(file) != digest:
-            raise _damaged(path, f"{name} with a different checksum than when it was written")
+    with staying(path):
+        for name, (size, digest) in recorded.items():
+            file = path / name
+            if file.stat().st_size != size:
+                raise _damaged(path, f"{name} of {file.stat().st_size:,} bytes instead of {size:,}")
+            if digest_of(file) != digest:
+                raise _damaged(path, f"{name} with a different checksum than when it was written")
     return _manifest_of(stored)
+
+
+@contextlib.contextmanager
+def staying(path: Path) -> Iterator[None]:
+    """Inside the block, a checkpoint is read, which a run may remove meanwhile.
+
+    Raises:
+        CheckpointError: it was removed, and something else failed for that.
+    """
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        if isinstance(error, CheckpointError) or (path / MANIFEST).is_file():
+            raise
+        raise CheckpointError(
+            "the checkpoint was removed while it was read",
+            at=str(path),
+            found=f"no {MANIFEST} any more",
+            expected="a checkpoint that stays: a run removes those that its Keep does not keep",
+            do=f"read the newest one, plait.checkpoint.latest({str(path.parent)!r}), or have the run keep more",
+        ) from error
 
 
 def manifest_at(path: Path) -> Manifest:

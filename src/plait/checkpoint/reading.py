@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from .layout import ARRAYS
+from .layout import ARRAYS, staying
 from .leaf_descriptions import Description, from_array, is_in_arrays, to_target
 
 # Arrays without a sharding arrive on the host and are copied from there. They are read in groups of about this many
@@ -38,7 +38,11 @@ def read_values(source: Path, leaves: Mapping[str, Description], likes: Mapping[
 
 
 def read_arrays(path: Path, targets: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The stored arrays of these names, each with the sharding and dtype of its target."""
+    """The stored arrays of these names, each with the sharding and dtype of its target.
+
+    Raises:
+        CheckpointError: the checkpoint was removed meanwhile.
+    """
     import orbax.checkpoint as ocp
 
     # Orbax refuses an array that is as large as its limit, or larger.
@@ -47,7 +51,8 @@ def read_arrays(path: Path, targets: Mapping[str, Any]) -> Iterator[tuple[str, A
         for group in groups(targets.items()):
             arguments = ocp.checkpoint_utils.construct_restore_args(group)
             wanted = ocp.args.PyTreeRestore(item=group, restore_args=arguments, partial_restore=True)
-            found = checkpointer.restore(path, args=wanted)
+            with staying(path.parent):
+                found = checkpointer.restore(path, args=wanted)
             for name in group:
                 yield name, found.pop(name)
 

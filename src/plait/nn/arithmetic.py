@@ -26,7 +26,7 @@ from .._compat import SINGLE_OPERATIONS, SINGLE_PRODUCTS, is_within_staged, top_
 
 # How JAX is asked to copy the operations of a function into the program that is recorded. JAX 0.11 cannot be: it puts
 # ``jit(_affine)`` into their names, between a module and its operation.
-COPIED: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
+COPIED: Any = getattr(getattr(jax, "Inline", None), "JAX_EARLY", True)
 KEEPS_NAMES = COPIED is not True or jax.__version_info__ < (0, 11)
 
 P = ParamSpec("P")

@@ -32,6 +32,7 @@ E = TypeVar("E", bound=BaseException)
 
 ADDRESS = "JAX_COORDINATOR_ADDRESS"
 COUNT = "JAX_NUM_PROCESSES"
+HOLDER = "PLAIT_CONNECTED"  # the process that has the place of these variables, and the place
 
 # Texts of JAX's errors when another process is gone: from the collective library, or from the coordination service.
 _SIGNS_OF_LOSS = ("gloo", "connection reset", "connection closed", "heartbeat", "coordination", "another task")
@@ -63,9 +64,10 @@ def connect_processes(
         The number of processes.
 
     Raises:
-        ProcessError: the environment variables contradict each other, JAX has already used a device, or the port of
-            process 0 is taken. If the other processes do not connect in time, JAX itself ends this one, with its own
-            message and stack trace.
+        ProcessError: the environment variables contradict each other, JAX has already used a device, the port of
+            process 0 is taken, or a process of the run has started this one with its own environment, such as a worker
+            of its data: JAX would end the run. If the other processes do not connect in time, JAX itself ends this
+            one, with its own message and stack trace.
 
     Example:
         >>> plait.partitioning.connect_processes()
@@ -76,8 +78,10 @@ def connect_processes(
     found = _from_environment(os.environ)
     if found.get("num_processes") == 1 or not (found or in_cluster()):
         return 1
+    place = _place(os.environ)
+    _check_holder(place)
     if found.get("process_id") == 0:
-        _check_port(found["coordinator_address"])
+        check_port(found["coordinator_address"])
     try:
         jax.distributed.initialize(
             **found,
@@ -87,6 +91,7 @@ def connect_processes(
         )
     except RuntimeError as error:
         raise _not_connected(error, found) from error
+    os.environ[HOLDER] = f"{os.getpid()} {place}"
     _take_back(signal.SIGTERM)
     _end_at_once_on_errors()
     listen(heartbeat_timeout_seconds)
@@ -116,7 +121,38 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _check_port(address: str) -> None:
+def _place(environment: Mapping[str, str]) -> str:
+    """The place in a run that these variables give to a process."""
+    return " ".join(f"{name}={environment[name]}" for name in (ADDRESS, COUNT, NUMBER) if name in environment)
+
+
+def _check_holder(place: str) -> None:
+    """Raise if a process that has inherited the variables of another would connect as that one: JAX ends all then."""
+    holder, _, taken = os.environ.get(HOLDER, "").partition(" ")
+    if not holder.isdigit() or taken != place or int(holder) == os.getpid() or not _is_there(int(holder)):
+        return
+    raise ProcessError(
+        "this process was started by one of a run, and would take its place",
+        at=f"process {os.getpid()} of the system",
+        found=f"process {holder}, which is connected and runs{f', with {place}' if place else ''}",
+        expected="one process for each place",
+        do="for workers of the data: call connect_processes() in the function that is called below "
+        "if __name__ == '__main__'; for another program: start it with an environment without JAX_COORDINATOR_ADDRESS, "
+        "JAX_NUM_PROCESSES and JAX_PROCESS_ID",
+    )
+
+
+def _is_there(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's
+        pass
+    return True
+
+
+def check_port(address: str) -> None:
     """Raise if the port is in use: JAX (0.10.2) may then end the process without a message."""
     try:
         socket.create_server(("", int(address.rpartition(":")[2]))).close()

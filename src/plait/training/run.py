@@ -47,13 +47,14 @@ from .fit_arguments import DATA, arguments_of, check_object_names, iterator_of
 from .loggers import Logger
 from .profile import Profile
 from .progress import Lines, Silent, progress
-from .step_results import check_metric_names, is_there, numbers_of
+from .step_results import check_metric_names, is_there, numbers_of, restored_numbers, stored_numbers
 from .timed_data import timed
 
 BEHIND = 2  # the number of pending logs at which the loop waits for the oldest
 EVALUATION = "eval/"  # the beginning of the names of an evaluation's metrics
 CALLBACK, ERROR = "callback", "error"  # reasons of an end by an error
 EVALUATED = "evaluated"  # the name of the step of the last evaluation in checkpoints
+VALUES = "values"  # and of the last metrics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,6 +111,7 @@ class Run:
         self.error: BaseException | None = None  # of this process
         self.unsavable: BaseException | None = None  # why nothing more is saved
         self.stopped: str | None = None  # why a run that has ended before does not go on
+        self.earlier: Mapping[str, Any] = {}  # the states of callbacks in the checkpoint, also of another phase
         self.steps: int  # to do
         self.done = self.saved = 0
         self.first = 1  # the number of the first step of this call
@@ -245,7 +247,8 @@ class Run:
             self.cut_short()
         self.log_rest(not was_cut_short and ending.kind != "error")
         is_whole = not was_cut_short and ending.kind != "error" and not self.is_taken_over
-        if self.evaluate is not None and is_whole and self.done <= self.steps:  # a later phase of the run has done more
+        # A later phase of the run may have done more, or this one may have ended before.
+        if self.evaluate is not None and is_whole and self.done <= self.steps and self.stopped is None:
             self.attempt(self.evaluate_once)
         self.attempt(self.save)
         self.attempt(self.wait)
@@ -452,7 +455,7 @@ class Run:
     def save_together(self, checkpoints: Checkpoints) -> None:
         """Save. All processes do, as they have agreed."""
         self.attempt(checkpoints.wait)  # an earlier save that failed ends the run; this one may go well
-        extra: dict[str, Any] = {EVALUATED: self.evaluated_at}
+        extra: dict[str, Any] = {EVALUATED: self.evaluated_at, VALUES: stored_numbers(self.values)}
 
         on_all(self.check_whole)  # what may fail in one process alone, before they save together
         extra |= stored_states(self.agreement.gathered(self.states()))
@@ -462,8 +465,13 @@ class Run:
         self.saved, self.unsaved = self.done, {}
 
     def states(self) -> dict[str, Any]:
-        """The states of the callbacks; one that cannot be saved is left out, and ends the run."""
-        states: dict[str, Any] = {}
+        """The states of the callbacks; one that cannot be saved is left out, and ends the run.
+
+        Those of an earlier phase, another call of ``fit`` with the same checkpoints, stay: after a restart, its
+        callbacks know that it has ended.
+        """
+        own = {name for name, _ in named(self.callbacks)}
+        states: dict[str, Any] = {name: state for name, state in self.earlier.items() if name not in own}
         for name, callback in named(self.callbacks):
             self.attempt(
                 lambda name, callback: states.update(plain_extra({name: callback.get_state()})), name, callback
@@ -665,10 +673,12 @@ class Run:
         if manifest is not None:
             self.done = self.saved = manifest.step or 0
             self.values = {name: value for name, value in manifest.metrics.items() if type(value) in (int, float)}
+            self.values |= restored_numbers(manifest.extra.get(VALUES, {}))
             was_evaluated = any(name.startswith(EVALUATION) for name in self.values)
             self.evaluated_at = manifest.extra.get(EVALUATED, self.done if was_evaluated else 0)
             self.noted = self.done
-            restore_states(self.callbacks, own_states(manifest.extra))
+            self.earlier = own_states(manifest.extra)
+            restore_states(self.callbacks, self.earlier)
             own = [*filter(None, (getattr(each, "stopped", None) for each in self.callbacks))]
             self.stopped = next(itertools.chain(*self.agreement.gathered(own)), None)  # by one of any process
         self.first = self.done + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,6 +36,16 @@ def numbers_of(returned: Any) -> dict[str, float]:
             )
         found[str(name)] = float(value)
     return found
+
+
+def stored_numbers(numbers: Mapping[str, float]) -> dict[str, float | str]:
+    """Numbers as JSON, which has no NaN or infinities: those are texts."""
+    return {name: value if math.isfinite(value) else str(value) for name, value in numbers.items()}
+
+
+def restored_numbers(stored: Mapping[str, float | str]) -> dict[str, float]:
+    """What ``stored_numbers`` has stored."""
+    return {name: float(value) for name, value in stored.items()}
 
 
 def check_metric_names(values: Mapping[str, float]) -> None:
