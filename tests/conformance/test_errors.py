@@ -31,7 +31,6 @@ ELSEWHERE = {
     ("compat/old_methods.py", "_to_pure_dict"): "a deprecated method: tests/compat/test_old_methods.py",
     ("compat/old_methods.py", "_replace_by_pure_dict"): "a deprecated method: tests/compat/test_old_methods.py",
     ("compat/flax_reads.py", "_warn_if_flax_reads"): "needs Flax: tests/test_as_flax.py",
-    ("checkpoint/layout.py", "staying"): "needs a run that removes it: tests/checkpoint/test_orbax.py",
     ("training/agreement.py", "check_same"): "needs several processes: tests/training/test_agreement.py",
     ("training/copies.py", "_warn"): "needs several processes: tests/training/test_copies.py",
     ("training/run.py", "begins"): "needs several processes: tests/training/test_loop.py",
