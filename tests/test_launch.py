@@ -167,8 +167,9 @@ def test_what_a_process_has_started_does_not_end_the_run(tmp_path, process):
 def test_no_proxy_of_the_user_stays():
     options = launch.Options(["program"], 2)
     names = ("no_proxy", "no_grpc_proxy")
+    assert "no_grpc_proxy" not in launch.environment({"no_proxy": "a"}, options, 0, "127.0.0.1:1")  # JAX warns of any
     for given, found in {("a,b", None): "a,b,127.0.0.1", ("a", "c"): "c,127.0.0.1", (None, None): "127.0.0.1"}.items():
-        base = {name: text for name, text in zip(names, given, strict=True) if text}
+        base = {name: text for name, text in zip(names, given, strict=True) if text} | {"https_proxy": "b"}
         assert launch.environment(base, options, 0, "127.0.0.1:1")["no_grpc_proxy"] == found
 
 

@@ -43,7 +43,7 @@ LINES = 20  # of the process that failed first, repeated at the end
 # From the threads: the number of a process that has exited, or the error of forwarding its output.
 _News: TypeAlias = "queue.Queue[int | OSError]"
 _Last: TypeAlias = "collections.deque[bytes]"
-_NO_PROXY = "no_grpc_proxy"
+_PROXIES, _NO_PROXY = ("grpc_proxy", "https_proxy", "http_proxy"), "no_grpc_proxy"  # of gRPC
 _DEVICES = "--xla_force_host_platform_device_count"
 
 
@@ -128,8 +128,8 @@ def environment(base: Mapping[str, str], options: Options, number: int, address:
     found = {**base, ADDRESS: address, COUNT: str(options.processes), NUMBER: str(number), "PYTHONUNBUFFERED": "1"}
     found[GRACE_SECONDS] = f"{options.grace:g}"
     found.pop(HOLDER, None)  # of a run whose process has started this one
-    # JAX's connections would go through a proxy, to this machine too.
-    found[_NO_PROXY] = ",".join([*filter(None, [base.get(_NO_PROXY, base.get("no_proxy"))]), "127.0.0.1"])
+    if any(base.get(proxy) for proxy in _PROXIES):  # JAX's connections would go through it, to this machine too
+        found[_NO_PROXY] = ",".join([*filter(None, [base.get(_NO_PROXY, base.get("no_proxy"))]), "127.0.0.1"])
     if options.devices is not None:
         others = re.sub(rf"{_DEVICES}=\S*", "", base.get("XLA_FLAGS", ""))
         found["XLA_FLAGS"] = f"{others} {_DEVICES}={options.devices}".strip()
