@@ -12,6 +12,7 @@ import jax
 
 from ..checkpoint.positions import has_position
 from ..errors import ArgumentError
+from .step_results import stored_number
 
 _NONE = object()
 
@@ -101,8 +102,7 @@ class EarlyStop:
 
     def get_state(self) -> dict[str, Any]:
         """The best value so far (``None`` if there is none), and how many times in a row it has not improved."""
-        best = None if self.best == math.inf else self.best if math.isfinite(self.best) else str(self.best)
-        return {"best": best, "worse": self.worse}
+        return {"best": None if self.best == math.inf else stored_number(self.best), "worse": self.worse}
 
     def set_state(self, state: Mapping[str, Any], /) -> None:
         """Continue from a state that ``get_state`` returned."""

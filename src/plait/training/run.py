@@ -472,10 +472,12 @@ class Run:
         """
         own = {name for name, _ in named(self.callbacks)}
         states: dict[str, Any] = {name: state for name, state in self.earlier.items() if name not in own}
+
+        def add(name: str, callback: Any) -> None:
+            states.update(plain_extra({name: callback.get_state()}))
+
         for name, callback in named(self.callbacks):
-            self.attempt(
-                lambda name, callback: states.update(plain_extra({name: callback.get_state()})), name, callback
-            )
+            self.attempt(add, name, callback)
         return states
 
     def check_whole(self) -> None:
@@ -654,8 +656,8 @@ class Run:
                     self.handlers[number] = signal.signal(number, self.on_signal)
                     held.callback(signal.signal, number, self.handlers[number])
             held.enter_context(self.children.held_back())
-            if self.profile is not None:
-                held.callback(lambda profile: profile.end_with_run(self.last), self.profile)
+            if (profile := self.profile) is not None:
+                held.callback(lambda: profile.end_with_run(self.last))
             for logger in self.loggers:
                 held.callback(self.close, logger)
             self.display = held.enter_context(progress("training", steps, done=self.done)) if shows else Silent()

@@ -38,9 +38,14 @@ def numbers_of(returned: Any) -> dict[str, float]:
     return found
 
 
+def stored_number(number: float) -> float | str:
+    """A number as JSON, which has no NaN or infinities: those are texts, which ``float`` reads."""
+    return number if math.isfinite(number) else str(number)
+
+
 def stored_numbers(numbers: Mapping[str, float]) -> dict[str, float | str]:
-    """Numbers as JSON, which has no NaN or infinities: those are texts."""
-    return {name: value if math.isfinite(value) else str(value) for name, value in numbers.items()}
+    """Numbers as JSON; ``restored_numbers`` gives them back."""
+    return {name: stored_number(value) for name, value in numbers.items()}
 
 
 def restored_numbers(stored: Mapping[str, float | str]) -> dict[str, float]:
