@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ import jax
 
 from ..core import seams
 from ..core.objects.module import Module
-from ..core.objects.nodes import Kind
+from ..core.objects.nodes import Kind, kind_of, unwrapped
 from ..core.objects.visit import Place, children_if_any, visit
 from ..ground.paths import Path, format_path
 from ..ground.restoring import Restoring
@@ -154,14 +155,28 @@ def _holding(roots: Iterable[Any], met: set[int]) -> list[tuple[int, list[Place]
     return [(number, places) for number, places in enumerate(found) if places]
 
 
+def _first_modules(roots: Sequence[Any]) -> list[tuple[int, Place]]:
+    """The same objects, each with the first of these places."""
+    if len(roots) == 1:  # its other modules need not be visited
+        return [(0, place) for place in itertools.islice(_modules_in(roots[0], set()), 1)]
+    return [(number, places[0]) for number, places in _holding(roots, set())]
+
+
 def _modules_in(root: Any, met: set[int]) -> Iterator[Place]:
-    for place in visit(root, children=children_if_any):
+    for place in visit(root, children=_nodes_in):
         if place.kind is Kind.GRAPH:
             if id(place.value) in met:
                 place.enter = False
             elif isinstance(place.value, Module):
                 yield place
             met.add(id(place.value))
+
+
+def _nodes_in(node: Any) -> list[tuple[Any, Any]]:
+    return [(key, child) for key, child in children_if_any(node) if kind_of(unwrapped(child)) in _NODES]
+
+
+_NODES = Kind.GRAPH, Kind.PYTREE
 
 
 def around_body(body: Body, entered: TracedArguments, call: Callable[[], R]) -> R:
@@ -222,10 +237,10 @@ def scope_of_arguments(
     if frame is None or not frame.paths:
         yield
         return
-    holders = _holding(roots, set())
-    paths = [_path_of_root(frame, places[0]) for _, places in holders]
+    holders = _first_modules(roots)
+    paths = [_path_of_root(frame, place) for _, place in holders]
     if len(holders) == 1 and paths[0] is not None:
-        frame.note(holders[0][1][0].value, paths[0], plain)
+        frame.note(holders[0][1].value, paths[0], plain)
         known, moved = {None: paths[0]}, _moved(frame, paths[0])
     else:
         known = _by_name([number for number, _ in holders], paths, labels)
