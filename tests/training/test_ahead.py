@@ -174,6 +174,20 @@ def test_positions_are_those_of_their_batches_if_the_data_returns_a_live_one():
     assert (found.take(), found.get_state()) == (0, {"index": 1})
 
 
+def test_data_may_fill_one_array_with_every_batch():
+    """FD3: the batches that are held are those that the data has returned."""
+    rows = np.zeros(4)
+
+    def source(epoch):
+        for number in range(4):
+            rows[:] = number
+            yield {"x": rows}
+
+    found = Ahead(Batches(source, epochs=1), 2, 0)
+    found.fill(1, 4)
+    assert [found.take()["x"].max() for _ in range(2)] == [0, 1]
+
+
 @pytest.mark.parametrize("hold", [lambda data: prefetch(data, 3), lambda data: timed(data, SLOW)])
 def test_positions_of_what_is_read_in_a_thread_are_those_of_the_batches_taken(hold):
     """FD3: also if the data returns a live position, which moves on with what is read ahead."""

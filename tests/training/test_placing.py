@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import optax
 import pytest
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 import plait
 from plait.errors import ArgumentError
@@ -48,6 +48,25 @@ def test_a_mesh_divides_the_rows_along_its_axes_for_batches(way, axes):
             np.testing.assert_array_equal(shard.data, given["x"][shard.index])
         assert batch["epoch"].sharding.is_fully_replicated
         assert int(batch["epoch"]) == given["epoch"]
+
+
+@ways
+@pytest.mark.parametrize("axes", [MESHES[0], None], ids=["rows divided", "one device"])
+def test_a_source_may_fill_one_array_with_every_batch(way, axes):
+    """FD1: what was put on the devices stays. The memory is aligned so that JAX shares it on a CPU."""
+
+    class Source:
+        def __iter__(self):
+            memory = np.zeros(64 * 4 + 64, np.uint8)
+            begin = -memory.ctypes.data % 64
+            rows = memory[begin : begin + 64 * 4].view(np.float32).reshape(8, 8)
+            for number in range(5):
+                rows[:] = number
+                yield {"x": rows}
+
+    sharding = mesh_of(axes) if axes else SingleDeviceSharding(jax.devices()[0])
+    found = list(WAYS[way](Source(), sharding=sharding))
+    assert [float(batch["x"].max()) for batch in found] == [0, 1, 2, 3, 4]
 
 
 @ways

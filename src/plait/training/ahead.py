@@ -16,6 +16,7 @@ from .._compat import ArrayImpl
 from ..checkpoint.positions import has_position
 from ..core.functional.split import state
 from .children import Children
+from .placing import owned
 from .positions import copied, positions_of
 
 NOTHING: Any = object()  # instead of a batch
@@ -98,6 +99,8 @@ class Ahead:
             batch = self.fetch(self._ahead > 0 and self._first <= self.last < step)
             if batch is NOTHING:
                 return
+            if self._ahead:
+                batch = jax.tree_util.tree_map(owned, batch)  # the data may fill the same arrays with the next one
             self._held.append((batch, self._newest))
 
     def take(self) -> Any:

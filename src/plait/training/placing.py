@@ -27,6 +27,7 @@ def placing(sharding: Sharding | Mesh | None, *, whole: bool) -> Callable[[Any],
         sharding = sharding_of(array)
         if isinstance(array, jax.Array) and sharding in (None, array.sharding):
             return array  # it may have parts on other processes, and cannot be read here
+        array = owned(array)
         if sharding is None:
             return jax.device_put(array)
         array = np.asarray(array)
@@ -37,6 +38,15 @@ def placing(sharding: Sharding | Mesh | None, *, whole: bool) -> Callable[[Any],
         return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
     return lambda batch: jax.tree_util.tree_map_with_path(put, batch)
+
+
+def owned(array: Any) -> Any:
+    """A copy of a NumPy array, and anything else as it is.
+
+    JAX shares the memory of such an array on a CPU, and elsewhere until it is transferred. A source may fill one array
+    with batch after batch.
+    """
+    return np.array(array) if isinstance(array, np.ndarray) else array
 
 
 def _sharding_of(sharding: Sharding | Mesh | None) -> Callable[[Any], Sharding | None]:
