@@ -127,7 +127,8 @@ class _Tests:
         return json.loads(answer)
 
     def settle(self) -> None:
-        """Without a fault the tests pass; how long that takes says when to give up on one."""
+        """Without a fault the tests pass, in a file that was written again as for one; how long that takes says when to
+        give up."""
         answer = self.kept.settled or self._run_all()
         print(f"{answer['passed']} tests pass without a fault ({answer['took']:.0f} s)")
         self.order, self.reached = answer["seconds"], answer["reached"]
@@ -136,7 +137,9 @@ class _Tests:
 
     def _run_all(self) -> dict[str, Any]:
         watched = os.path.join(self.root / self.area.source, "")
-        answer = self.ask([str(self.root / test) for test in self.area.tests], watched=watched)
+        file = next((self.root / self.area.source).glob(self.area.pattern))
+        same = {"file": str(file), "source": file.read_text(encoding="utf-8")}
+        answer = self.ask([str(self.root / test) for test in self.area.tests], watched=watched, **same)
         if failures := answer["failures"]:  # who watches holds values for longer, and there are tests of that
             unwatched = self.ask(failures)
             answer = {**answer, "failed": unwatched["failed"], "passed": answer["passed"] + unwatched["passed"]}

@@ -109,20 +109,26 @@ def run(
 
 @contextlib.contextmanager
 def planted(file: Path, source: str) -> Iterator[None]:
-    """Another text in the place of a file, for the length of the block."""
+    """Another text in the place of a file, for the length of the block.
+
+    The file stays as old as it was: what compares it with the start of the process must not notice a fault by its age.
+    """
     original, times = file.read_bytes(), file.stat()
     try:
-        _forget_compiled(file)
-        file.write_text(source, encoding="utf-8")
+        _write(file, source.encode(), times)
         yield
     finally:
-        file.write_bytes(original)
-        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
-        _forget_compiled(file)
+        _write(file, original, times)
+
+
+def _write(file: Path, content: bytes, times: os.stat_result) -> None:
+    _forget_compiled(file)
+    file.write_bytes(content)
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
 def _forget_compiled(file: Path) -> None:
-    """Remove what Python has compiled of a file: it compares times by the second, and sizes."""
+    """Remove what Python has compiled of a file: it compares times and sizes, which may be the same."""
     for each in (file.parent / "__pycache__").glob(f"{file.stem}.*"):
         each.unlink()
 

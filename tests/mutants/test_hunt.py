@@ -1,5 +1,6 @@
 """The hunt itself, in a tiny package of which one function is tested and one is not."""
 
+import os
 import py_compile
 from pathlib import Path
 
@@ -200,3 +201,29 @@ def test_nothing_that_was_compiled_of_a_fault_remains(tree):
         compiled = Path(py_compile.compile(str(file)))  # type: ignore[arg-type]
         assert compiled.exists()
     assert not compiled.exists()
+
+
+OF_ITS_AGE = """
+
+import contextlib
+import os
+import time
+
+import tiny.sums
+
+
+def test_age():
+    with contextlib.suppress(Exception):
+        tiny.sums.largest([1])
+    assert os.stat(tiny.sums.__file__).st_mtime < time.time() - 1000
+"""
+
+
+def test_a_fault_is_not_noticed_by_the_age_of_its_file(tree):
+    """A stored program is refused if its sources are newer than the process, whatever they say."""
+    file = tree / "src/tiny/sums.py"
+    os.utime(file, (0, 0))
+    (tree / "tests/test_sums.py").write_text(TESTS + OF_ITS_AGE)
+    untested = [fault for fault in sample(tree, [file], 20, 0) if fault.before.startswith("return max")]
+    result = hunt(AREA, tree, 20, 0, known={})
+    assert len(result.survivors) >= len(untested) >= 2
