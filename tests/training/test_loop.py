@@ -586,6 +586,41 @@ def test_positions_among_the_objects_are_those_before_an_evaluation(tmp_path):
     assert run().values["eval/loss"] == 0.0
 
 
+def test_batches_that_an_evaluation_takes_from_the_data_are_not_read_again(tmp_path):
+    """The checkpoint had the position before it, and no second evaluation: a restart gave other numbers. One that a
+    signal cuts short is done again, from where it began."""
+
+    def run(name, stop=None, cut_short=None):
+        total, data, seen = plait.Variable(jnp.zeros(())), Batches([float(2**i) for i in range(20)]), []
+
+        def evaluate():
+            seen.append(next(data))
+            if cut_short == len(seen):
+                os.kill(os.getpid(), signal.SIGTERM)
+                wait_for(tmp_path / name / f"step-{4 * cut_short:08}")
+                raise OSError("it is cut short")
+            return {"taken": seen[-1]}
+
+        def end(moment):
+            if moment.step == stop and "eval/taken" in moment.values:
+                moment.stop("here")
+
+        with Checkpoints(tmp_path / name) as checkpoints:
+            fit(
+                lambda total, x: total.set_value(total[...] + x), {"total": total}, data, steps=14, show=False,
+                checkpoints=checkpoints, evaluate=evaluate, evaluate_every=4, callbacks=[end],
+            )  # fmt: skip
+        return float(total[...]), seen, data.get_state()
+
+    total, seen, position = run("whole")
+    assert len(seen) == 4  # after 4, 8, 12 and 14 steps
+    run("stopped", stop=8)
+    assert run("stopped") == (total, seen[2:], position)
+    with pytest.raises(OSError, match="it is cut short"):
+        run("cut short", cut_short=2)
+    assert run("cut short") == (total, seen[1:], position)
+
+
 @pytest.mark.parametrize("wrong", [CheckpointError("no teacher", at="here"), NonFiniteError("the probe is NaN")])
 @pytest.mark.parametrize("where", ["callbacks", "evaluate"])
 def test_errors_of_the_users_own_saves_and_losses_do_not_keep_the_state_from_being_saved(tmp_path, where, wrong):

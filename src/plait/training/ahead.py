@@ -108,6 +108,11 @@ class Ahead:
         batch, self._position = self._held.popleft()
         return batch
 
+    def look_again(self) -> None:
+        """Take the position where the data is now, if no batch is held: an evaluation may have moved it."""
+        if self._knows and not (self._held or self._was_interrupted):
+            self._newest = self._where()
+
     def go_back(self) -> None:
         """Give the batches that were not used back to the data, if it has a position."""
         if self._knows and (self._held or self._was_interrupted):

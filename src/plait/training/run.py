@@ -306,6 +306,7 @@ class Run:
             if found is not None:
                 self.ends_here = False
                 self.evaluated_at = self.done
+                self.ahead.look_again()
                 self.unsaved |= found
                 self.tell(self.done, found)
 
