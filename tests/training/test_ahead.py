@@ -13,6 +13,7 @@ import pytest
 
 import plait
 from plait.checkpoint import Checkpoints
+from plait.errors import CheckpointWarning
 from plait.training import Batches, fit, prefetch
 from plait.training.ahead import Ahead, Interrupted
 from plait.training.prefetching import Prefetched
@@ -172,6 +173,21 @@ def test_positions_are_those_of_their_batches_if_the_data_returns_a_live_one():
     found.fill(1, 8)
     assert found.get_state() == {"index": 0}
     assert (found.take(), found.get_state()) == (0, {"index": 1})
+
+
+def test_data_that_cannot_go_back_does_not_end_a_run_with_an_error():
+    """It was raised instead of the run's own result: a signal's exit status was 1, and nothing restarted the run."""
+
+    class Data(Batches):
+        def set_state(self, state):
+            if self.get_state() != {"epoch": 0, "index": 0}:
+                raise RuntimeError("set the state before the first batch")
+            super().set_state(state)
+
+    found = Ahead(Data([1.0, 2.0, 3.0]), 2, 0)
+    found.fill(1, 8)
+    with pytest.warns(CheckpointWarning, match=r"(?s)could not go back.*RuntimeError: set the state before"):
+        found.go_back()
 
 
 def test_data_may_fill_one_array_with_every_batch():

@@ -15,6 +15,9 @@ import jax
 from .._compat import ArrayImpl
 from ..checkpoint.positions import has_position
 from ..core.functional.split import state
+from ..errors import CheckpointWarning
+from ..ground.notices import warn
+from ..ground.words import text_of
 from .children import Children
 from .placing import owned
 from .positions import copied, positions_of
@@ -114,9 +117,20 @@ class Ahead:
             self._newest = self._where()
 
     def go_back(self) -> None:
-        """Give the batches that were not used back to the data, if it has a position."""
-        if self._knows and (self._held or self._was_interrupted):
+        """Give the batches that were not used back to the data, if it has a position and can go there."""
+        if not (self._knows and (self._held or self._was_interrupted)):
+            return
+        try:
             self.set_state(self.get_state())
+        except Exception as error:  # the run has ended, and its checkpoint has the position
+            warn(
+                CheckpointWarning,
+                "the data could not go back to the batches that the run has not used",
+                at="data",
+                found=f"{type(error).__name__}: {text_of(error)}",
+                expected="data whose set_state works at any time",
+                do="pass new data to the next fit, if this program goes on",
+            )
 
     def get_state(self) -> Any:
         """The position after the last batch that was used."""
