@@ -33,6 +33,7 @@ ELSEWHERE = {
     ("compat/flax_reads.py", "_warn_if_flax_reads"): "needs Flax: tests/test_as_flax.py",
     ("training/agreement.py", "check_same"): "needs several processes: tests/training/test_agreement.py",
     ("training/ahead.py", "go_back"): "needs several processes or a signal: tests/training/test_ahead.py",
+    ("training/ahead.py", "look_again"): "needs several processes: tests/training/test_ahead.py",
     ("training/copies.py", "_warn"): "needs several processes: tests/training/test_copies.py",
     ("training/run.py", "begins"): "needs several processes: tests/training/test_loop.py",
     ("training/run.py", "finish"): "needs a process that is lost: tests/faults/test_joint_runs.py",

@@ -92,7 +92,8 @@ def fit(
 
     Warns:
         LoggerWarning: a logger could not write, and is closed.
-        CheckpointWarning: of several processes, the copies that are saved begin with different values.
+        CheckpointWarning: of several processes, the copies that are saved begin with different values; or an
+            evaluation takes batches that the training has not read yet; or the data cannot go back at the end.
 
     Example:
         >>> model = plait.Linear(1, 1, rngs=plait.Rngs(0))
