@@ -15,7 +15,7 @@ import plait
 from plait.checkpoint import Checkpoints
 from plait.errors import CheckpointWarning
 from plait.training import Batches, fit, prefetch
-from plait.training.ahead import Ahead, Interrupted
+from plait.training.ahead import Ahead
 from plait.training.prefetching import Prefetched
 from plait.training.timed_data import PositionedTimedData, timed
 
@@ -118,6 +118,44 @@ def test_a_signal_does_not_wait_for_slow_data(tmp_path, kind):
     assert seen == [*range(8)]
 
 
+@pytest.mark.parametrize("way", ["goes on", "ends", "raises", "gives what it has"])
+def test_data_that_catches_all_does_not_train_on_what_a_signal_left_of_a_batch(tmp_path, way):
+    """A bare ``except`` catches what ends the waiting too. The batch lacked a sample, or the run its rest."""
+    is_signalled, seen = [True], []
+
+    def source(epoch):
+        for number in range(8):
+            samples = []
+            for sample in range(3):
+                try:
+                    if (number, sample) == (3, 1) and is_signalled.pop():
+                        os.kill(os.getpid(), signal.SIGTERM)
+                        time.sleep(SLOW)
+                    samples.append(float(sample))
+                except:  # noqa: E722
+                    if way == "ends":
+                        return
+                    if way == "raises":
+                        raise OSError("the sample is damaged") from None
+                    if way == "gives what it has":
+                        break
+            yield {"number": number, "samples": samples}
+
+    def run():
+        with Checkpoints(tmp_path) as checkpoints:
+            return fit(
+                lambda model, batch: seen.append((batch["number"], len(batch["samples"]))),
+                {"model": plait.Param(jnp.zeros(()))}, Batches(source, epochs=1), steps=100, checkpoints=checkpoints,
+                show=False,
+            )  # fmt: skip
+
+    found = run()
+    assert (found.step, found.reason) == (3, "SIGTERM")
+    is_signalled.append(False)
+    assert run().reason == "data"
+    assert seen == [(number, 3) for number in range(8)]
+
+
 @pytest.mark.skipif(sys.version_info[:2] == (3, 12), reason="Python 3.12 does not trace the instructions of a frame")
 @pytest.mark.parametrize("kind", ["batches", "laid out", "own position", "timed"])
 @pytest.mark.parametrize("ahead", [0, 2])
@@ -158,7 +196,7 @@ class Interrupt:
             self.stop -= 1
             if self.stop == 0:
                 self.happened = True
-                raise Interrupted
+                self.found.interrupt()
         return self.trace
 
     def __enter__(self):

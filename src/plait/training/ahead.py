@@ -57,7 +57,7 @@ class Ahead:
         self._held: collections.deque[tuple[Any, Any]] = collections.deque()
         # The positions after the last batch that was used, and after the last one that was fetched.
         self._position = self._newest = self._where() if self._knows else None
-        self._was_interrupted = False
+        self._was_interrupted = self._was_told = False
         self.last = done
         self.ended: BaseException | None = None
         self.may_interrupt = self.is_interrupted = False
@@ -68,12 +68,15 @@ class Ahead:
         Args:
             is_needed: whether the run cannot do without it.
         """
+        self._was_told = False
         try:
             if self._was_interrupted:
                 self._data.set_state(copied(self._newest))  # what it may count with
             self.may_interrupt = self._was_interrupted = self._knows and not is_needed
             self._children.hear()
             batch = next(self._data)
+            if self._was_told:  # and the data has caught it, with what it was reading
+                raise Interrupted
             self.may_interrupt = False
             if self._knows:
                 self._newest = self._where()
@@ -84,6 +87,8 @@ class Ahead:
             if isinstance(error, KeyboardInterrupt) and self.is_interrupted:
                 raise
             self.may_interrupt = False
+            if self._was_told:  # so it may be why the data has raised something else, or has ended
+                return NOTHING
             self._was_interrupted = self._knows and getattr(self._data, "is_awaited", False)  # it took too long
             self.ended = error
             return NOTHING
@@ -92,6 +97,12 @@ class Ahead:
         self._was_interrupted = False
         self.last += 1
         return batch
+
+    def interrupt(self) -> None:
+        """Let the data be asked no longer, if the run can do without; the handler of a signal calls this."""
+        if self.may_interrupt:
+            self._was_told = True
+            raise Interrupted
 
     def fill(self, step: int, steps: int) -> None:
         """Fetch the batch of this step, and those after it, unless a signal arrives, and hold them."""

@@ -74,7 +74,9 @@ def fit(
             process its own. If one has an attribute ``stopped`` that is a reason after it was restored, the run has
             ended.
         profile: which steps JAX's profiler records, and its output folder.
-        data_timeout: the maximum time to wait for a batch, in seconds; ``None`` for no limit.
+        data_timeout: the maximum time to wait for a batch, in seconds; ``None`` for no limit. With a limit the data is
+            read in a thread, and ``fit`` hears signals also while the data waits in compiled code, or in Python code
+            that catches every exception.
         show: whether to show progress on standard output, of process 0.
 
     Returns:

@@ -37,7 +37,7 @@ from ..observing.nonfinite import has_nan
 from ..partitioning.launched import is_launched, saving
 from ..partitioning.processes import all_report, end_at_exit, end_at_once, is_loss
 from .agreement import PATIENCE, Alone, Ending, Together, error_ending
-from .ahead import NOTHING, Ahead, Interrupted, Pace
+from .ahead import NOTHING, Ahead, Pace
 from .before_evaluation import BeforeEvaluation
 from .callbacks import Moment, check_objects, named, own_states, restore_states, states_of, stored_states
 from .children import Children
@@ -522,8 +522,7 @@ class Run:
             return
         if self.wakes:
             self.wakes = False
-            if self.ahead.may_interrupt:
-                raise Interrupted
+            self.ahead.interrupt()
             return
         if self.signalled is not None:
             if number == signal.SIGTERM and is_launched():
@@ -540,8 +539,7 @@ class Run:
             threading.Thread(target=act, daemon=True, name="plait ends a run").start()
         if outer is not None:
             outer.on_signal(number, _)
-        if self.ahead.may_interrupt:
-            raise Interrupted
+        self.ahead.interrupt()
 
     def outer(self, number: int) -> Run | None:
         """The loop inside which this one runs, which a signal has to end too."""
