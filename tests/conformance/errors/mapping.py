@@ -154,6 +154,15 @@ ROWS = {
         fix="plait.prefix(node, {...: None})",
         cure="plait.vmap(f, in_axes=($, 0), graph_updates=False)(node, x)",
     ),
+    "a prefix without a leaf of a state": Row(
+        "plait.vmap(f, in_axes=(axes, 0), graph_updates=False)(plait.state(node), x)",
+        ArgumentError,
+        (r"at +bias\n", "a prefix has no value for a leaf"),
+        setup="f = lambda state, x: x @ state['kernel'][...]; node = plait.Linear(2, 2, rngs=rngs)\n"
+        "axes = plait.prefix(plait.Embed(2, 2, rngs=rngs), {...: None})",
+        fix="plait.prefix(node, {...: None})",
+        cure="plait.vmap(f, in_axes=($, 0), graph_updates=False)(plait.state(node), x)",
+    ),
     "filters that prefix does not cover": Row(
         "plait.prefix(model, {plait.Param: 0})",
         FilterError,
