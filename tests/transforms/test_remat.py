@@ -114,14 +114,19 @@ def test_a_function_that_captures_a_model_is_traced_every_time(hide):
 
 
 @pytest.mark.slow
-def test_what_is_kept_for_a_function_dies_with_it():
-    """U34."""
+@pytest.mark.parametrize("kind", ["function", "object"])
+def test_what_is_kept_for_a_function_dies_with_it(kind):
+    """U34. For an object nothing is kept: what is made for it refers to it, as a weak reference may not live on."""
+
+    class Calls:
+        def __call__(self, block, x):
+            return x * block.w[...]
 
     def make():
         def call(block, x):
             return x * block.w[...]
 
-        return call
+        return call if kind == "function" else Calls()
 
     def use():
         call = make()
