@@ -156,6 +156,29 @@ def test_data_that_catches_all_does_not_train_on_what_a_signal_left_of_a_batch(t
     assert seen == [(number, 3) for number in range(8)]
 
 
+def test_with_a_time_limit_a_signal_does_not_wait_for_data_that_catches_all(tmp_path):
+    """It polled for ever, and what had started the run killed it after its grace period, with nothing saved."""
+    freed = threading.Event()
+
+    def source(epoch):
+        yield from range(3)
+        threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGTERM]).start()
+        while not freed.is_set():
+            try:
+                freed.wait(0.05)
+            except:  # noqa: E722
+                continue
+
+    with Checkpoints(tmp_path) as checkpoints:
+        fitted = fit(
+            lambda model, batch: None, {"model": plait.Param(jnp.zeros(()))}, Batches(source), steps=100,
+            checkpoints=checkpoints, data_timeout=SLOW, show=False,
+        )  # fmt: skip
+        assert (fitted.step, fitted.reason) == (3, "SIGTERM")
+        assert [each.step for each in checkpoints.all()] == [3]
+    freed.set()
+
+
 @pytest.mark.skipif(sys.version_info[:2] == (3, 12), reason="Python 3.12 does not trace the instructions of a frame")
 @pytest.mark.parametrize("kind", ["batches", "laid out", "own position", "timed"])
 @pytest.mark.parametrize("ahead", [0, 2])
