@@ -207,6 +207,13 @@ def test_the_loss_of_a_process_is_told_apart_from_other_errors():
     assert "more" not in message.partition("expected")[0]
 
 
+def test_a_process_that_is_late_is_not_said_to_have_ended():
+    """JAX gives up after 30 s on a CPU, for example while another process still compiles."""
+    late = jax.errors.JaxRuntimeError("FAILED_PRECONDITION: Gloo context initialization failed: DEADLINE_EXCEEDED: ...")
+    assert processes.is_loss(late)
+    assert str(processes.lost_process(late)).startswith("another process of this run has ended or is late, and")
+
+
 @pytest.mark.slow
 def test_an_error_ends_the_process_at_once_after_what_python_says():
     program = (

@@ -278,9 +278,10 @@ def is_loss(error: BaseException) -> bool:
 
 
 def lost_process(error: BaseException) -> ProcessError:
-    """A readable error for a process that lost another."""
+    """A readable error for a process that lost another, or has waited for it for too long."""
+    what = "has ended or is late" if "DEADLINE_EXCEEDED" in str(error) else "has ended"
     return ProcessError(
-        "another process of this run has ended, and this one cannot continue without it",
+        f"another process of this run {what}, and this one cannot continue without it",
         at=f"process {jax.process_index()} of {jax.process_count()}",
         found=str(error).partition("\n")[0][:200],
         expected="all processes, until the end of the run",
