@@ -8,7 +8,7 @@ import pytest
 import plait
 from plait.errors import ExportError
 from plait.export import InputSpec, describe_exports, save_onnx, validate_export
-from plait.export.formats.onnx import write
+from plait.export.formats.onnx import _functions_of_jax_kept, write
 from plait.export.formats.options import WriteOptions
 from plait.export.formats.whole_write import ExportPathError
 from plait.export.program.program import program_of
@@ -155,3 +155,11 @@ def test_an_export_leaves_the_functions_of_jax_as_they_were(tmp_path):
         f"{module.__name__}.{name}": value for module in (jnp, jax.nn, jax.lax) for name, value in vars(module).items()
     }
     assert [name for name, value in functions.items() if "jax2onnx" in str(getattr(value, "__module__", ""))] == []
+
+
+def test_what_the_converter_leaves_in_jax_is_put_back():
+    """jax2onnx leaves its own ``jnp.cumsum`` in the process."""
+    cumsum = jnp.cumsum
+    with _functions_of_jax_kept():
+        jnp.cumsum = None
+    assert jnp.cumsum is cumsum

@@ -86,12 +86,14 @@ def test_another_shape_or_dtype_does_not_pass(monkeypatch, result, detail):
 
 
 def test_a_bare_array_is_the_only_output_whatever_that_is_called(monkeypatch):
-    for result, passed, detail in (
-        ({"label": np.ones(2)}, True, "1 examples, 2 values, within 1e-05"),
-        ({"a": np.ones(2), "b": np.ones(2)}, False, "example 0: outputs a, b instead of y"),
+    one, two = np.ones(2), {"a": np.ones(2), "b": np.ones(2)}
+    for result, expected, passed, detail in (
+        ({"label": one}, one, True, "1 examples, 2 values, within 1e-05"),
+        (two, one, False, "example 0: outputs a, b instead of y"),
+        ({"label": one}, two, False, "example 0: outputs label instead of a, b"),
     ):
         monkeypatch.setattr(report, "run_apart", lambda *_, result=result, **__: [(result, np.zeros(5))])
-        found = validate_export("onnx", "model.onnx", np.zeros(1), np.ones(2), tolerance=1e-5)
+        found = validate_export("onnx", "model.onnx", np.zeros(1), expected, tolerance=1e-5)
         assert (found.passed, found.detail) == (passed, detail)
 
 

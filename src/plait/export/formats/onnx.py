@@ -216,8 +216,7 @@ def _functions_of_jax_kept() -> Iterator[None]:
         yield
     finally:
         for module, names in before:
-            for name in [name for name, value in names.items() if vars(module).get(name) is not value]:
-                setattr(module, name, names[name])
+            vars(module).update(names)
 
 
 def _store_weights(model: Any, weights: dict[str, np.ndarray], onnx: Any, data: str | None) -> None:
