@@ -1,5 +1,6 @@
 """Batches in hand, and signals while the data is slow: nothing is lost, and nobody waits."""
 
+import collections
 import os
 import signal
 import sys
@@ -276,6 +277,24 @@ def test_data_may_fill_one_array_with_every_batch():
     found = Ahead(Batches(source, epochs=1), 2, 0)
     found.fill(1, 4)
     assert [found.take()["x"].max() for _ in range(2)] == [0, 1]
+
+
+def test_what_is_held_has_the_kind_that_it_had():
+    """A batch of records lost its fields, and one with a mask was trained on without it."""
+    pair = collections.namedtuple("Pair", "x y")
+    given = {
+        "records": np.rec.fromarrays([np.arange(3)], names="a"),
+        1: (np.ma.array([1.0, 2.0], mask=[False, True]), pair(np.zeros(2), None)),
+        "other": [1, "two", object],
+    }
+    found = Ahead(Batches([given]), 2, 0)
+    found.fill(1, 4)
+    batch = found.take()
+    assert [*batch] == [*given]  # as with one process, which holds none
+    assert batch["records"].a.tolist() == [0, 1, 2]
+    assert batch[1][0].sum() == 1.0
+    assert batch[1][1].x is not given[1][1].x
+    assert (batch[1][1].y, batch["other"]) == (None, given["other"])
 
 
 @pytest.mark.parametrize("hold", [lambda data: prefetch(data, 3), lambda data: timed(data, SLOW)])

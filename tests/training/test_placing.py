@@ -70,6 +70,16 @@ def test_a_source_may_fill_one_array_with_every_batch(way, axes):
 
 
 @ways
+@pytest.mark.parametrize("axes", [MESHES[0], None], ids=["rows divided", "one device"])
+def test_a_mask_is_refused_as_by_jax(way, axes):
+    """It was dropped without a word."""
+    masked = np.ma.array(np.ones((8, 2), np.float32), mask=np.eye(8, 2, dtype=bool))
+    sharding = mesh_of(axes) if axes else SingleDeviceSharding(jax.devices()[0])
+    with pytest.raises(ValueError, match="masked"):
+        next(iter(WAYS[way]([masked], sharding=sharding)))
+
+
+@ways
 def test_a_sharding_is_that_of_every_array(way):
     """FD1"""
     sharding = NamedSharding(mesh_of({"data": 4, "model": 2}), PartitionSpec("data", "model"))

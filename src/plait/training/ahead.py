@@ -114,7 +114,7 @@ class Ahead:
             if batch is NOTHING:
                 return
             if self._ahead:
-                batch = jax.tree_util.tree_map(owned, batch)  # the data may fill the same arrays with the next one
+                batch = _to_hold(batch)
             self._held.append((batch, self._newest))
 
     def take(self) -> Any:
@@ -164,6 +164,16 @@ class Ahead:
         self._held.clear()
         self._data.set_state(copied(position))
         self._newest, self._was_interrupted = position, False
+
+
+def _to_hold(batch: Any) -> Any:
+    """The same batch, with its own NumPy arrays: the data may fill them with the next one."""
+    kind = type(batch)
+    if kind is dict:
+        return {key: _to_hold(part) for key, part in batch.items()}
+    if kind is list or kind is tuple:
+        return kind(map(_to_hold, batch))
+    return kind(*map(_to_hold, batch)) if isinstance(batch, tuple) and hasattr(kind, "_fields") else owned(batch)
 
 
 class Pace:

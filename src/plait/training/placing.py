@@ -28,7 +28,7 @@ def placing(sharding: Sharding | Mesh | None, *, whole: bool) -> Callable[[Any],
         if isinstance(array, jax.Array) and sharding in (None, array.sharding):
             return array  # it may have parts on other processes, and cannot be read here
         array = owned(array)
-        if sharding is None:
+        if sharding is None or isinstance(array, np.ma.MaskedArray):  # which JAX refuses: it has no masks
             return jax.device_put(array)
         array = np.asarray(array)
         if not whole:
@@ -46,7 +46,7 @@ def owned(array: Any) -> Any:
     JAX shares the memory of such an array on a CPU, and elsewhere until it is transferred. A source may fill one array
     with batch after batch.
     """
-    return np.array(array) if isinstance(array, np.ndarray) else array
+    return array.copy() if isinstance(array, np.ndarray) else array  # also records and masks, as they are
 
 
 def _sharding_of(sharding: Sharding | Mesh | None) -> Callable[[Any], Sharding | None]:
