@@ -399,7 +399,7 @@ def test_writing_a_part_keeps_shape_and_dtype(index, new, expected):
 def test_a_shape_that_cannot_be_broadcast_is_an_error():
     """V14."""
     v = nnx.Param(jnp.zeros(3))
-    with pytest.raises(ValueError, match="broadcast"):
+    with pytest.raises(ValueError, match=r"found +an array of shape \(2,\): .*broadcast"):
         v[...] = jnp.ones(2)
     assert v[...].tolist() == [0.0, 0.0, 0.0]
 
