@@ -33,6 +33,7 @@ _RULES = ("tests/laws/test_axis_name_laws.py", "tests/warm/test_environment.py")
 _USERS = (
     "tests/inspect/test_treescope.py",
     "tests/stacks/test_stack.py",
+    "tests/stacks/test_sowing_views.py",
     "tests/stacks/test_stack_shardings.py",
     "tests/comparison/test_shared_modules.py",
 )
