@@ -47,3 +47,22 @@ def test_a_damaged_file_is_named(tmp_path, content):
     place.write_bytes(content)
     with pytest.raises(ExportError, match=r"the export cannot be read\n +at +.*net\.tflite\n"):
         litert.describe(place)
+
+
+@pytest.mark.slow
+@pytest.mark.oracle
+def test_the_constants_of_a_file_have_one_name_each_and_their_values(tmp_path):
+    """Some get one name from the converter; what is computed has no values to read."""
+    pytest.importorskip("tensorflow")
+    model = plait.Sequential(plait.Linear(3, 4, rngs=plait.Rngs(0)), plait.Linear(4, 4, rngs=plait.Rngs(1)))
+    model(jnp.zeros((1, 3)))
+    place = tmp_path / "net.tflite"
+    litert.write({"serve": program_of(model, (2, 3))}, place)
+    found = litert.describe(place).stored()
+    names = [each.tensor.name for each in found]
+    assert len({*names}) == len(names) > 1
+    assert all(isinstance(name, str) and name for name in names)
+    kernels = [each.read() for each in found if each.read().size in (12, 16)]
+    for layer in model.layers:
+        kernel = layer.kernel[...]
+        assert any(each.shape == kernel.T.shape and (each == kernel.T).all() for each in kernels)
