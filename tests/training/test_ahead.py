@@ -297,6 +297,30 @@ def test_what_is_held_has_the_kind_that_it_had():
     assert (batch[1][1].y, batch["other"]) == (None, given["other"])
 
 
+def test_what_is_no_buffer_is_held_without_a_copy(tmp_path):
+    """A table in a file that each batch refers to was read into memory, three times."""
+    table = np.memmap(tmp_path / "table", np.float32, "w+", shape=(4,))
+    constant = np.zeros(2)
+    constant.flags.writeable = False
+    found = Ahead(Batches([{"table": table, "constant": constant}]), 2, 0)
+    found.fill(1, 4)
+    batch = found.take()
+    assert (batch["table"] is table, batch["constant"] is constant) == (True, True)
+
+
+def test_a_batch_that_cannot_be_copied_is_an_error_of_the_data():
+    """So the state is saved, and the resumed run reads the batch again."""
+
+    class Uncopied(np.ndarray):
+        def copy(self, *_):
+            raise MemoryError
+
+    found = Ahead(Batches([np.zeros(2), np.zeros(2).view(Uncopied)], epochs=1), 2, 0)
+    found.fill(1, 4)
+    assert isinstance(found.ended, MemoryError)
+    assert (found.take().shape, found.get_state()) == ((2,), {"epoch": 0, "index": 1})
+
+
 @pytest.mark.parametrize("hold", [lambda data: prefetch(data, 3), lambda data: timed(data, SLOW)])
 def test_positions_of_what_is_read_in_a_thread_are_those_of_the_batches_taken(hold):
     """FD3: also if the data returns a live position, which moves on with what is read ahead."""

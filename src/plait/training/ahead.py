@@ -78,6 +78,8 @@ class Ahead:
             if self._was_told:  # and the data has caught it, with what it was reading
                 raise Interrupted
             self.may_interrupt = False
+            if self._ahead:
+                batch = _to_hold(batch)
             if self._knows:
                 self._newest = self._where()
         except Interrupted:
@@ -113,8 +115,6 @@ class Ahead:
             batch = self.fetch(self._ahead > 0 and self._first <= self.last < step)
             if batch is NOTHING:
                 return
-            if self._ahead:
-                batch = _to_hold(batch)
             self._held.append((batch, self._newest))
 
     def take(self) -> Any:

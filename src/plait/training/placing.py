@@ -41,12 +41,13 @@ def placing(sharding: Sharding | Mesh | None, *, whole: bool) -> Callable[[Any],
 
 
 def owned(array: Any) -> Any:
-    """A copy of a NumPy array, and anything else as it is.
+    """A copy of a NumPy array that its source may fill with the next batch, and anything else as it is.
 
-    JAX shares the memory of such an array on a CPU, and elsewhere until it is transferred. A source may fill one array
-    with batch after batch.
+    JAX shares the memory of such an array on a CPU, and elsewhere until it is transferred. Records and masks stay what
+    they are. An array that cannot be written to, or that is a part of a file, is no buffer.
     """
-    return array.copy() if isinstance(array, np.ndarray) else array  # also records and masks, as they are
+    is_buffer = isinstance(array, np.ndarray) and array.flags.writeable and not isinstance(array, np.memmap)
+    return array.copy() if is_buffer else array
 
 
 def _sharding_of(sharding: Sharding | Mesh | None) -> Callable[[Any], Sharding | None]:
