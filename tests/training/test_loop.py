@@ -1103,6 +1103,36 @@ def test_an_evaluation_that_raises_leaves_no_variables_of_its_own(tmp_path):
     assert fitted.step == 5
 
 
+@pytest.mark.parametrize("by_signal", [False, True])
+def test_what_an_evaluation_that_raises_has_counted_in_place_is_taken_back(tmp_path, by_signal):
+    """NumPy arrays were kept by identity: the checkpoint had the counts of half an evaluation."""
+    counts, fails = plait.Variable(np.zeros(2)), [True]
+
+    def evaluate():
+        for number in range(4):
+            if number == 2 and fails.pop():
+                if by_signal:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    wait_for(tmp_path / "step-00000004")
+                raise OSError("the evaluation is wrong")
+            array = counts.get_raw_value()
+            array[0] += 1
+        return {"counted": array[0]}
+
+    array = counts.get_raw_value()
+    with Checkpoints(tmp_path) as checkpoints:
+        with pytest.raises(OSError, match="the evaluation is wrong"):
+            fit(
+                lambda counts, x: None, {"counts": counts}, [1.0], steps=4, checkpoints=checkpoints, evaluate=evaluate,
+                show=False,
+            )  # fmt: skip
+        assert array.tolist() == [0.0, 0.0]
+        assert counts.get_raw_value() is array
+        saved = plait.Variable(np.ones(2))
+        checkpoints.restore({"counts": saved}, partial=True)
+        assert np.asarray(saved[...]).tolist() == [0.0, 0.0]
+
+
 def test_an_evaluation_that_raises_leaves_the_variables_as_they_were(tmp_path):
     """It had put averages in the place of the weights, and those were saved. What it has donated stays as it is."""
     objects, whole = {**start(), "seen": plait.Variable(jnp.zeros(()))}, start()

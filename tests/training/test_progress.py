@@ -1,6 +1,8 @@
 """Progress: plain lines into a pipe, a live bar on a terminal."""
 
+import io
 import re
+import sys
 
 import pytest
 
@@ -18,6 +20,15 @@ def run():
 def test_into_a_pipe_it_is_the_lines_alone(capsys):
     run()
     assert capsys.readouterr().out == "epoch 1 [red] 0.5\nepoch 2 [red] 0.5\n"
+
+
+def test_letters_that_the_output_does_not_have_are_escaped(monkeypatch):
+    """A metric with an umlaut in its name ended the run."""
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    with progress("training", 1) as show:
+        show.say("größe 1.0 \udc80")
+    assert written.getvalue() == b"gr\\xf6\\xdfe 1.0 \\udc80\n"
 
 
 def test_on_a_terminal_the_lines_stay_above_the_bar(capsys, monkeypatch):

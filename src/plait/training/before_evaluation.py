@@ -26,6 +26,7 @@ from ..core.objects.variable_kinds import Param
 from ..core.objects.variables import Variable
 from ..core.objects.visit import children_if_any, visit
 from ..ground.paths import describe_path
+from .placing import is_buffer
 from .positions import KeptPosition, positions_of
 
 _CONTAINERS = (list, dict, deque, State)
@@ -38,12 +39,17 @@ class BeforeEvaluation:
         positioned = {name: each for name, each in objects.items() if has_position(each)}
         self._positions = {name: KeptPosition(positions_of(each)()) for name, each in positioned.items()}
         self._variables: State = state(objects)
+        buffers = [leaf for leaf in jax.tree.leaves(self._variables) if is_buffer(leaf)]
+        self._buffers = {id(buffer): (buffer, buffer.copy()) for buffer in buffers}  # it may count in them, in place
         self._structure = [*map(_KeptChildren, _changeable(objects))]
 
     @property
     def objects(self) -> dict[str, Any]:
         """What is saved in their place."""
-        return {**self._variables, **self._positions}
+        return {**jax.tree.map(self._before, self._variables), **self._positions}
+
+    def _before(self, leaf: Any) -> Any:
+        return self._buffers[id(leaf)][1] if id(leaf) in self._buffers else leaf
 
     @property
     def is_donated(self) -> bool:
@@ -59,6 +65,8 @@ class BeforeEvaluation:
         """Go back to it. Arrays that were donated, usually counts, are those that were made of them."""
         for each in self._structure:
             each.put_back()
+        for buffer, before in self._buffers.values():
+            buffer[...] = before
         kept = state(
             self._variables, lambda _, leaf: isinstance(leaf, Variable) and not _is_donated(leaf.get_raw_value())
         )

@@ -44,10 +44,14 @@ def owned(array: Any) -> Any:
     """A copy of a NumPy array that its source may fill with the next batch, and anything else as it is.
 
     JAX shares the memory of such an array on a CPU, and elsewhere until it is transferred. Records and masks stay what
-    they are. An array that cannot be written to, or that is a part of a file, is no buffer.
+    they are.
     """
-    is_buffer = isinstance(array, np.ndarray) and array.flags.writeable and not isinstance(array, np.memmap)
-    return array.copy() if is_buffer else array
+    return array.copy() if is_buffer(array) else array
+
+
+def is_buffer(value: Any) -> bool:
+    """Whether it is a NumPy array that may be written to, and no part of a file."""
+    return isinstance(value, np.ndarray) and value.flags.writeable and not isinstance(value, np.memmap)
 
 
 def _sharding_of(sharding: Sharding | Mesh | None) -> Callable[[Any], Sharding | None]:

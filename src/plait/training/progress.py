@@ -69,7 +69,8 @@ class _Plain:
         pass
 
     def say(self, text: str) -> None:
-        print(text, flush=True)
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"  # which may not have the letters of a metric's name
+        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
 
 
 class _Bar:
