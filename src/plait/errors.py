@@ -279,7 +279,7 @@ class LoggerWarning(UserWarning):
 
 
 class CheckpointWarning(UserWarning):
-    """A folder of checkpoints has a damaged one, which was moved aside, or an old one that could not be removed."""
+    """A checkpoint was damaged and moved aside, or could not be removed; or a resumed run may not go on as this one."""
 
 
 class ProgramCacheWarning(UserWarning):
