@@ -1,11 +1,17 @@
 """Missing optional packages, and what is loaded when."""
 
+import ast
+import re
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
+import plait
 from plait.errors import MissingDependencyError
 from plait.export import save_onnx, save_saved_model
+from plait.export.formats.table import FORMATS
 from plait.ground.dependencies import require
 from tests.export.conv_net import IMAGES, log_probabilities, params
 from tests.forked import run_python
@@ -26,6 +32,47 @@ def test_a_missing_package_names_its_extra_and_writes_nothing(save, package, ext
     with pytest.raises(ImportError, match=rf"{package} is needed (.*\n)*  do +pip install 'plait\[{extra}\]'"):
         save(log_probabilities, params(), tmp_path / "model", input_spec=IMAGES)
     assert list(tmp_path.iterdir()) == []
+
+
+def _calls_of_require():
+    """Where each is: the package, the extra and the purpose."""
+    root = Path(plait.__file__).parent
+    for file in sorted(root.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "require":
+                yield f"{file.relative_to(root)}:{node.lineno}", node
+
+
+# Where the name in an import is not that of the distribution.
+_IMPORTED_AS = {"tensorflow-cpu": "tensorflow", "mlflow-skinny": "mlflow", "scikit-learn": "sklearn"}
+
+
+def _installed_by(extra):
+    """The names of what an extra installs, as they are imported."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    names = [re.split("[^a-z0-9_-]", each)[0] for each in project["optional-dependencies"][extra]]
+    return {_IMPORTED_AS.get(name, name) for name in names}
+
+
+def test_each_package_that_is_asked_for_comes_with_the_extra_that_its_error_names():
+    calls = list(_calls_of_require())
+    assert len(calls) > 15
+    for where, call in calls:
+        given = {each.arg: each.value for each in call.keywords}
+        extra, package, purpose = given["extra"], call.args[0], given["purpose"]
+        if isinstance(purpose, ast.Constant):
+            assert re.match("to [a-z]+ ", purpose.value), where
+        if isinstance(extra, ast.Constant) and isinstance(package, ast.Constant):
+            assert package.value.partition(".")[0] in _installed_by(extra.value), where
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_a_format_needs_comes_with_its_extra_or_with_plait(name):
+    row = FORMATS[name]
+    if row.extra is None:
+        assert set(row.packages) <= {"flatbuffers", "safetensors"}
+    else:
+        assert set(row.packages) <= _installed_by(row.extra)
 
 
 def test_a_package_that_is_broken_is_not_called_missing(tmp_path, monkeypatch):

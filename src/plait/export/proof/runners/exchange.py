@@ -56,7 +56,7 @@ def run_all(folder, call, names):
             inputs = dict(zip(names, inputs.values(), strict=True))
         outputs = call(inputs)
         times = milliseconds_of(functools.partial(call, inputs))
-        write(folder / file.name.replace("x_", "y_", 1), outputs, sorted(times))
+        write(folder / file.name.replace("x_", "y_"), outputs, sorted(times))
 
 
 def milliseconds_of(call):
