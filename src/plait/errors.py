@@ -47,9 +47,10 @@ Warnings: ``CapturedModelWarning``, for a model that a jitted function captures,
 change, ``LostSharingWarning``, for a shared part that JAX copies, ``ReplacedVariableWarning``, for an array that
 replaces a variable, ``SingleValueWarning``, for statistics of one value, ``NothingSelectedWarning``, for a filter or
 tag that matches nothing, ``UnevenLayoutWarning``, for a dimension that a mesh cannot divide, ``LoggerWarning``, for a
-logger that failed, ``CheckpointWarning``, for a checkpoint that was moved aside, or not removed,
-``ProgramCacheWarning``, for a program that is not stored, or rejected, ``UnrolledLoopWarning``, for a loop over equal
-blocks that was traced block by block, and ``FlaxDifferenceWarning``, for a number that Flax would compute differently.
+logger that failed, ``CheckpointWarning``, for a checkpoint that was moved aside, or not removed, ``ProcessWarning``,
+for a process that waits for one that does not come, ``ProgramCacheWarning``, for a program that is not stored, or
+rejected, ``UnrolledLoopWarning``, for a loop over equal blocks that was traced block by block, and
+``FlaxDifferenceWarning``, for a number that Flax would compute differently.
 """
 
 from __future__ import annotations
@@ -280,6 +281,10 @@ class LoggerWarning(UserWarning):
 
 class CheckpointWarning(UserWarning):
     """A checkpoint was damaged and moved aside, or could not be removed; or a resumed run may not go on as this one."""
+
+
+class ProcessWarning(UserWarning):
+    """A process of several waits for one that does not come to what all do together: a save, a restore, a run."""
 
 
 class ProgramCacheWarning(UserWarning):

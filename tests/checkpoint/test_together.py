@@ -11,6 +11,7 @@ import pytest
 from plait.checkpoint import together
 from plait.checkpoint.together import Meeting, on_all, on_first
 from plait.errors import CheckpointError, PlaitError, ProcessError
+from plait.partitioning import noticeboard
 from plait.partitioning.processes import all_report
 
 PARTS = {"at": "run/step-1", "found": "Größe \u2192 0", "expected": "more", "do": "wait"}
@@ -29,11 +30,12 @@ class Board:
         monkeypatch.setattr(jax, "process_count", lambda: 2)
         monkeypatch.setattr(jax, "process_index", lambda: self.index)
         monkeypatch.setattr(together, "_NUMBERS", itertools.count())
-        monkeypatch.setattr(together, "post", lambda key, text: self.texts.setdefault(key, text) is text)
-        monkeypatch.setattr(together, "await_entry", self.await_entry)
-        monkeypatch.setattr(together, "is_last", self.is_last)
+        for user in (together, noticeboard):
+            monkeypatch.setattr(user, "post", lambda key, text: self.texts.setdefault(key, text) is text)
+            monkeypatch.setattr(user, "is_last", self.is_last)
+        monkeypatch.setattr(noticeboard, "await_entry", self.await_entry)
 
-    def await_entry(self, key):
+    def await_entry(self, key, seconds):
         deadline = time.monotonic() + 20
         while key not in self.texts and time.monotonic() < deadline:
             time.sleep(0.001)
@@ -120,7 +122,7 @@ def test_all_raise_the_error_of_the_first(case, monkeypatch):
 
 
 def test_alone_it_is_a_plain_call(monkeypatch):
-    monkeypatch.setattr(together, "post", fail(AssertionError("nobody listens")))
+    monkeypatch.setattr(noticeboard, "post", fail(AssertionError("nobody listens")))
     error = OSError("disk full")
     assert (on_first(lambda: "text"), outcome(fail(error))) == ("text", error)
     assert on_all(lambda: None) is None

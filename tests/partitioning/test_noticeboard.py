@@ -1,12 +1,15 @@
 """Short texts between processes, with a client of JAX's coordination service that is none. Real ones: tests/faults."""
 
+import json
 import subprocess
 import sys
+import tempfile
+import warnings
 
 import jax
 import pytest
 
-from plait.errors import ProcessError
+from plait.errors import ProcessError, ProcessWarning
 from plait.partitioning import noticeboard
 
 
@@ -100,3 +103,52 @@ def test_a_process_that_is_not_connected_is_told(monkeypatch):
     monkeypatch.setattr(noticeboard, "coordinator", lambda: None)
     with pytest.raises(ProcessError, match=r"not connected(?s:.*)connect_processes"):
         noticeboard.post("a", "")
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """Who waits says so at once, and has not said it yet."""
+    monkeypatch.setattr(noticeboard, "_LATE", 0.0)
+    noticeboard._warn_of.cache_clear()
+    yield
+    noticeboard._warn_of.cache_clear()
+
+
+def test_who_waits_for_a_process_that_has_not_come_says_so_once(at_once):
+    for key in ("save/1", "save/2"):
+        noticeboard.come(key)
+        noticeboard.post(f"{key}/end", "done")
+    with pytest.warns(ProcessWarning, match=r"at +process 0\n +found +nothing of process 1 for 0 s"):
+        assert noticeboard.await_outcome("save/1", "end") == "done"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert noticeboard.await_outcome("save/2", "end") == "done"
+
+
+def test_who_waits_for_processes_that_have_come_says_nothing(at_once):
+    noticeboard.post("save/1/given/1", json.dumps([1, "there"]))
+    assert not noticeboard.is_last("save/1/all")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert noticeboard.gather("save/1", "here") == ["here", "there"]
+
+
+def test_the_warning_names_a_call_that_one_process_makes_alone():
+    """With JAX's own coordinator, after a second instead of a minute. Its advice ends the wait."""
+    program = (
+        "import jax, sys, time\n"
+        "from plait.partitioning import connect_processes, noticeboard\n"
+        "connect_processes()\n"
+        "import plait\n"
+        "noticeboard._LATE = 1.0\n"
+        "if jax.process_index() == 1: time.sleep(4)\n"
+        "plait.checkpoint.save(sys.argv[1], {'w': jax.numpy.zeros(2)})\n"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "plait.cli", "launch", "--processes=2", "--", sys.executable, "-c", program]
+        done = subprocess.run([*command, f"{folder}/w"], capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stderr.splitlines() if "ProcessWarning" in line]
+    assert len(said) == 1, done.stderr
+    assert said[0].startswith("[0]")
+    assert "nothing of process 1 for 1 s" in done.stderr

@@ -19,7 +19,7 @@ import jax
 from .. import errors
 from ..errors import PlaitError, ProcessError
 from ..ground.words import text_of
-from ..partitioning.noticeboard import await_entry, is_last, post
+from ..partitioning.noticeboard import await_outcome, come, is_last, post
 from ..partitioning.processes import LEFT_BEHIND
 
 T = TypeVar("T", bound=str | None)
@@ -56,15 +56,16 @@ def on_first(act: Callable[[], T]) -> T:
     if jax.process_count() == 1:
         return act()
     key = next_key("first")
+    come(key)
     if jax.process_index() == 0:
         try:
             outcome: dict[str, Any] = {"text": act()}
         except Exception as error:
-            post(key, json.dumps(told(error)))
+            post(f"{key}/end", json.dumps(told(error)))
             raise
-        post(key, json.dumps(outcome))
+        post(f"{key}/end", json.dumps(outcome))
         return outcome["text"]
-    heard = json.loads(await_entry(key) or "")
+    heard = json.loads(await_outcome(key, "end"))
     if "text" in heard:
         return heard["text"]
     raise untold(heard)
@@ -118,6 +119,7 @@ class Meeting:
 
     def __init__(self, key: str | None = None) -> None:
         self._key = key or next_key("meeting")
+        come(self._key)
 
     def arrive(self, error: BaseException | None) -> None:
         """Say that this process is done, or what has failed."""
@@ -137,7 +139,7 @@ class Meeting:
 
     def heard(self) -> dict[str, Any] | None:
         """Wait until all have arrived, or one has news: the first news."""
-        return json.loads(await_entry(f"{self._key}/end") or "null")
+        return json.loads(await_outcome(self._key, "end"))
 
 
 def told(error: BaseException) -> dict[str, Any]:

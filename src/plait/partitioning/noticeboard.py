@@ -7,6 +7,7 @@ device: they work while a step runs, or while this process waits for another ins
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import time
 from typing import Any
@@ -14,9 +15,12 @@ from typing import Any
 import jax
 
 from .._compat import coordinator
-from ..errors import ProcessError
+from ..errors import ProcessError, ProcessWarning
+from ..ground.notices import warn
+from ..ground.words import first_few
 
 _SLICE = 0.2  # seconds
+_LATE = 60.0  # seconds
 
 
 def post(key: str, text: str) -> bool:
@@ -61,13 +65,47 @@ def is_last(key: str) -> bool:
     return _board().key_value_increment(key, 1) == jax.process_count()
 
 
-def gather(key: str, text: str) -> list[str]:
-    """Wait until all processes have called this with the same key; return their texts, that of process 0 first."""
+def come(key: str, text: str = "") -> None:
+    """Say that this process has come to what all do together under this key, and leave a text."""
     here = jax.process_index()
     post(f"{key}/given/{here}", json.dumps([here, text]))
+
+
+def await_outcome(key: str, entry: str) -> str:
+    """Wait for the entry ``key/entry``, and return its text; warn once of processes that have not come for a minute."""
+    text = await_entry(f"{key}/{entry}", _LATE)
+    if text is None:
+        absent = {*range(jax.process_count())} - {number for number, _ in _given(key)}
+        if absent:
+            _warn_of(first_few([str(number) for number in sorted(absent)], 4))
+        text = await_entry(f"{key}/{entry}")
+    return text or ""
+
+
+def gather(key: str, text: str) -> list[str]:
+    """Wait until all processes have called this with the same key; return their texts, that of process 0 first."""
+    come(key, text)
     if is_last(f"{key}/all"):
-        post(f"{key}/texts", json.dumps([each for _, each in sorted(map(json.loads, entries_under(f"{key}/given")))]))
-    return json.loads(await_entry(f"{key}/texts") or "[]")
+        post(f"{key}/texts", json.dumps([each for _, each in _given(key)]))
+    return json.loads(await_outcome(key, "texts"))
+
+
+def _given(key: str) -> list[list[Any]]:
+    """The processes that have come, and their texts."""
+    return sorted(map(json.loads, entries_under(f"{key}/given")))
+
+
+@functools.cache  # once in a process
+def _warn_of(absent: str) -> None:
+    warn(
+        ProcessWarning,
+        "this process waits for others, which have not come to what all processes do together",
+        at=f"process {jax.process_index()}",
+        found=f"nothing of process {absent} for {_LATE:.0f} s",
+        expected="the same saves, restores and runs in all processes, one after the other",
+        do="call checkpoint.save, Checkpoints, fit, and what else works on global arrays in every process, not only "
+        "where jax.process_index() == 0; if that process only takes longer, wait",
+    )
 
 
 def meet(name: str, seconds: float) -> None:
