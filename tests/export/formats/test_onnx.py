@@ -54,6 +54,24 @@ def test_one_file_with_one_input_and_a_free_batch(model):
     assert y.type.tensor_type.shape.dim[0].dim_param == "batch"
 
 
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["plain", "jitted"])
+def test_computing_in_16_bits_is_refused_where_it_is_done_and_casting_is_not(tmp_path, wrap):
+    stored = {"w": jnp.asarray([[1.5, -0.5], [0.25, 3.0]], jnp.bfloat16)}
+
+    def doubled(params, x):
+        return x @ (2 * params["w"]).astype(jnp.float32)
+
+    def cast(params, x):
+        return x @ params["w"].astype(jnp.float32)
+
+    with pytest.raises(ExportError, match=r"found +the operation mul of bfloat16"):
+        save_onnx(wrap(doubled), stored, tmp_path / "doubled", input_spec=("batch", 2))
+    assert list(tmp_path.iterdir()) == []
+    save_onnx(wrap(cast), stored, tmp_path / "cast", input_spec=("batch", 2))
+    x = np.asarray([[1.0, 2.0]], np.float32)
+    assert validate_export("onnx", tmp_path / "cast", x, np.asarray(cast(stored, x))).passed
+
+
 def test_only_what_is_returned_under_a_second_name_is_copied(tmp_path):
     """ONNX allows one name per value, whether it is an input or another output."""
     for name, function in {"itself": lambda p, x: x, "several": several}.items():
