@@ -121,13 +121,13 @@ def test_collections_with_arrays_make_a_model():
 def test_collections_and_numbers_are_those_of_flax():
     """B29, B30: and either library takes the variables of the other."""
     flax_nnx = pytest.importorskip("flax.nnx")
-    flax_nnx.use_eager_sharding(False)
-    theirs, ours = (nnx.bridge.to_linen(features(nnx)) for nnx in (flax_nnx, plait))
-    out, variables = theirs.init_with_output(KEY, X)
-    same_trees(*(with_key_data(meta.unbox(tree)) for tree in (ours.init(KEY, X), variables)))
-    for module, given in ((ours, variables), (theirs, ours.init(KEY, X)), (ours, jax.jit(theirs.init)(KEY, X))):
-        if "ArrayImpl" not in given:  # a compiled init of Flax has other collections, and loses what it does not trace
-            rest = {name: value for name, value in variables["ArrayImpl"].items() if name in ("calls", "parts")}
-            given = {**variables, **given, "ArrayImpl": rest}
-        np.testing.assert_allclose(module.apply(given, X), out, rtol=1e-6)
-    same_trees(*(with_key_data(m.apply(variables, X, mutable=True)[1]["ArrayImpl"]) for m in (ours, theirs)))
+    with flax_nnx.use_eager_sharding(False):
+        theirs, ours = (nnx.bridge.to_linen(features(nnx)) for nnx in (flax_nnx, plait))
+        out, variables = theirs.init_with_output(KEY, X)
+        same_trees(*(with_key_data(meta.unbox(tree)) for tree in (ours.init(KEY, X), variables)))
+        for module, given in ((ours, variables), (theirs, ours.init(KEY, X)), (ours, jax.jit(theirs.init)(KEY, X))):
+            if "ArrayImpl" not in given:  # a compiled init of Flax loses what it does not trace
+                rest = {name: value for name, value in variables["ArrayImpl"].items() if name in ("calls", "parts")}
+                given = {**variables, **given, "ArrayImpl": rest}
+            np.testing.assert_allclose(module.apply(given, X), out, rtol=1e-6)
+        same_trees(*(with_key_data(m.apply(variables, X, mutable=True)[1]["ArrayImpl"]) for m in (ours, theirs)))
