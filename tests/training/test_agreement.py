@@ -468,6 +468,11 @@ def test_the_pace_looks_at_the_sharding_of_each_result(monkeypatch):
         def block_until_ready(self):
             self.waits += 1
 
+        def is_deleted(self):
+            return self.is_donated
+
+        is_donated = False
+
     monkeypatch.setattr("plait.training.ahead.ArrayImpl", Result)
     pace, shared, own = Pace(2), object(), object()
     results = [Result(shared, False), Result(shared, False), Result(own, True), Result(shared, False)]
@@ -477,3 +482,13 @@ def test_the_pace_looks_at_the_sharding_of_each_result(monkeypatch):
         waited.append(pace.wait({}))
     assert waited == [True, True, True, False]
     assert [result.waits for result in results] == [1, 1, 0, 0]
+
+
+def test_the_pace_does_not_wait_for_a_result_that_a_later_step_has_donated():
+    """It may be an array of the model."""
+    pace = Pace(1)
+    donated = jax.numpy.ones(())
+    donated.delete()
+    for result in (donated, {"seen": donated}):
+        pace.keep(result)
+        assert not pace.wait({"array": jax.numpy.ones(())})

@@ -1,11 +1,15 @@
 """Batches in hand, and signals while the data is slow: nothing is lost, and nobody waits."""
 
 import collections
+import dataclasses
+import itertools
 import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -295,6 +299,51 @@ def test_what_is_held_has_the_kind_that_it_had():
     assert batch[1][0].sum() == 1.0
     assert batch[1][1].x is not given[1][1].x
     assert (batch[1][1].y, batch["other"]) == (None, given["other"])
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Pair:
+    x: Any
+    y: Any = None
+
+
+def read_only(buffer):
+    view = buffer.view()
+    view.flags.writeable = False
+    return view
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        read_only,
+        lambda buffer: {"x": buffer, 0: None},
+        lambda buffer: collections.OrderedDict([("x", buffer), (0, None)]),
+        lambda buffer: collections.defaultdict(list, {"x": buffer, 0: ()}),
+        lambda buffer: collections.UserDict(x=buffer),
+        lambda buffer: Pair(buffer),
+        lambda buffer: Pair([buffer], Pair(buffer)),
+        lambda buffer: jax.tree_util.Partial(len, buffer),
+    ],
+    ids=["view", "dict", "OrderedDict", "defaultdict", "UserDict", "dataclass", "nested", "Partial"],
+)
+def test_a_buffer_that_is_filled_again_is_copied_wherever_it_is(wrapped):
+    buffer = np.zeros(2)
+    given = wrapped(buffer)
+
+    def batches():
+        for number in itertools.count(1):
+            buffer[...] = number
+            yield given
+
+    found = Ahead(batches(), 2, 0)
+    found.fill(1, 9)
+    held = [found.take() for _ in range(3)]
+    assert [type(batch) for batch in held] == [type(given)] * 3
+    arrays = [jax.tree.leaves(batch["x"] if isinstance(batch, Mapping) else batch)[0] for batch in held]
+    assert [array.tolist() for array in arrays] == [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]
+    assert (held[0] is given, buffer.tolist()) == (False, [3.0, 3.0])
 
 
 def test_what_is_no_buffer_is_held_without_a_copy(tmp_path):

@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import os
+import re
 import signal
 import threading
 import time
@@ -1488,6 +1489,20 @@ def test_progress_is_lines_where_nobody_looks(capsys, monkeypatch):
     assert [line[2:] for line in parts] == [
         [rest[0], "4:00:00 left", rest[1]], [rest[0], "2:00:00 left", rest[1]], rest,
     ]  # fmt: skip
+
+
+def test_the_rate_is_that_of_the_steps_whenever_their_metrics_are_read(capsys, monkeypatch):
+    """The last ones are read one right after the other."""
+    monkeypatch.setattr(run_of_fit, "is_there", lambda returned: False)
+
+    def slow(p, x):
+        time.sleep(0.02)
+        return x
+
+    fit(slow, {"p": plait.Param(1.0)}, [1.0], steps=6, log_every=1)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 6
+    assert all(float(re.search(r"(\S+) steps/s", line)[1]) <= 50 for line in lines)
 
 
 @pytest.mark.slow

@@ -7,7 +7,8 @@ signal need not wait for slow data: what was being fetched is fetched again.
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator, Mapping
+import copy
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
 import jax
@@ -167,13 +168,14 @@ class Ahead:
 
 
 def _to_hold(batch: Any) -> Any:
-    """The same batch, with its own NumPy arrays: the data may fill them with the next one."""
-    kind = type(batch)
-    if kind is dict:
-        return {key: _to_hold(part) for key, part in batch.items()}
-    if kind is list or kind is tuple:
-        return kind(map(_to_hold, batch))
-    return kind(*map(_to_hold, batch)) if isinstance(batch, tuple) and hasattr(kind, "_fields") else owned(batch)
+    """The same batch, with its own NumPy arrays in mappings and trees of JAX: the data may fill them with the next."""
+    if isinstance(batch, MutableMapping):  # of those that JAX knows, it would sort the keys, which may be of two types
+        held = copy.copy(batch)
+        for key in batch:
+            held[key] = _to_hold(batch[key])
+        return held
+    parts, kind = jax.tree.flatten(batch, is_leaf=lambda part: part is not batch)
+    return owned(batch) if jax.tree_util.treedef_is_leaf(kind) else jax.tree.unflatten(kind, map(_to_hold, parts))
 
 
 class Pace:
@@ -203,7 +205,7 @@ class Pace:
         if type(oldest) is ArrayImpl:  # as usual; what is done at each step is done with cold caches
             if oldest.sharding is not self._known:
                 self._known, self._is_shared = oldest.sharding, not oldest.is_fully_addressable
-            if self._is_shared:
+            if self._is_shared and not oldest.is_deleted():
                 if len(self._results) == self._ahead:
                     oldest.block_until_ready()
                 return True
@@ -215,5 +217,6 @@ class Pace:
 
 
 def _shared(tree: Any) -> list[jax.Array]:
-    """The arrays with parts on other processes."""
-    return [each for each in jax.tree.leaves(tree) if isinstance(each, jax.Array) and not each.is_fully_addressable]
+    """The arrays with parts on other processes, without those that were donated."""
+    arrays = [each for each in jax.tree.leaves(tree) if isinstance(each, jax.Array)]
+    return [each for each in arrays if not (each.is_fully_addressable or each.is_deleted())]

@@ -50,8 +50,10 @@ def owned(array: Any) -> Any:
 
 
 def is_buffer(value: Any) -> bool:
-    """Whether it is a NumPy array that may be written to, and no part of a file."""
-    return isinstance(value, np.ndarray) and value.flags.writeable and not isinstance(value, np.memmap)
+    """Whether it is a NumPy array, or a view of one, that may be written to, and no part of a file."""
+    if not isinstance(value, np.ndarray) or isinstance(value, np.memmap):
+        return False
+    return value.flags.writeable or is_buffer(value.base)
 
 
 def _sharding_of(sharding: Sharding | Mesh | None) -> Callable[[Any], Sharding | None]:

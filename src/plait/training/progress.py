@@ -102,16 +102,19 @@ class Lines:
         self.steps = steps
         self.time, self.done = time.perf_counter(), done  # of the last line
 
-    def line(self, step: int, values: Mapping[str, float]) -> str:
-        """The step, metrics, steps per second since the last line, the remaining time, and the memory of a device."""
-        now = time.perf_counter()
+    def line(self, step: int, values: Mapping[str, float], when: float) -> str:
+        """The step, metrics, steps per second since the last line, the remaining time, and the memory of a device.
+
+        Args:
+            when: when the step was done, by ``time.perf_counter``. Its metrics may be read later.
+        """
         parts = [f"step {step}", *(f"{name} {value:.4g}" for name, value in values.items())]
         if step > self.done:
-            rate = (step - self.done) / max(now - self.time, 1e-9)
+            rate = (step - self.done) / max(when - self.time, 1e-9)
             parts.append(f"{rate:.3g} steps/s")
             if step < self.steps:
                 parts.append(f"{clock_time((self.steps - step) / rate)} left")
-            self.time, self.done = now, step
+            self.time, self.done = when, step
         memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_in_use")
         if memory is not None:
             parts.append(f"{memory / 2**30:.2f} GiB")

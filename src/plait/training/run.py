@@ -105,7 +105,7 @@ class Run:
         self.arguments = arguments_of(step, objects)
         check_object_names(objects)
         self.data: Any = timed(iterator_of(data, needs_position=checkpoints is not None), data_timeout)
-        self.pending: collections.deque[tuple[int, Any]] = collections.deque()
+        self.pending: collections.deque[tuple[int, Any, float]] = collections.deque()
         self.values: dict[str, float] = {}
         self.unsaved: dict[str, float] = {}  # metrics of evaluations since the last checkpoint
         self.error: BaseException | None = None  # of this process
@@ -262,7 +262,7 @@ class Run:
 
     def log_rest(self, with_last: bool) -> None:
         if with_last and self.last is not None and self.noted < self.done:
-            self.pending.append((self.done, self.last))
+            self.pending.append((self.done, self.last, time.perf_counter()))
         while self.pending:  # also after an error: callbacks of other processes may wait for those of this one
             self.attempt(self.look, len(self.pending))
 
@@ -271,21 +271,21 @@ class Run:
     def look_after(self, number: int, is_logged: bool) -> None:
         """Log what is ready after a step."""
         if is_logged:
-            self.pending.append((number, self.last))
+            self.pending.append((number, self.last, time.perf_counter()))
             self.noted = number
         if self.is_alone:
             self.look(at_least=len(self.pending) - BEHIND if is_logged else 0)
         else:  # at the same step in all processes: callbacks may use the devices of all
-            self.look(at_least=sum(step <= number - BEHIND for step, _ in self.pending))
+            self.look(at_least=sum(step <= number - BEHIND for step, *_ in self.pending))
 
     def look(self, at_least: int) -> None:
         """Wait for the first ``at_least`` pending metrics and log them; alone, a process logs all that are ready."""
         while self.pending and (at_least > 0 or (self.is_alone and is_there(self.pending[0][1]))):
             at_least -= 1
-            number, returned = self.pending.popleft()
+            number, returned, when = self.pending.popleft()
             values = numbers_of(returned)
             check_metric_names(values)
-            self.tell(number, values)
+            self.tell(number, values, when)
             with self.saving_nothing_after():
                 check_loss(number, values, self.objects)
 
@@ -308,7 +308,7 @@ class Run:
                 self.evaluated_at = self.done
                 self.ahead.look_again()
                 self.unsaved |= found
-                self.tell(self.done, found)
+                self.tell(self.done, found, time.perf_counter())
 
     def evaluated(self) -> dict[str, float] | None:
         """The metrics of an evaluation; ``None`` if it failed or was cut short: the resumed run evaluates."""
@@ -392,7 +392,7 @@ class Run:
                 except Exception:  # it is saved again when the evaluation is over
                     self.saved, self.unsaved, self.unsavable = kept
 
-    def tell(self, number: int, values: dict[str, float]) -> None:
+    def tell(self, number: int, values: dict[str, float], when: float) -> None:
         """Pass metrics to the loggers and callbacks."""
         if not values:
             return
@@ -400,7 +400,7 @@ class Run:
         self.attempt(self.write, number, values)  # callbacks of this step in other processes may wait for those here
         if not self.callbacks_are_over:
             self.tell_callbacks(Moment(number, values, {**self.objects}, self.stop))
-        self.display.say(self.lines.line(number, values))
+        self.display.say(self.lines.line(number, values, when))
 
     def write(self, number: int, values: dict[str, float]) -> None:
         """Log metrics. A logger that fails is given up, with a warning, which may be an error."""

@@ -9,14 +9,18 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, DonatedArrayError
 from ..ground.dtypes import is_number_dtype
 
 
 def is_there(returned: Any) -> bool:
     """Whether the devices have computed it."""
     leaves: list[Any] = jax.tree.leaves(returned)
-    return all(leaf.is_ready() for leaf in leaves if hasattr(leaf, "is_ready"))
+    return all(_is_deleted(leaf) or leaf.is_ready() for leaf in leaves if hasattr(leaf, "is_ready"))
+
+
+def _is_deleted(value: Any) -> bool:
+    return isinstance(value, jax.Array) and value.is_deleted()
 
 
 def numbers_of(returned: Any) -> dict[str, float]:
@@ -26,6 +30,14 @@ def numbers_of(returned: Any) -> dict[str, float]:
     named = returned if isinstance(returned, Mapping) else {"loss": returned}
     found = {}
     for name, value in named.items():
+        if _is_deleted(value):
+            raise DonatedArrayError(
+                "a step returned an array that it, or a later step, has donated",
+                at=str(name),
+                found="a deleted array, which may be part of the model",
+                expected="a number that is still there when it is logged, up to two steps later",
+                do="return a copy: {'scale': jnp.copy(model.scale[...])}",
+            )
         if np.ndim(value) or not is_number_dtype(np.asarray(value).dtype):
             raise ArgumentTypeError(
                 "a step must return a number, or a dict of numbers",

@@ -5,6 +5,7 @@ from plait.errors import (
     ArgumentTypeError,
     CheckpointWarning,
     DataError,
+    DonatedArrayError,
     LoggerWarning,
     MissingDependencyError,
     NonFiniteError,
@@ -63,6 +64,13 @@ def adapted(model):
     if model is p:
         raise OSError("the evaluation is wrong")
     return {}
+"""
+DONATING = """
+scaled = jax.jit(lambda scale: 2 * scale, donate_argnums=0)
+model = plait.Dict(scale=plait.Param(jnp.float32(9.0)))
+def returning(scale):
+    model.scale[...] = scaled(model.scale[...])
+    return {"loss": 1.0, "scale": scale}
 """
 NOT_FINITE = """
 @plait.jit
@@ -209,6 +217,20 @@ ROWS = {
               found     an array of shape (2, 3)
               expected  a scalar
               do        return the loss alone, or {'loss': loss, 'accuracy': accuracy}
+        """,
+    ),
+    "a step that returns an array which it donates": Row(
+        "run(lambda p, x: returning(model.scale[...]))",
+        DonatedArrayError,
+        fix="jnp.copy(model.scale[...])",
+        cure="run(lambda p, x: returning($))",
+        setup=FIT + DONATING,
+        text="""
+            a step returned an array that it, or a later step, has donated
+              at        scale
+              found     a deleted array, which may be part of the model
+              expected  a number that is still there when it is logged, up to two steps later
+              do        return a copy: {'scale': jnp.copy(model.scale[...])}
         """,
     ),
     "a step that returns a word": Row(
