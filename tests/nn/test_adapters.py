@@ -208,6 +208,7 @@ def loss(model: Any, x: Any) -> Any:
     return (model(x) ** 2).mean()
 
 
+@pytest.mark.slow
 def test_each_layer_of_a_stack_has_factors_of_its_own():
     """ST10: as in a list, also in their gradients."""
     listed, stacked = tuned(False, alpha=4), tuned(True, alpha=4)

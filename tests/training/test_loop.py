@@ -1249,6 +1249,7 @@ def parts_after(steps):
     return values(objects)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("change", CHANGES)
 def test_an_evaluation_that_raises_leaves_the_structure_as_it_was(tmp_path, change):
     """It had put another module in the place of one, and no checkpoint after it fitted the objects of a new start."""

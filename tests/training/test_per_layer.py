@@ -100,6 +100,7 @@ def assert_same(ours, theirs):
         np.testing.assert_allclose(found[...], value[...], rtol=2e-4, atol=2e-5, err_msg=str(path))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", slow_but(QUICK, {**MAPPED, **WHOLE, **LISTS}))
 def test_a_stack_trains_as_a_list(name):
     """O10."""
@@ -107,6 +108,7 @@ def test_a_stack_trains_as_a_list(name):
     assert_same(trained(True, tx), trained(False, tx))
 
 
+@pytest.mark.slow
 def test_it_also_does_outside_of_jit():
     tx = MAPPED["muon"]
     assert_same(trained(True, tx, lambda f: f), trained(False, tx))

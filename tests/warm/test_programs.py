@@ -281,6 +281,7 @@ def test_w5_shapes_that_do_different_things_each_have_their_program(tmp_path):
     assert counts(stored)["stored"] == 0
 
 
+@pytest.mark.sampled
 @pytest.mark.usefixtures("users_promotion")
 @pytest.mark.parametrize("rates", ["one", "two", "shared"])
 def test_w5_a_number_that_the_trace_replaces_in_a_closure_is_replaced_by_the_load_too(tmp_path, rates):

@@ -458,6 +458,7 @@ def h(pair): return pair.a - 2 * pair.b
         assert step.jitted_fn.programs.counts["loaded"] == loaded
 
 
+@pytest.mark.slow
 def test_w3_a_function_of_jax_that_is_replaced_is_compared(tmp_path, monkeypatch):
     def normalized(norm, x):
         return norm(x)
