@@ -50,6 +50,12 @@ def test_e1_the_package_has_the_names_and_importing_it_loads_no_tensorflow():
     assert done.stdout.strip() == "False"
 
 
+def test_e1_the_kinds_of_models_are_those_of_orbax():
+    """E1."""
+    kinds = export.constants.ExportModelType
+    assert {each.name: each.value for each in kinds} == {name: name for name in ("TF_SAVEDMODEL", "ORBAX_MODEL")}
+
+
 def test_e1_without_tensorflow_the_first_use_names_package_and_extra(monkeypatch):
     """E1, first row of section 8."""
     monkeypatch.setitem(sys.modules, "tensorflow", None)

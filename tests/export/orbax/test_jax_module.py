@@ -273,7 +273,11 @@ SHAPES = {"f": None, "g": None}
             NotImplementedError,
             "export_version",
         ),
-        ({"apply_fn": affine, "jax2obm_kwargs": {"a": 1}}, NotImplementedError, "jax2obm_kwargs"),
+        (
+            {"apply_fn": affine, "jax2obm_kwargs": {"a": 1}},
+            NotImplementedError,
+            "^jax2obm_kwargs does not apply to a SavedModel$",
+        ),
         (
             {"apply_fn": affine, "input_polymorphic_shape_symbol_values": {"b": (1,)}},
             ValueError,
@@ -289,7 +293,9 @@ def test_e6_arguments_that_contradict_each_other_are_refused(arguments, kind, me
 
 def test_e31_the_format_that_is_not_written_is_named():
     """E31."""
-    with pytest.raises(NotImplementedError, match=r"export_version=.*ORBAX_MODEL.*TF_SAVEDMODEL"):
+    with pytest.raises(
+        NotImplementedError, match=r"^export_version=.*ORBAX_MODEL: plait writes SavedModels only \(TF_SAVEDMODEL\)$"
+    ):
         JaxModule(params(), affine, export_version=constants.ExportModelType.ORBAX_MODEL)
 
 
@@ -395,7 +401,8 @@ class Pair:
 def test_e10_a_tree_without_key_paths_is_numbered_with_a_warning():
     """E10."""
     tree = {"a": jnp.ones(1), "b": Pair(jnp.ones(1), jnp.ones(1))}
-    with pytest.warns(UserWarning, match="jax_param_0"):
+    said = "^the parameters have a node without key paths, so their variables are named jax_param_0, jax_param_1, …; "
+    with pytest.warns(UserWarning, match=said + "register the node's class with .*register_pytree_with_keys to have"):
         module = JaxModule(tree, lambda p, x: x)
     assert [v.name for v in module.tf_var_leaves] == ["jax_param_0:0", "jax_param_1:0", "jax_param_2:0"]
 

@@ -19,6 +19,7 @@ def test_e15_names_signature_and_method_are_resolved():
     assert config.get_signature_keys() == ["a"]
     assert ServingConfig(("a", "b"), [SPEC]).get_signature_keys() == ["a", "b"]
     assert config.get_input_signature() == [SPEC]
+    assert ServingConfig("a", (SPEC,)).get_input_signature() == (SPEC,)
     assert config.get_infer_step(one) is one
     assert config.get_infer_step({"only": one}) is one
     assert ServingConfig("a", [SPEC], method_key="second").get_infer_step({"first": one, "second": two}) is two

@@ -78,10 +78,12 @@ def test_e22_auto_batching_refuses_what_it_cannot_batch():
     with pytest.raises(ValueError, match="no batch axis"):
         utils.make_auto_batching_function([tf.TensorSpec((), tf.float32)])
     batched = utils.make_auto_batching_function([X, default])
-    with pytest.raises(tf.errors.InvalidArgumentError, match="neither the batch size 1"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="an input has neither the batch size 1 nor that of the primary inputs"
+    ):
         batched(np.ones((3, 2), np.float32), np.ones(2, np.float32))
     both = utils.make_auto_batching_function([X, TensorSpecWithDefault(SCALE, [1.0], is_primary=True)])
-    with pytest.raises(tf.errors.InvalidArgumentError, match="primary inputs differ"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="primary inputs differ in batch size"):
         both(np.ones((3, 2), np.float32), np.ones(2, np.float32))
 
 

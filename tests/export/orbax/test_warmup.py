@@ -44,6 +44,12 @@ def test_e24_a_failing_example_aborts_the_save(manager, tmp_path, example):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_e24_an_example_with_too_many_inputs_says_how_many(manager, tmp_path):
+    """E24."""
+    with pytest.raises(RuntimeError, match=r"found +TypeError: 3 inputs instead of 2"):
+        manager.save(tmp_path / "model", warmup_examples={"s": [[np.ones((1, 2))] * 3]})
+
+
 def test_e24_examples_for_another_signature_are_refused(manager, tmp_path):
     """E24."""
     with pytest.raises(ValueError, match=r"'other'\n.*'s'"):

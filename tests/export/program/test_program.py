@@ -170,6 +170,20 @@ def test_inputs_in_a_dictionary_go_to_the_arguments_of_their_names(model):
         program_of(model, {"scale": (), "b": ()})
 
 
+class Unsigned:
+    """``inspect.signature`` raises TypeError for it."""
+
+    __signature__ = "text"
+
+    def __call__(self, params, a, b):
+        return a - 2 * b
+
+
+def test_inputs_of_a_function_without_a_signature_go_by_order():
+    program = program_of(({}, Unsigned()), {"b": (1,), "a": (1,)})
+    assert program.call({}, {"b": np.float32([7]), "a": np.float32([2])})["y"] == 3
+
+
 def test_a_function_without_outputs_is_refused():
     with pytest.raises(ExportError, match="returns nothing"):
         named_outputs(None)

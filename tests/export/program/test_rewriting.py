@@ -90,6 +90,12 @@ def test_the_numbers_are_the_same(name):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("sizes", [(-1, 0, 0), (0, -2, 0), (1, -1, 0), (-1, 2, 0), (1, 2, 1), (0, 0, 3)], ids=str)
+def test_padding_that_cuts_or_spreads_stays(sizes):
+    padded = lambda x: lax.pad(x, jnp.float32(7), ((0, 1, 0), sizes, (0, 0, 0)))
+    np.testing.assert_array_equal(rewritten(padded, FOR_ONNX)(X), padded(X))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_with_a_free_batch_size_too(name):

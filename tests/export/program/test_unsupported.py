@@ -93,6 +93,40 @@ def test_operations_that_do_not_go_together_give_the_first_that_fails():
     assert (found.name, found.layers) == ("cos", ("the function itself",))
 
 
+def test_a_call_that_fails_after_others_has_the_name_of_its_function():
+    @jax.jit
+    def scaled(x):
+        return x * 2
+
+    def convert(function, shapes):
+        text = str(jax.make_jaxpr(function)(*shapes))
+        if " sin " in text and "scaled" in text:
+            raise ValueError("no call after sin")
+
+    program = program_of(({}, lambda params, x: scaled(jnp.sin(x))), ("n",))
+    (found,) = unsupported_operations(program, convert)
+    assert (found.name, found.reason) == ("scaled", "ValueError: no call after sin")
+
+
+def test_values_without_a_dtype_are_left_to_their_neighbours():
+    """A token, which orders what a program does, is no input of a function."""
+
+    def function(params, x):
+        token = jax.lax.create_token(x) if hasattr(jax.lax, "create_token") else None
+        return jnp.sort(x if token is None else jax.lax.optimization_barrier((x, token))[0])
+
+    program = program_of(({}, function), ("n",))
+    assert [each.name for each in unsupported_operations(program, refusing("sort"))] == ["sort"]
+
+
+def test_random_keys_are_left_to_their_neighbours():
+    def function(params, x):
+        return jnp.sort(x + jax.random.uniform(jax.random.fold_in(jax.random.key(0), 1), (4,)))
+
+    program = program_of(({}, function), (4,))
+    assert [each.name for each in unsupported_operations(program, refusing("sort"))] == ["sort"]
+
+
 def test_sizes_that_a_model_cannot_take_are_passed_over():
     model = plait.Conv(1, 1, (5,), padding="VALID", rngs=plait.Rngs(0))
     program = program_of(({}, lambda params, x: jnp.sort(model(x), axis=1)), ("batch", "length", 1))
@@ -104,6 +138,8 @@ def test_a_refusal_shows_the_operations_or_the_converter_s_own_words():
     shown = str(refusal("no", None, operations * (SHOWN + 3), expected="less"))
     assert "layers[0]" in shown
     assert "and 3 more" in shown
+    assert "more" not in str(refusal("no", None, operations * SHOWN, expected="all"))
+    assert len(refusal("no", ValueError("x" * 400), [], expected="less").parts["found"].partition(";")[0]) == 300
     assert "fix the sizes" in str(refusal("no", ValueError("a size"), [], expected="less"))
     assert "fix the sizes" not in str(refusal("no", ValueError("a size"), [], expected="less", free=False))
 

@@ -67,7 +67,8 @@ def test_values_are_compared(monkeypatch, result, expected, passed):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "limit"), [("float32", 6.2e-5), ("bfloat16", 0.125), ("float16", 0.0157), ("int32", 0)]
+    ("dtype", "limit"),
+    [("float32", 6.2e-5), ("bfloat16", 0.125), ("float16", 0.0157), ("int32", 0), ("float64", 1.14e-13)],
 )
 def test_what_passes_follows_from_dtype_and_size(dtype, limit):
     """E37: relative to the largest finite value, and few roundings where there are few bits."""
@@ -82,6 +83,7 @@ def test_what_passes_follows_from_dtype_and_size(dtype, limit):
 def test_another_shape_or_dtype_does_not_pass(monkeypatch, result, detail):
     found = outcome(monkeypatch, result, np.zeros(2))
     assert not found.passed
+    assert (found.max_abs_difference, found.mean_abs_difference) == (np.inf, np.inf)
     assert detail in found.detail
 
 
@@ -95,6 +97,12 @@ def test_a_bare_array_is_the_only_output_whatever_that_is_called(monkeypatch):
         monkeypatch.setattr(report, "run_apart", lambda *_, result=result, **__: [(result, np.zeros(5))])
         found = validate_export("onnx", "model.onnx", np.zeros(1), expected, tolerance=1e-5)
         assert (found.passed, found.detail) == (passed, detail)
+
+
+def test_the_tolerance_of_small_values_is_that_of_one():
+    assert tolerance_of(np.float32([1e-3])) == tolerance_of(np.float32([1.0])) == 256 * np.finfo(np.float32).eps
+    eight_bits = np.asarray([-2.0]).astype(jnp.float8_e4m3fn)
+    assert tolerance_of(eight_bits) == 2 * float(jnp.finfo(jnp.float8_e4m3fn).eps)
 
 
 def test_wrong_arguments_are_named():
