@@ -54,7 +54,8 @@ def test_each_thread_has_its_own(make):
 def test_within_a_context_there_is_another():
     """A module made in the context of one that is being made would become a part of it."""
     make = getattr(mlir.make_ir_context, "__wrapped__", mlir.make_ir_context)
-    if make() is make():
+    first, second, third = make(), make(), make()  # which JAX renews after some programs, maybe in between
+    if first is second or second is third:
         pytest.skip("since JAX 0.12, JAX itself has one context for each thread")
     outer = mlir.make_ir_context()
     with outer:

@@ -41,6 +41,7 @@ def test_variables_have_the_names_and_values_of_the_parameters(model):
     loaded = tf.saved_model.load(str(model))
     variables = {variable.name.removesuffix(":0"): variable for variable in loaded.weights}
     assert set(variables) == set(params())
+    assert not any(variable.trainable for variable in variables.values())
     for name, array in params().items():
         np.testing.assert_array_equal(variables[name].numpy(), array)
 

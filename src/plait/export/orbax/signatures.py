@@ -176,7 +176,7 @@ def _repeated(tf: Any, tensor: Any, batch: Any) -> Any:
         repeats = tf.where(size == batch, 1, batch)
         many = tf.concat([[repeats], tf.ones([tf.rank(tensor) - 1], tf.int32)], 0)
         result = tf.tile(tensor, many)
-    result.set_shape([None, *tensor.shape[1:]]) if not tf.executing_eagerly() else None
+    result.set_shape([None, *tensor.shape[1:]])
     return result
 
 
