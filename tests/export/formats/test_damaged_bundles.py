@@ -68,7 +68,7 @@ def test_what_was_compared_with_the_checksum_is_what_is_used(bundle, copy, monke
         load(copy)
 
 
-@pytest.mark.parametrize("target", ["/etc/passwd", "../net/weights.safetensors", "a/b", "..", ""])
+@pytest.mark.parametrize("target", ["/etc/passwd", "../net/weights.safetensors", "a/b", "..", ".", ""])
 def test_paths_do_not_leave_the_folder(copy, target):
     def point_elsewhere(manifest):
         manifest["files"][target] = manifest["files"]["weights.safetensors"]

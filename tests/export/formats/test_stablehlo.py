@@ -4,6 +4,7 @@ import importlib.metadata
 import json
 import shutil
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -46,6 +47,7 @@ def test_the_manifest_describes_the_folder(model):
     assert manifest["platforms"] == ["cpu", "cuda", "tpu"]
     assert manifest["versions"] == {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "numpy")}
     (signature,) = manifest["signatures"].values()
+    assert signature["calling_convention"] == jax.export.maximum_supported_calling_convention_version
     assert signature["inputs"] == [{"name": "x", "shape": ["batch", 8, 8, 1], "dtype": "float32"}]
     assert signature["outputs"] == [{"name": "y", "shape": ["batch", 10], "dtype": "float32"}]
     assert {weight["name"]: tuple(weight["shape"]) for weight in manifest["weights"]} == {
