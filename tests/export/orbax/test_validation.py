@@ -112,6 +112,14 @@ def test_e30_outputs_that_cannot_be_compared_are_refused(baseline, candidate, me
         report(baseline, candidate)
 
 
+def test_e30_a_difference_from_zero_is_infinite_relative_to_it():
+    """E30."""
+    found = report({"y": np.float32([0.0, 2.0])}, {"y": np.float32([1.0, 2.0])})
+    floating = found.outputs["FloatingPointDiffReport"]
+    assert isinstance(floating, FloatingPointDiffReport)
+    assert (floating.max_diff, floating.max_rel_diff) == (1.0, np.inf)
+
+
 def test_e30_options_have_the_defaults_of_the_contract():
     """E30."""
     option = ValidationReportOption()
