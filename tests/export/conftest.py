@@ -11,7 +11,7 @@ from plait.errors import PlaitError
 ERRORS = Path(__file__).parents[1] / "data" / "export_errors.txt"
 _VARYING = {  # between machines, and releases of other libraries
     r"[^\s'\"(\[]*pytest-of-[^\s'\",;:)\]]*": "<path>",
-    r"\b\w*(Error|Exception|Exit)\b[:(](?s:.)*?(?=\n  (?:expected|do)  |\Z)": r"<\1>",
+    r"\b\w*([Ee]rror|Exception|Exit)\b[:(](?s:.)*?(?=\n  (?:expected|do)  |\Z)": r"<\1>",
     r'File "[^"]+", line \d+': "File <place>",
     r"0x[0-9a-f]+": "<address>",
     r"'bytes': \d+": "'bytes': <size>",

@@ -95,7 +95,7 @@ def _given(key: str) -> list[list[Any]]:
     return sorted(map(json.loads, entries_under(f"{key}/given")))
 
 
-@functools.cache  # once in a process
+@functools.cache  # once for the same processes
 def _warn_of(absent: str) -> None:
     warn(
         ProcessWarning,

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..core.objects.cells import is_gone
 from ..errors import ArgumentError, ArgumentTypeError, DonatedArrayError
 from ..ground.dtypes import is_number_dtype
 
@@ -16,11 +17,7 @@ from ..ground.dtypes import is_number_dtype
 def is_there(returned: Any) -> bool:
     """Whether the devices have computed it."""
     leaves: list[Any] = jax.tree.leaves(returned)
-    return all(_is_deleted(leaf) or leaf.is_ready() for leaf in leaves if hasattr(leaf, "is_ready"))
-
-
-def _is_deleted(value: Any) -> bool:
-    return isinstance(value, jax.Array) and value.is_deleted()
+    return all(is_gone(leaf) or leaf.is_ready() for leaf in leaves if hasattr(leaf, "is_ready"))
 
 
 def numbers_of(returned: Any) -> dict[str, float]:
@@ -30,7 +27,7 @@ def numbers_of(returned: Any) -> dict[str, float]:
     named = returned if isinstance(returned, Mapping) else {"loss": returned}
     found = {}
     for name, value in named.items():
-        if _is_deleted(value):
+        if is_gone(value):
             raise DonatedArrayError(
                 "a step returned an array that it, or a later step, has donated",
                 at=str(name),
