@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +12,7 @@ from plait.errors import ArgumentError, ExportError
 from plait.export import InputSpec, save_stablehlo, validate_export
 from plait.export.proof import apart, report
 from plait.export.proof.compare import tolerance_of
+from plait.export.proof.runners.exchange import milliseconds_of
 
 pytestmark = pytest.mark.apart
 
@@ -104,6 +106,12 @@ def test_the_tolerance_of_small_values_is_that_of_one():
     assert tolerance_of(np.float32([1e-3])) == tolerance_of(np.float32([1.0])) == 256 * np.finfo(np.float32).eps
     eight_bits = np.asarray([-2.0]).astype(jnp.float8_e4m3fn)
     assert tolerance_of(eight_bits) == 2 * float(jnp.finfo(jnp.float8_e4m3fn).eps)
+
+
+def test_times_of_calls_are_milliseconds():
+    times = milliseconds_of(lambda: time.sleep(0.02))
+    assert len(times) == 5
+    assert all(20 <= each < 20_000 for each in times)
 
 
 def test_wrong_arguments_are_named():
