@@ -2,6 +2,7 @@
 
 import collections
 import contextvars
+import copy
 import functools
 import re
 import sys
@@ -137,6 +138,66 @@ def test_a_function_that_raises_leaves_captured_containers_as_they_were():
     with pytest.raises(KeyError, match="oops"):
         f(jnp.ones(2))
     assert len(model.net.layers) == 1
+
+
+def by_init(items):
+    return plait.List(items)
+
+
+def by_append(items):
+    layers = plait.List(items[:1])
+    layers.append(items[1])
+    return layers
+
+
+def by_replacing(items):
+    layers = plait.List([items[0], None])
+    layers[1] = items[1]
+    return layers
+
+
+def by_jax(items):
+    return jax.tree.map(lambda x: x, plait.List(items))
+
+
+def by_merge(items):
+    return plait.merge(*plait.split(plait.List(items)))
+
+
+def by_generic_merge(items):
+    """A class with an initialization of its own is not filled by a plan."""
+
+    class Layers(plait.List):
+        def _pytree__graph_init(self, children):
+            super()._pytree__graph_init(children)
+
+    return plait.merge(*plait.split(Layers(items)))
+
+
+def copied(items):
+    return copy.copy(plait.List(items))
+
+
+def with_an_attribute(items):
+    layers = by_generic_merge([items[0]])
+    layers.last = items[1]
+    return plait.merge(*plait.split(layers))
+
+
+WAYS = [by_init, by_append, by_replacing, by_jax, by_merge, by_generic_merge, copied, with_an_attribute]
+CONTENT_CHANGES = {"it": lambda held, x: held.append(x), "in it": lambda held, x: held[0].append(x)}
+
+
+@pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
+@pytest.mark.parametrize("change", CONTENT_CHANGES)
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_plain_lists_in_a_list_of_plait_are_watched(way, change):
+    """G64: whichever way the list has them."""
+    layers = way([plait.Param(1.0), [[], plait.Param(2.0)]])
+    held = layers.last if hasattr(layers, "last") else layers[1]
+    with pytest.raises(TraceContextError, match=r"(?s)change the contents of .*at +layers(\[1\]|\.last)"):
+        plait.jit(lambda x: CONTENT_CHANGES[change](held, x))(jnp.ones(2))
+    assert (len(held), held[0]) == (2, [])
 
 
 def test_reading_containers_of_a_captured_model_is_fine():

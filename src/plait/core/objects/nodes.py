@@ -281,11 +281,7 @@ def _classify(value: Any) -> Kind:
 
 
 def _is_jax_container(value: Any) -> bool:
-    try:
-        leaves, _ = jax.tree_util.tree_flatten(value, is_leaf=lambda x: x is not value)
-    except Exception:  # only flattening a registered container can fail, for example if its keys cannot be sorted
-        return True
-    return not (len(leaves) == 1 and leaves[0] is value)
+    return not jax.tree_util.all_leaves([value])
 
 
 def get_node_impl(x: Any) -> GraphNodeImpl | PytreeNodeImpl | None:

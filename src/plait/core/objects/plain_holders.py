@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 PLAIN = frozenset({list, dict, tuple})
@@ -31,6 +32,12 @@ def note_holder(node: Any) -> None:
         by_id[key] = weakref.ref(node, lambda _: by_id.pop(key, None))
 
 
+def note_if_holder(node: Any, values: Iterable[Any]) -> None:
+    """Record that this thread gave a node these values, if a plain container is among them."""
+    if not PLAIN.isdisjoint(map(type, values)):
+        note_holder(node)
+
+
 def plain_containers(here: Any) -> list[tuple[Any, Any]]:
     """The plain lists and dicts in nodes of other traces than ``here``, each with its node."""
     found: list[tuple[Any, Any]] = []
@@ -38,7 +45,8 @@ def plain_containers(here: Any) -> list[tuple[Any, Any]]:
         node = reference()
         if node is None or node._pytree__info.trace is here:
             continue
-        stack, met = [*vars(node).values()], set()
+        elements = node._pytree__elements if hasattr(type(node), "_pytree__elements") else ()  # of a List
+        stack, met = [*vars(node).values(), *elements], set()
         while stack:
             value = stack.pop()
             if type(value) in PLAIN and id(value) not in met:

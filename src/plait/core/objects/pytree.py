@@ -54,7 +54,7 @@ from .nodes import (
     register_graph_node_type,
     updated_in_place,
 )
-from .plain_holders import PLAIN, note_holder
+from .plain_holders import PLAIN, note_holder, note_if_holder
 from .statics import HashableMapping, same_static
 from .trace_guard import check_trace, path_of, raise_foreign_trace
 from .variables import Variable
@@ -237,8 +237,7 @@ class Pytree:
 
     def _pytree__graph_init(self, children: Iterable[tuple[str, Any]]) -> None:
         self.__dict__.update(children)
-        if not PLAIN.isdisjoint(map(type, self.__dict__.values())):
-            note_holder(self)
+        note_if_holder(self, self.__dict__.values())
         self._pytree__info.mark_rebuilt()
 
     # As a JAX pytree (rule G63) ---------------------------------------------------------------------------------------
@@ -287,8 +286,7 @@ class Pytree:
             attributes[name] = show_static(child)
         attributes.update(aux.static._items)
         attributes.update((name, MethodType(function, node)) for name, function in aux.methods)
-        if not PLAIN.isdisjoint(map(type, attributes.values())):
-            note_holder(node)
+        note_if_holder(node, attributes.values())
         return node
 
     # Copies and text --------------------------------------------------------------------------------------------------
@@ -304,8 +302,7 @@ class Pytree:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(attributes := from_named(state["attributes"]))
-        if not PLAIN.isdisjoint(map(type, attributes.values())):
-            note_holder(self)
+        note_if_holder(self, attributes.values())
         info = own_info(self)
         info.marks = state["marks"]
         mark_changed(info)
