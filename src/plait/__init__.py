@@ -100,7 +100,7 @@ if TYPE_CHECKING:
     from .states import proxy_caller
     from .core.objects import rngs as rnglib
     from .observing.capture import capture as capture
-    from .compat.popping import pop as pop
+    from .surgery.pop import pop as pop
     from .surgery.traversal import check_pytree as check_pytree
     from .surgery.traversal import find_duplicates as find_duplicates
     from .surgery.traversal import set_metadata as set_metadata

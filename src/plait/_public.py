@@ -31,7 +31,7 @@ _NAMES = {
     "observing.nonfinite": "debug_nans find_nonfinite",
     "core.objects.variable_kinds": "BatchStat Cache Intermediate LoRAParam Param Perturbation",
     "core.objects.variables": "Variable",
-    "compat.popping": "pop",
+    "surgery.pop": "pop",
     "states.live": "merge",
     "compat.functions": (
         "as_abstract clone flatten get_abstract_model graphdef iter_children iter_graph iter_module_children "

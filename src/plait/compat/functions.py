@@ -21,7 +21,7 @@ iter_graph = checked(traversal.iter_graph)
 iter_module_children = checked(traversal.iter_module_children)
 iter_modules = checked(traversal.iter_modules)
 
-map = checked(live.or_live(live.mapped, views.map), at=1)
+map = checked(views.map, at=1)
 recursive_map = checked(views.recursive_map, at=1)
 view = checked(views.view)
 view_info = checked(views.view_info)

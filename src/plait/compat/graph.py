@@ -27,6 +27,7 @@ from ..core.objects.statics import HashableMapping as HashableMapping
 from ..states.flat_graphs import unflatten as unflatten
 from ..states.graph_state import GraphState as GraphState
 from ..states.live import call as call, merge as merge
+from ..surgery.pop import graph_pop as graph_pop, pop as pop
 from ..surgery.traversal import find_duplicates as find_duplicates, set_metadata as set_metadata
 from .functions import (
     clone as clone,
@@ -54,7 +55,6 @@ from .node_predicates import (
     is_pytree_node as is_pytree_node,
     is_state_leaf as is_state_leaf,
 )
-from .popping import graph_pop as graph_pop, pop as pop
 from .small_functions import get_node_impl_for_type as get_node_impl_for_type
 from .update_context import (
     IndexMap as IndexMap,

@@ -53,6 +53,11 @@ def live_states(value: bool = True, /) -> Restoring:
     return Restoring(_live, on=bool(value))
 
 
+def are_live() -> bool:
+    """Whether states of this thread are live."""
+    return _live.on
+
+
 def make_default() -> None:
     """Turn live states on in all threads that have not set them."""
     _Live.on = True
@@ -124,14 +129,6 @@ def _apply(graphdef: GraphDef, state: Any, *states: Any, graph: bool | None = No
 
 def _call(graphdef_state: tuple[GraphDef, Any], /) -> Any:
     return _apply(*graphdef_state)
-
-
-def mapped(f: Callable[..., Any], node: Any, /, *, recreate_variables: bool = True) -> Any:
-    """``map`` that keeps the live variables which ``f`` returns."""
-    walk = Walk()
-    root = walk.add(node)
-    leaves = [f(path_of(link), leaf) for link, leaf in zip(walk.links, walk.leaves, strict=True)]
-    return merging.merge(root, leaves, copy=False, recreate_variables=recreate_variables)
 
 
 split = or_live(_split, splitting.split)

@@ -16,6 +16,7 @@ from ..core.objects.trace_guard import check_trace
 from ..core.objects.visit import Place, visit
 from ..errors import FilterError, GraphError
 from ..ground.paths import Path, describe_path
+from ..states.live import are_live
 from ..typing import FilterLiteral
 
 
@@ -42,11 +43,6 @@ def pop(node: Any, *filters: FilterLiteral) -> Any:
 
 def graph_pop(node: Any, filters: tuple[FilterLiteral, ...]) -> tuple[State, ...]:
     """``pop`` with the filters as a tuple; always a tuple of states."""
-    return popped(node, filters, detached)
-
-
-def popped(node: Any, filters: tuple[FilterLiteral, ...], leaf_of: Callable[[Any], Any]) -> tuple[State, ...]:
-    """The same, with ``leaf_of(leaf)`` in the states."""
     if not filters:
         raise FilterError(
             "Expected at least one filter: pop needs to know what to remove",
@@ -71,7 +67,7 @@ def popped(node: Any, filters: tuple[FilterLiteral, ...], leaf_of: Callable[[Any
                 check_not_fixed(owner)
             done.add(place.first or place)
             removals.append((pop_key, owner, place.key, path))
-            groups[number].append((path, leaf_of(leaf)))
+            groups[number].append((path, leaf if are_live() else detached(leaf)))
     with Journal() as journal:
         for pop_key, owner, key, path in reversed(removals):  # the last of a List first
             if isinstance(owner, List) and type(key) is int and key + 1 < len(owner):

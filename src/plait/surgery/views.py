@@ -25,6 +25,7 @@ from ..ground import differences
 from ..ground.paths import Path, describe_path
 from ..ground.repr import Text
 from ..ground.words import describe_type
+from ..states.live import are_live
 from ..states.pure_dicts import plain_value
 from ..typing import FilterLiteral
 from .traversal import find_duplicates
@@ -164,7 +165,7 @@ def map(f: Callable[[Path, Any], Any], node: N, /, *, recreate_variables: bool =
     """A new graph with ``f(path, leaf)`` for each leaf.
 
     The leaves are those of ``node`` itself: if ``f`` writes to a variable, ``node`` changes. The new graph shares no
-    variables with ``node``: if ``f`` returns its argument, the new graph gets a copy.
+    variables with ``node``: if ``f`` returns its argument, the new graph gets a copy, but not under ``live_states``.
 
     Example:
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
@@ -173,9 +174,9 @@ def map(f: Callable[[Path, Any], Any], node: N, /, *, recreate_variables: bool =
     """
     walk = Walk()
     graphdef = walk.add(node)
-    live = {id(leaf) for leaf in walk.leaves}
+    shared = set() if are_live() else {id(leaf) for leaf in walk.leaves}
     mapped = [f(path_of(link), leaf) for link, leaf in zip(walk.links, walk.leaves, strict=True)]
-    leaves = [leaf.copy() if isinstance(leaf, Variable) and id(leaf) in live else leaf for leaf in mapped]
+    leaves = [leaf.copy() if isinstance(leaf, Variable) and id(leaf) in shared else leaf for leaf in mapped]
     return merge(graphdef, leaves, copy=False, recreate_variables=recreate_variables)
 
 
