@@ -25,7 +25,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from .._compat import Tracer, is_mutable_array
 from ..core.functional.split import state
-from ..core.objects.nodes import Kind, check_node, kind_of
+from ..core.objects.nodes import Kind, check_node, jax_to_nnx_path, kind_of
 from ..core.objects.state import State, to_flat_state
 from ..core.objects.variable_kinds import Intermediate
 from ..core.objects.variables import Variable
@@ -119,14 +119,7 @@ def _value_of(leaf: Any) -> Any:
 
 
 def _name(path: Path, subpath: tuple[Any, ...]) -> str:
-    return describe_path((*path, *map(_key, subpath)))
-
-
-def _key(entry: Any) -> Any:
-    for attribute in ("key", "idx", "name"):
-        if hasattr(entry, attribute):
-            return getattr(entry, attribute)
-    return str(entry)
+    return describe_path((*path, *jax_to_nnx_path(subpath)))
 
 
 def _check_all_saved(node: Any, path: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from .._compat import Tracer, is_mutable_array
-from ..core.objects.nodes import Kind
+from ..core.objects.nodes import Kind, jax_to_nnx_path
 from ..core.objects.variables import Variable
 from ..core.objects.visit import Place, children_if_any, visit
 from ..ground.paths import Path, format_path
@@ -105,16 +105,12 @@ def _leaves(path: Path, value: Any) -> Iterator[Entry]:
     yield Entry(path, NODE, kind, attributes=metadata)
     made: set[Path] = {path}
     for keys, array in inner:
-        place = (*path, *(_key(key) for key in keys))
+        place = (*path, *jax_to_nnx_path(keys))
         for length in range(len(path) + 1, len(place)):
             if place[:length] not in made:
                 made.add(place[:length])
                 yield Entry(place[:length], NODE)
         yield _leaf(place, "", array, array, {})
-
-
-def _key(entry: Any) -> Any:
-    return next((getattr(entry, name) for name in ("key", "idx", "name") if hasattr(entry, name)), str(entry))
 
 
 def _leaf(path: Path, kind: str, leaf: Any, array: Any, metadata: Mapping[str, str]) -> Entry:

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from ..core.objects.nodes import jax_to_nnx_path
 from ..core.objects.variables import Variable
 from ..ground.paths import format_path
 from ..ground.words import with_article
@@ -130,9 +131,9 @@ def get_named_sharding(tree: Any, mesh: Mesh) -> Any:
 
 def describe_leaf(path: tuple[Any, ...], leaf: Any) -> str:
     """A leaf of a pytree with its path, for errors: ``blocks[0].up.kernel (a Param)``."""
-    keys = [next((getattr(k, name) for name in ("key", "idx", "name") if hasattr(k, name)), k) for k in path]
+    keys = jax_to_nnx_path(path)
     kind = with_article(type(leaf).__name__)
-    return f"{format_path(tuple(keys))} ({kind})" if keys else kind
+    return f"{format_path(keys)} ({kind})" if keys else kind
 
 
 def map_specs(f: Callable[[PartitionSpec], Any], tree: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ...core.objects.nodes import jax_key_to_key
 from ...errors import ExportError, PlaitError
 from .checks import check_different
 from .numbers import check_numbers
@@ -58,10 +59,7 @@ def by_name(function: Function, params: Any) -> NamedFunction:
 
 def key_name(entry: Any) -> str:
     """One entry of a key path as a string: a dictionary key, a position, or an attribute's name."""
-    for attribute in ("key", "idx", "name"):
-        if hasattr(entry, attribute):
-            return str(getattr(entry, attribute))
-    return str(entry)
+    return str(jax_key_to_key(entry))
 
 
 def on_host(leaf: Any, name: str) -> np.ndarray:
