@@ -265,16 +265,7 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
         for file in sorted(path.rglob("*"))
         if file.is_file()
     }
-    stored: dict[str, Any] = {
-        "format": FORMAT,
-        "version": VERSION,
-        "step": manifest.step,
-        "metrics": dict(manifest.metrics),
-        "leaves": {name: dict(leaf) for name, leaf in manifest.leaves.items()},
-        "extra": dict(manifest.extra),
-        "time": manifest.time,
-        "files": files,
-    }
+    stored: dict[str, Any] = {"format": FORMAT, "version": VERSION, **vars(manifest), "files": files}
     stored["sha256"] = _digest_of_manifest(stored)
     (path / MANIFEST).write_text(json.dumps(stored, indent=1), encoding="utf-8")
 

@@ -25,7 +25,7 @@ class Writer(threading.Thread):
 
     def __init__(self, write: Callable[[], None], name: str) -> None:
         # What is registered at the end of this file waits for it at the end of the program, unless it is abandoned.
-        super().__init__(name=name, daemon=_CAN_BE_AWAITED)
+        super().__init__(name=name, daemon=True)
         self._write: Callable[[], None] | None = write
         self._failed: BaseException | None = None
         self._told: contextlib.ExitStack | None = None  # while ``plait launch`` is told that this process saves
@@ -71,7 +71,6 @@ class Writer(threading.Thread):
         _WRITERS.discard(self)
 
 
-_CAN_BE_AWAITED = hasattr(threading, "_register_atexit")
 # Those that no one has waited for.
 _WRITERS: set[Writer] = set()
 
@@ -88,8 +87,7 @@ def _finish_all() -> None:
 # A thread that writes hands work to the threads of concurrent.futures, through Orbax and asyncio. Those are shut down
 # when the main thread ends, before Python waits for other threads, and before the functions of ``atexit`` run: a save
 # that is not finished would fail. The functions registered here run in reverse order, so these after the import above.
-if _CAN_BE_AWAITED:
-    threading._register_atexit(_finish_all)  # pyright: ignore[reportAttributeAccessIssue]
+threading._register_atexit(_finish_all)  # pyright: ignore[reportAttributeAccessIssue]
 
 # So does a process of several that ends at once, because of an error.
 BEFORE_THE_END.append(_finish_all)

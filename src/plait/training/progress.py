@@ -6,7 +6,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import jax
 
@@ -14,16 +14,14 @@ if TYPE_CHECKING:
     import rich.progress
 
 
-class Progress(Protocol):
-    """The object that ``progress`` yields."""
+class Progress:
+    """What ``progress`` yields. By itself it shows nothing."""
 
     def advance(self) -> None:
         """Advance by one step."""
-        ...
 
     def say(self, text: str) -> None:
         """Print a permanent line."""
-        ...
 
 
 @contextlib.contextmanager
@@ -64,16 +62,13 @@ def progress(label: str, total: int, *, done: int = 0) -> Iterator[Progress]:
             display.stop()
 
 
-class _Plain:
-    def advance(self) -> None:
-        pass
-
+class _Plain(Progress):
     def say(self, text: str) -> None:
         encoding = getattr(sys.stdout, "encoding", None) or "utf-8"  # which may not have the letters of a metric's name
         print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
 
 
-class _Bar:
+class _Bar(Progress):
     def __init__(self, display: rich.progress.Progress, task: rich.progress.TaskID) -> None:
         self.display = display
         self.task = task
@@ -83,16 +78,6 @@ class _Bar:
 
     def say(self, text: str) -> None:
         self.display.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-class Silent:
-    """A process that shows nothing."""
-
-    def advance(self) -> None:
-        pass
-
-    def say(self, text: str) -> None:
-        pass
 
 
 class Lines:

@@ -46,7 +46,7 @@ from .finite import check_loss, not_finite
 from .fit_arguments import DATA, arguments_of, check_object_names, iterator_of
 from .loggers import Logger
 from .profile import Profile
-from .progress import Lines, Silent, progress
+from .progress import Lines, Progress, progress
 from .step_results import check_metric_names, is_there, numbers_of, restored_numbers, stored_numbers
 from .timed_data import timed
 
@@ -659,7 +659,7 @@ class Run:
                 held.callback(lambda: profile.end_with_run(self.last))
             for logger in self.loggers:
                 held.callback(self.close, logger)
-            self.display = held.enter_context(progress("training", steps, done=self.done)) if shows else Silent()
+            self.display = held.enter_context(progress("training", steps, done=self.done)) if shows else Progress()
             held.enter_context(self.left())
             yield
 
