@@ -196,11 +196,6 @@ def _first_lines(sample: bytes) -> str:
     return " / ".join(line.strip() for line in lines[:3])
 
 
-def _flags(kept: Any) -> str:
-    words = [f"--{name} {value}" for name, value in kept.items() if name != "bf16"]
-    return " ".join([*words, *["--bf16"] * bool(kept.get("bf16"))])
-
-
 def _command(options: Options) -> str:
     words = ["plait", "demo", "gpt", "--resume", "--output", str(options.output), "--size", options.size]
     words += [] if options.steps is None else ["--steps", str(options.steps)]

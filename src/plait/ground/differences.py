@@ -31,11 +31,6 @@ class Difference(NamedTuple):
     plait: str
     do: str
 
-    @property
-    def cells(self) -> tuple[str, str, str]:
-        """The cells of its row."""
-        return self.what, self.flax, self.plait
-
 
 DIFFERENCES = {
     "merge makes variables": Difference(

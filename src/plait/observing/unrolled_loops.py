@@ -140,23 +140,15 @@ def _cure(holder: Holder, place: Place, is_inside: bool) -> str:
     return f"plait.as_stack({model}, {pattern!r}), and instead of the loop: {call}"
 
 
-class _Blocks(NamedTuple):
-    """Blocks of a loop: their number, how many a stack traces, how they are called, and what they are."""
-
-    number: int
-    traced: int
-    repeat: str
-    kinds: str
-
-
-def _described_blocks(blocks: Sequence[Any], period: int) -> _Blocks:
-    """What a warning says of blocks; it holds none of them."""
+def _described_blocks(blocks: Sequence[Any], period: int) -> tuple[int, int, str, str]:
+    """What a warning says of blocks, without holding them: their number, how many a stack traces, how they repeat, and
+    their classes."""
     kinds = " and ".join(dict.fromkeys(type(block).__name__ for block in blocks[:period]))
     repeat = "equal blocks" if period == 1 else f"blocks that repeat with period {period}"
-    return _Blocks(len(blocks), period + len(blocks) % period, repeat, kinds)
+    return len(blocks), period + len(blocks) % period, repeat, kinds
 
 
-def _advise(at: Path, blocks: _Blocks, cure: str, seconds: float | None) -> None:
+def _advise(at: Path, blocks: tuple[int, int, str, str], cure: str, seconds: float | None) -> None:
     """Warn about a loop.
 
     Args:

@@ -1,9 +1,9 @@
 """Compiled functions whose programs outlive the process: ``jit(f, cache=folder)``.
 
 The key of a program consists of the function, the structure of the arguments, shape, dtype and sharding of each array,
-the options of ``jit``, versions, devices and settings (``stored/environment.py``). One key may have several programs,
-each with the globals that its trace read, which are compared one by one (``stored/reads.py``). If the globals of a
-program have not changed, its executable is loaded, together with the outcome of the call (``stored/forms.py``), without
+the options of ``jit``, versions, devices and settings (``environment.py``). One key may have several programs,
+each with the globals that its trace read, which are compared one by one (``reads.py``). If the globals of a
+program have not changed, its executable is loaded, together with the outcome of the call (``forms.py``), without
 tracing or compiling. Otherwise the function is traced with a recording, compiled, and stored.
 
 The fast path is the same as without a folder: JAX's own dispatch, which calls this code only for arguments that differ
@@ -158,7 +158,7 @@ class Program(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A program found in the folder: the file, its header, the program, and the describer used for it."""
+    """A program found in the folder: the file, its header and the program."""
 
     file: Path
     header: dict[str, Any]
