@@ -165,8 +165,8 @@ def table_rows(
                 expected="a module with that method",
                 do="omit the inputs, or name the method: plait.tabulate(model, x, method='encode')",
             )
-        call, given = _on_shapes(method, (inputs, kwargs))
-        with observed_methods([module for _, module in places], _recorder(rows, method)):
+        call, given = on_arrays(method, (inputs, kwargs))
+        with observed_methods([module for _, module in places], _recorder(rows)):
             lowered = _lowered(call, obj, given)
         if costs:
             _add_costs(rows, report_of(lowered._stage, places), "flops")
@@ -180,8 +180,8 @@ def _is_container(row: TableRow) -> bool:
     return row.type.__name__ in ("List", "Dict") and row.type.__module__.startswith(__name__.partition(".")[0] + ".")
 
 
-def _on_shapes(method: str, given: Any) -> tuple[Callable[..., Any], list[Any]]:
-    """The call as a function of the model and of its arrays and modules; other inputs are fixed."""
+def on_arrays(method: str, given: Any) -> tuple[Callable[..., Any], list[Any]]:
+    """The call of a method as a function of the model and of its arrays and modules; other inputs are fixed."""
     leaves, treedef = jax.tree_util.tree_flatten(given, is_leaf=is_graph_leaf)
     flags = [is_graph_leaf(leaf) or (hasattr(leaf, "shape") and hasattr(leaf, "dtype")) for leaf in leaves]
 
@@ -194,7 +194,7 @@ def _on_shapes(method: str, given: Any) -> tuple[Callable[..., Any], list[Any]]:
     return call, [leaf for leaf, flag in zip(leaves, flags, strict=True) if flag]
 
 
-def _recorder(rows: dict[Path, TableRow], method: str) -> Callable[[Any, str, Callable[[], Any]], Any]:
+def _recorder(rows: dict[Path, TableRow]) -> Callable[[Any, str, Callable[[], Any]], Any]:
     """An observer that records shapes; of the methods of a module that call each other, only the outermost counts."""
     running: set[int] = set()
     order = 0
