@@ -13,7 +13,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding
 
 from ..core.objects.module import Module
 from ..core.objects.nodes import Kind
@@ -25,12 +24,11 @@ from ..ground.words import first_few, in_bytes
 from ..observing.method_observers import MethodCall, observed_methods
 from ..observing.module_names import module_places, path_in_program
 from ..observing.unrolled_loops import only_looked_at
-from ..partitioning.specs import variable_spec
 from ..transforms.autodiff import value_and_grad
 from ..transforms.call.arguments import is_graph_leaf
 from ..transforms.jit.function import jit
 from .cost import CostReport, ModuleCost, report_of
-from .sharding import item_size
+from .sharding import item_size, spec_and_mesh
 from .tables import Row, folded, in_words, remark_on_loops, rendered
 
 
@@ -388,10 +386,8 @@ def _specs(row: TableRow) -> str:
     """How the module's own variables are sharded, if they have axis names."""
     found = []
     for path, variable in row.variables.items():
-        sharding = getattr(variable.get_raw_value(), "sharding", None)
-        what = format_path((*row.path, *path))
-        spec = sharding.spec if isinstance(sharding, NamedSharding) else variable_spec(variable, what)
-        if spec is not None and any(entry is not None for entry in spec):
+        spec, _ = spec_and_mesh(variable, variable.get_raw_value(), None, format_path((*row.path, *path)))
+        if any(entry is not None for entry in spec):
             found.append(f"{format_path(path)}: {spec}")
     return "\n".join(found)
 
