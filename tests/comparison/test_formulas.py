@@ -130,7 +130,7 @@ def test_a_norm(statistics):
     usual = {"scale": "used", "bias": "added", "variance": "biased"}
     chosen = {**usual, "statistics": statistics, "groups": groups, "epsilon": options["epsilon"]}
     np.testing.assert_allclose(norm({"x": IMAGES}, parameters, chosen), expected, atol=1e-4)
-    known = norm_choices(IMAGES, parameters, [layer])
+    known = norm_choices(parameters, [layer])
     assert all(value in known[name] for name, value in chosen.items() if name != "bias" or "bias" in parameters)
     assert (known["epsilon"][0], known["groups"]) == (options["epsilon"], (groups,))
     assert ("running" in known["statistics"]) == ("mean" in parameters) == ("features" not in known["statistics"])
@@ -321,7 +321,7 @@ def test_the_settings_of_a_norm_are_the_modules_own_and_then_the_usual_ones():
         SimpleNamespace(variance_epsilon=0.25, num_groups=4),
         SimpleNamespace(epsilon=1e-5),
     ]
-    found = norm_choices(ROWS, {"scale": np.ones(4)}, modules)
+    found = norm_choices({"scale": np.ones(4)}, modules)
     assert found == {
         "statistics": ["features", "root mean square", "groups"],
         "scale": ("used", "missing", "1 + scale"),
@@ -330,11 +330,11 @@ def test_the_settings_of_a_norm_are_the_modules_own_and_then_the_usual_ones():
         "epsilon": (2.0, 0.25, 1e-5, 1e-6, 1e-3, 1e-8, 1e-12, 0.0, 1e-7, 1e-4, 1e-2),
         "groups": (4,),
     }
-    plain = norm_choices(ROWS, {"bias": np.ones(4)}, [SimpleNamespace(epsilon="small")])
+    plain = norm_choices({"bias": np.ones(4)}, [SimpleNamespace(epsilon="small")])
     assert plain["statistics"] == ["features", "root mean square"]
     assert (plain["scale"], plain["bias"], plain["groups"]) == (("missing",), ("added", "missing"), (None,))
     assert plain["epsilon"][:2] == (1e-5, 1e-6)
-    assert norm_choices(ROWS, {"mean": np.ones(4)}, modules)["statistics"] == ["running", "batch"]
+    assert norm_choices({"mean": np.ones(4)}, modules)["statistics"] == ["running", "batch"]
 
 
 def test_the_settings_of_attention_are_the_modules_own_and_then_the_usual_ones():

@@ -50,6 +50,22 @@ def test_keyword_arguments_may_be_arrays_and_settings():
     assert call == Call("__call__", ("float32[4, 3]", "float32[2]"), ("float32[4, 3]", "float32[2]"), output_bytes=56)
 
 
+class Dropping(plait.Module):
+    def __init__(self):
+        self.dropout = plait.Dropout(0.5)
+
+    def __call__(self, x, *, rngs):
+        return self.dropout(x, rngs=rngs)
+
+
+def test_keyword_arguments_may_be_random_streams():
+    model, rngs = Dropping(), plait.Rngs(0)
+    calls = calls_of(model, (X,), {"rngs": rngs})
+    assert calls["dropout",] == [Call("__call__", ("float32[4, 3]",), ("float32[4, 3]",), output_bytes=48)]
+    assert costs_of(model, (X,), {"rngs": rngs}, calls)["dropout",]["FLOPs"] > 0
+    assert rngs.default.count[...] == 0
+
+
 def test_the_model_stays_as_it_is():
     model = Twice()
     before = jax.tree.map(jnp.copy, plait.state(model))

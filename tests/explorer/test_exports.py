@@ -13,7 +13,6 @@ from plait.explorer.outline import LEAF
 from plait.explorer.page import explore
 from plait.explorer.stored import outline_of_file
 from tests.commands import plait_command
-from tests.export.formats import toy_format
 
 
 class Net(plait.Module):
@@ -216,17 +215,6 @@ def test_constants_of_litert_are_read_by_the_names_that_the_file_has(bundle, tmp
 
 
 # Any format, any two --------------------------------------------------------------------------------------------------
-
-
-def test_a_format_that_reads_no_values_shows_names_alone(monkeypatch, tmp_path):
-    import sys
-
-    monkeypatch.setitem(plait.export.formats.table.FORMATS, "toy", toy_format.ROW)
-    monkeypatch.setitem(sys.modules, "plait.export.formats.toy", toy_format)
-    with open(tmp_path / "model.toy", "wb") as file:
-        np.savez(file, kernel=np.ones((2, 3)))
-    (entry,) = leaves(outline_of_file(tmp_path / "model.toy")).values()
-    assert (entry.read, entry.why, entry.shape, entry.bytes) == (None, "values of Toy are not read", (2, 3), 48)
 
 
 def test_a_checkpoint_of_a_run_is_compared_with_an_export_of_its_model(bundle, tmp_path):

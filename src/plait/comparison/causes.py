@@ -250,7 +250,7 @@ def _layer_formulas(
     elif all("embedding" in side.parameters for side in sides):
         yield formulas.embedding, (formulas.EMBEDDING_CHOICES, formulas.EMBEDDING_CHOICES)
     else:
-        yield formulas.norm, both(lambda g, m: formulas.norm_choices(g.inputs["x"], g.parameters, m))
+        yield formulas.norm, both(lambda g, m: formulas.norm_choices(g.parameters, m))
 
 
 def _layer_inputs(side: _Side) -> _Given | None:

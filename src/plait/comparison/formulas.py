@@ -200,7 +200,7 @@ def _statistics(x: np.ndarray, what: str, unbiased: int, groups: int | None) -> 
     return mean, var
 
 
-def norm_choices(x: np.ndarray, parameters: Arrays, modules: Sequence[Any]) -> Choices:
+def norm_choices(parameters: Arrays, modules: Sequence[Any]) -> Choices:
     epsilons = [getattr(module, name, None) for module in modules for name in ("epsilon", "eps", "variance_epsilon")]
     groups = [getattr(module, "num_groups", None) for module in modules]
     own = [float(each) for each in epsilons if isinstance(each, (int, float))]

@@ -99,7 +99,7 @@ def match(a: Run, b: Run, names: Names = None) -> Matching:
     _by_name(ours, theirs, _dotted, _dotted, found)
     _by_name(ours, theirs, _usual_names(ours), _usual_names(theirs), found)
     _by_order(a, b, ours, theirs, found)
-    _by_parts(a, b, ours, theirs, found)
+    _by_parts(a, b, ours, found)
     _by_order(a, b, ours, theirs, found)
     _check_some(ours, theirs, found, dropped)
     counterpart = {}
@@ -270,9 +270,7 @@ def _aligned(ours: list[tuple[str, str, int]], theirs: list[tuple[str, str, int]
     return pairs
 
 
-def _by_parts(
-    a: Run, b: Run, ours: dict[Place, list[Call]], theirs: dict[Place, list[Call]], found: dict[Place, Place]
-) -> None:
+def _by_parts(a: Run, b: Run, ours: dict[Place, list[Call]], found: dict[Place, Place]) -> None:
     """Match modules whose submodules have counterparts inside one module, if the sizes of the outputs agree."""
     taken = set(found.values())
     first = {(call.path, call.method): call for call in reversed(b.calls)}

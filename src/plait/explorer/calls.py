@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -17,6 +17,7 @@ from ..errors import ArgumentTypeError
 from ..ground.paths import Path
 from ..ground.words import describe_type
 from ..inspect.sharding import item_size
+from ..inspect.tabulate import on_arrays
 from ..observing.capture import recording
 from ..observing.method_observers import MethodCall
 from ..sowing.sowing import RECORD, what_shuts_in
@@ -45,10 +46,10 @@ def calls_of(model: Any, inputs: tuple[Any, ...], options: Mapping[str, Any]) ->
             expected="a plait.Module with __call__",
             do="plait.explore(model) without inputs, or pass the module that takes them",
         )
-    arrays, settings = settings_of(options)
+    call, given = on_arrays("__call__", (inputs, options))
     paths: list[Path] = []
     shut_in: list[tuple[Path, Call]] = []
-    seen = eval_shape(functools.partial(_run, settings, paths, shut_in), model, inputs, arrays)
+    seen = eval_shape(functools.partial(_run, call, paths, shut_in), model, *given)
     found: dict[Path, dict[Call, int]] = {}
     for (*path, method), variable in zip(paths, seen, strict=True):
         calls = found.setdefault(tuple(path), {})
@@ -62,26 +63,15 @@ def calls_of(model: Any, inputs: tuple[Any, ...], options: Mapping[str, Any]) ->
     }
 
 
-def settings_of(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The keyword arguments of a call that contain arrays, and the others."""
-    arrays = {name: value for name, value in options.items() if _leaves(value)}
-    return arrays, {name: value for name, value in options.items() if name not in arrays}
-
-
 def _run(
-    settings: dict[str, Any],
-    paths: list[Path],
-    shut_in: list[tuple[Path, Call]],
-    model: Any,
-    inputs: tuple[Any, ...],
-    arrays: dict[str, Any],
+    call: Callable[..., Any], paths: list[Path], shut_in: list[tuple[Path, Call]], model: Any, *arrays: Any
 ) -> Any:
-    def observe(module: Any, name: str, call: MethodCall) -> Any:
+    def observe(module: Any, name: str, observed: MethodCall) -> Any:
         record = module.__dict__.get(RECORD)
         if record is None:  # made during the call
-            return call()
-        inside, given = what_shuts_in(module), tuple(_leaves((call.args, call.kwargs)))
-        output = call()
+            return observed()
+        inside, given = what_shuts_in(module), tuple(_leaves((observed.args, observed.kwargs)))
+        output = observed()
         returned = tuple(_leaves(output))
         if inside is None:
             module.sow(_Seen, name, (given, returned))
@@ -90,7 +80,7 @@ def _run(
         return output
 
     with recording(model, _Seen, observe) as recorded:
-        model(*inputs, **arrays, **settings)
+        call(model, *arrays)
         seen = [(path, variable) for path, variable in recorded() if isinstance(variable, _Seen)]
     paths[:] = [path for path, _ in seen]
     return [variable for _, variable in seen]

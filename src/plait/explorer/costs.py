@@ -7,7 +7,7 @@ from typing import Any
 
 from ..ground.paths import Path, parse_path
 from ..inspect.cost import cost
-from .calls import settings_of
+from ..inspect.tabulate import on_arrays
 from .outline import Call
 
 
@@ -18,15 +18,11 @@ def costs_of(
 
     Operations are those of the program before optimisation; the body of a loop counts once per iteration.
     """
-    arrays, settings = settings_of(options)
-
-    def run(model: Any, inputs: tuple[Any, ...], arrays: dict[str, Any]) -> Any:
-        return model(*inputs, **arrays, **settings)
-
+    call, given = on_arrays("__call__", (inputs, options))
     found: dict[Path, dict[str, float]] = {}
-    for row in cost(run, model, inputs, arrays, compile=False).modules:
+    for row in cost(call, model, *given, compile=False).modules:
         found.setdefault(parse_path(row.path) if row.path else (), {})["FLOPs"] = row.executed_flops
     for path, made in calls.items():
-        size = sum(call.times * call.output_bytes for call in made)
+        size = sum(each.times * each.output_bytes for each in made)
         found.setdefault(path, {})["Bytes of outputs"] = float(size)
     return found

@@ -31,7 +31,7 @@ def description(outlines: Sequence[Outline]) -> dict[str, Any]:
     paths = list(dict.fromkeys(entry.path for outline in outlines for entry in outline.entries))
     index = {path: place for place, path in enumerate(paths)}
     known = [{entry.path: entry for entry in outline.entries} for outline in outlines]
-    layouts = _Layouts()
+    layouts: dict[Layout, int] = {}  # places refer to layouts by number
     nodes = []
     for path in paths:
         entries = [side.get(path) for side in known]
@@ -52,7 +52,7 @@ def description(outlines: Sequence[Outline]) -> dict[str, Any]:
         {"name": each.name, "origin": each.origin, "facts": dict(each.facts), "hasObjects": each.has_objects}
         for each in outlines
     ]
-    return {"sides": sides, "layouts": layouts.described, "nodes": nodes}
+    return {"sides": sides, "layouts": [_layout(each) for each in layouts], "nodes": nodes}
 
 
 def _read(entry: Entry | None) -> np.ndarray | None:
@@ -80,7 +80,7 @@ def _side(
     found: Statistics | None,
     ends: tuple[float, float] | None,
     index: Mapping[Path, int],
-    layouts: _Layouts,
+    layouts: dict[Layout, int],
 ) -> dict[str, Any]:
     shown: dict[str, Any] = {"role": entry.role, "type": entry.type, "why": entry.why, "dtype": entry.dtype}
     if entry.role == LEAF:
@@ -95,7 +95,7 @@ def _side(
         shown["to"] = index[entry.target]
         shown["isCycle"] = entry.target == entry.path[: len(entry.target)]
     if entry.layout is not None:
-        shown["layout"] = layouts.add(entry.layout)
+        shown["layout"] = layouts.setdefault(entry.layout, len(layouts))
     shown["attributes"] = [list(pair) for pair in entry.attributes.items()]
     shown["calls"] = [_call(call) for call in entry.calls]
     shown["costs"] = {name: _number(value) for name, value in entry.costs.items()}
@@ -117,21 +117,7 @@ def _call(call: Call) -> dict[str, Any]:
     return {**shown, "inside": call.inside} if call.inside else shown
 
 
-class _Layouts:
-    """Each layout once; places refer to them by number."""
-
-    def __init__(self) -> None:
-        self.described: list[dict[str, Any]] = []
-        self._known: dict[Layout, int] = {}
-
-    def add(self, layout: Layout) -> int:
-        if layout not in self._known:
-            self._known[layout] = len(self.described)
-            self.described.append(_described(layout))
-        return self._known[layout]
-
-
-def _described(layout: Layout) -> dict[str, Any]:
+def _layout(layout: Layout) -> dict[str, Any]:
     grid, tiles = tiles_of(layout)
     shown = {"mesh": [list(axis) for axis in layout.mesh], "spec": [list(axes) for axes in layout.spec]}
     return {**shown, "devices": list(layout.devices), "grid": grid, "tiles": tiles}

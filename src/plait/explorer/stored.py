@@ -11,7 +11,7 @@ import functools
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -25,7 +25,7 @@ from ..checkpoint.safetensors import is_safetensors, load_safetensors
 from ..checkpoint.stored import StoredArray
 from ..errors import CheckpointError
 from ..export.formats import stablehlo_loader
-from ..export.formats.descriptions import Tensor
+from ..export.formats.descriptions import ReadableTensor, Tensor
 from ..export.formats.manifest import read_manifest, refused_as_plait_does
 from ..export.formats.table import Format, exports_at
 from ..ground.paths import Path
@@ -126,17 +126,12 @@ def _shapes(tensors: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def _described(row: Format, place: FilePath) -> Outline:
-    """Another format: its arrays if its own library can read them, otherwise names, dtypes and shapes."""
+    """Another format: its arrays, as its own library reads them."""
     description = row.code.describe(place)
-    arrays = {each.tensor.name: each for each in description.stored()}
-    tensors = {each.name: each for each in (*description.weights, *(each.tensor for each in arrays.values()))}
-    made_up = {name for name, each in arrays.items() if not each.is_named}
-    names = _by_path({name: name for name in tensors if name not in made_up}) | {(name,): name for name in made_up}
-    why = f"values of {row.title} are not read"
-    leaves = {
-        path: _tensor(path, tensors[name], arrays[name].read if name in arrays else None, why)
-        for path, name in names.items()
-    }
+    stored = {each.tensor.name: each for each in description.stored()}
+    arrays = _by_path({name: each for name, each in stored.items() if each.is_named})
+    arrays |= {(name,): each for name, each in stored.items() if not each.is_named}
+    leaves = {path: _stored(path, each) for path, each in arrays.items()}
     outline = outline_of_leaves(place.name, row.title, leaves, description.versions)
     outline.entries[0].calls = [
         Call(name, _names(inputs), _names(outputs)) for name, (inputs, outputs) in description.signatures.items()
@@ -144,8 +139,9 @@ def _described(row: Format, place: FilePath) -> Outline:
     return outline
 
 
-def _tensor(path: Path, tensor: Tensor, read: Callable[[], np.ndarray] | None, why: str) -> Entry:
-    entry = Entry(path, LEAF, dtype=tensor.dtype, shape=tuple(tensor.shape), read=read, why="" if read else why)
+def _stored(path: Path, array: ReadableTensor) -> Entry:
+    tensor = array.tensor
+    entry = Entry(path, LEAF, dtype=tensor.dtype, shape=tuple(tensor.shape), read=array.read)
     sizes = [size for size in tensor.shape if isinstance(size, int)]
     with contextlib.suppress(TypeError):  # a dtype that only its library has
         entry.bytes = math.prod(sizes) * jax.numpy.dtype(tensor.dtype).itemsize * (len(sizes) == len(tensor.shape))

@@ -189,10 +189,8 @@ def cost(f: Callable[..., Any], /, *args: Any, compile: bool = True, **kwargs: A
     return report_of(compiled, places, compiled)
 
 
-def called(
-    f: Any, args: tuple[Any, ...], method: str = "__call__", who: str = "cost"
-) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """A function and its arguments; for a module, its method."""
+def called(f: Any, args: tuple[Any, ...], who: str = "cost") -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """A function and its arguments; for a module, its ``__call__``."""
     from ..core.objects.pytree import Pytree
 
     if not isinstance(f, Pytree):
@@ -200,7 +198,7 @@ def called(
         return f, args
 
     def call(model: Any, /, *args: Any, **kwargs: Any) -> Any:
-        return getattr(model, method)(*args, **kwargs)
+        return model(*args, **kwargs)
 
     return call, (f, *args)
 

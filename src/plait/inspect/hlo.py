@@ -224,11 +224,8 @@ class Arguments(NamedTuple):
 
     text: str
 
-    def path(self, name: str) -> Names | None:
-        """The path of an argument, from the position of the step; ``None`` if the program does not contain it."""
-        return self.paths().get(name)
-
     def paths(self) -> dict[str, Names | None]:
+        """The path of each argument, from the position of the step; ``None`` if the program does not contain it."""
         pairs = (pair.partition("=") for pair in self.text[1:-1].split(","))
         return {name: None if path == "?" else tuple(filter(None, path.split("|"))) for name, _, path in pairs}
 
@@ -322,7 +319,7 @@ class Modules:
         caller, is_known = self._resolve(here)
         if not inside:
             return caller, is_known
-        path = arguments.path(inside[0])
+        path = arguments.paths().get(inside[0])
         if path is None:
             return caller, False
         for key in path:

@@ -16,10 +16,10 @@ from typing import Any
 import jax
 
 from ..core.graph.diff import diff
-from ..core.graph.graphdef import GraphDef, LeafDef, NodeDef, StaticAttribute, VariableDef
+from ..core.graph.graphdef import LeafDef, VariableDef, iter_places, path_of
 from ..core.objects.nodes import Static
 from ..errors import ArgumentTypeError, RetraceError
-from ..ground.paths import Path, format_path
+from ..ground.paths import format_path
 from ..ground.words import describe_type, with_article
 from ..transforms.call.arguments import argument_name, parameter_names
 from ..transforms.jit.compiled import TraceSignature, process_listeners, trace_listening
@@ -199,22 +199,8 @@ def _arguments(function: Callable[..., Any], signature: TraceSignature) -> Itera
         if graphdef is None:
             yield name, next(plain)
         else:
-            yield name, (graphdef, {path: next(values) for path in _leaf_paths(graphdef)})
+            links = (link for link, part in iter_places(graphdef) if isinstance(part, (VariableDef, LeafDef)))
+            yield name, (graphdef, {path_of(link): next(values) for link in links})
     for path, leaf in leaves:
         if isinstance(leaf, Static):
             yield argument_name(path, names), f"static {leaf.value!r}"
-
-
-def _leaf_paths(root: GraphDef) -> Iterator[Path]:
-    """The paths of the leaves, in walk order."""
-    stack: list[tuple[Path, Any]] = [((), root)]
-    while stack:
-        path, part = stack.pop()
-        if isinstance(part, (VariableDef, LeafDef)):
-            yield path
-        elif isinstance(part, NodeDef):
-            stack.extend(
-                ((*path, entry.key), entry.value)
-                for entry in reversed(part.attributes)
-                if not isinstance(entry, StaticAttribute)
-            )

@@ -13,7 +13,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding
 
 from ..core.objects.module import Module
 from ..core.objects.nodes import Kind
@@ -25,12 +24,11 @@ from ..ground.words import first_few, in_bytes
 from ..observing.method_observers import MethodCall, observed_methods
 from ..observing.module_names import module_places, path_in_program
 from ..observing.unrolled_loops import only_looked_at
-from ..partitioning.specs import variable_spec
 from ..transforms.autodiff import value_and_grad
 from ..transforms.call.arguments import is_graph_leaf
 from ..transforms.jit.function import jit
 from .cost import CostReport, ModuleCost, report_of
-from .sharding import item_size
+from .sharding import item_size, spec_and_mesh
 from .tables import Row, folded, in_words, remark_on_loops, rendered
 
 
@@ -165,8 +163,8 @@ def table_rows(
                 expected="a module with that method",
                 do="omit the inputs, or name the method: plait.tabulate(model, x, method='encode')",
             )
-        call, given = _on_shapes(method, (inputs, kwargs))
-        with observed_methods([module for _, module in places], _recorder(rows, method)):
+        call, given = on_arrays(method, (inputs, kwargs))
+        with observed_methods([module for _, module in places], _recorder(rows)):
             lowered = _lowered(call, obj, given)
         if costs:
             _add_costs(rows, report_of(lowered._stage, places), "flops")
@@ -180,8 +178,8 @@ def _is_container(row: TableRow) -> bool:
     return row.type.__name__ in ("List", "Dict") and row.type.__module__.startswith(__name__.partition(".")[0] + ".")
 
 
-def _on_shapes(method: str, given: Any) -> tuple[Callable[..., Any], list[Any]]:
-    """The call as a function of the model and of its arrays and modules; other inputs are fixed."""
+def on_arrays(method: str, given: Any) -> tuple[Callable[..., Any], list[Any]]:
+    """The call of a method as a function of the model and of its arrays and modules; other inputs are fixed."""
     leaves, treedef = jax.tree_util.tree_flatten(given, is_leaf=is_graph_leaf)
     flags = [is_graph_leaf(leaf) or (hasattr(leaf, "shape") and hasattr(leaf, "dtype")) for leaf in leaves]
 
@@ -194,7 +192,7 @@ def _on_shapes(method: str, given: Any) -> tuple[Callable[..., Any], list[Any]]:
     return call, [leaf for leaf, flag in zip(leaves, flags, strict=True) if flag]
 
 
-def _recorder(rows: dict[Path, TableRow], method: str) -> Callable[[Any, str, Callable[[], Any]], Any]:
+def _recorder(rows: dict[Path, TableRow]) -> Callable[[Any, str, Callable[[], Any]], Any]:
     """An observer that records shapes; of the methods of a module that call each other, only the outermost counts."""
     running: set[int] = set()
     order = 0
@@ -388,10 +386,8 @@ def _specs(row: TableRow) -> str:
     """How the module's own variables are sharded, if they have axis names."""
     found = []
     for path, variable in row.variables.items():
-        sharding = getattr(variable.get_raw_value(), "sharding", None)
-        what = format_path((*row.path, *path))
-        spec = sharding.spec if isinstance(sharding, NamedSharding) else variable_spec(variable, what)
-        if spec is not None and any(entry is not None for entry in spec):
+        spec, _ = spec_and_mesh(variable, variable.get_raw_value(), None, format_path((*row.path, *path)))
+        if any(entry is not None for entry in spec):
             found.append(f"{format_path(path)}: {spec}")
     return "\n".join(found)
 

@@ -51,7 +51,7 @@ class Description:
         versions: the versions it was written with, or for.
         signatures: ``{name: (inputs, outputs)}``.
         weights: the stored weights, if the format stores names.
-        stored: reads which arrays are in the file, without running anything of it; a format need not have it.
+        stored: reads which arrays are in the file, without running anything of it; the default is for StableHLO.
     """
 
     kind: str

@@ -73,22 +73,19 @@ def write(
     programs: Mapping[str, Program],
     path: str | os.PathLike[str],
     options: WriteOptions = WriteOptions(),  # noqa: B008  (it cannot be changed)
-    *,
-    most_bytes: int = MOST_BYTES,
 ) -> None:
     """Write the first program as an ONNX file, with the program's names of inputs and outputs.
 
     Args:
         programs: programs, by the name of the signature.
-        path: the file to create.
+        path: the file to create. More than ``MOST_BYTES`` of weights go to an external data file, ``PATH.data``.
         options: whether to replace an existing file.
-        most_bytes: the maximum size of weights in the file; larger ones go to an external data file, ``PATH.data``.
     """
     onnx = require("onnx", extra="onnx", purpose="to write an ONNX file")
     jax2onnx = require("jax2onnx", extra="onnx", purpose="to write an ONNX file")
     program, overwrite = next(iter(programs.values())), options.overwrite
     data = Path(f"{os.fspath(path)}{DATA}")
-    small = sum(array.nbytes for array in program.weights.values()) <= most_bytes
+    small = sum(array.nbytes for array in program.weights.values()) <= MOST_BYTES
     with written_whole(path, overwrite=overwrite) as draft:
         program, outputs = traced_program(program)
         _check_names(program, outputs)

@@ -66,8 +66,6 @@ def write(
     programs: Mapping[str, Program],
     path: str | os.PathLike[str],
     options: WriteOptions = WriteOptions(),  # noqa: B008  (it cannot be changed)
-    *,
-    shard_bytes: int = SHARD_BYTES,
 ) -> None:
     """Write several functions that share their weights; the first one is the default when loading.
 
@@ -75,7 +73,6 @@ def write(
         programs: programs, by the name of the signature.
         path: the folder to create.
         options: where the functions can run, and whether to replace an existing export.
-        shard_bytes: the maximum size of a weights file in bytes; a larger array gets its own file.
 
     Raises:
         ArgumentError: two programs have different weights under one name.
@@ -88,7 +85,7 @@ def write(
         draft.mkdir()
         for name, (function, _) in exported.items():
             (draft / f"{name}.jax_export").write_bytes(function.serialize())
-        weight_files = _write_weights(weights, draft, shard_bytes)
+        weight_files = _write_weights(weights, draft)
         (draft / LOADER).write_bytes(Path(stablehlo_loader.__file__).read_bytes())
         content = {
             "versions": {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "numpy")},
@@ -120,14 +117,14 @@ def load_stablehlo(path: str | os.PathLike[str], signature: str | None = None) -
         return stablehlo_loader.load(path, signature, manifest)
 
 
-def _write_weights(weights: dict[str, np.ndarray], folder: Path, shard_bytes: int) -> list[str]:
+def _write_weights(weights: dict[str, np.ndarray], folder: Path) -> list[str]:
     from ...checkpoint.safetensors import write_shards  # imported on use, so importing this file is cheap
 
     for name, array in weights.items():
         message, dtypes = "safetensors files do not support this dtype", sorted(stablehlo_loader.DTYPES.values())
         advice = "store it in another dtype, and convert it in the function"
         check_known(message, [array.dtype.name], dtypes, advice, at=name, kind=ExportError)
-    return list(write_shards(folder, weights, "weights", shard_bytes=shard_bytes))
+    return list(write_shards(folder, weights, "weights", shard_bytes=SHARD_BYTES))
 
 
 def _signature(name: str, exported: jax.export.Exported, program: Program) -> dict[str, Any]:
