@@ -152,3 +152,10 @@ def alternatives(library: str, module: Any) -> Sequence[Layout]:
 def path_of_name(name: str) -> Path:
     """A dotted name as a path, with numbers as indices."""
     return tuple(int(step) if step.isdecimal() else step for step in name.split("."))
+
+
+def follow(node: Any, path: Path) -> Any:
+    """The part of a node at a path."""
+    for key in path:
+        node = getattr(node, key) if isinstance(key, str) and not isinstance(node, dict) else node[key]
+    return node

@@ -30,7 +30,7 @@ from ..nn.lora import LoRA
 from ..nn.norm import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm
 from ..nn.prelu import PReLU
 from ..nn.recurrent import RNN, Bidirectional
-from .layouts import Arrays, DoesNotFit, Layout, Piece, add_layout
+from .layouts import Arrays, DoesNotFit, Layout, Piece, add_layout, follow, path_of_name
 
 
 def _transposed(array: np.ndarray) -> Arrays:
@@ -44,13 +44,9 @@ def _transposed(array: np.ndarray) -> Arrays:
 
 def _present(module: Any, *pieces: Piece) -> tuple[Piece, ...]:
     """The pieces whose variables the module has: a layer may lack bias or scale."""
-    return tuple(piece for piece in pieces if all(_follow(module, name) is not None for name in piece.ours))
-
-
-def _follow(module: Any, name: str) -> Any:
-    for step in name.split("."):
-        module = getattr(module, step)
-    return module
+    return tuple(
+        piece for piece in pieces if all(follow(module, path_of_name(name)) is not None for name in piece.ours)
+    )
 
 
 def _linear(layer: Linear) -> Sequence[Layout]:
