@@ -115,11 +115,16 @@ def register_layout(library: str, cls: type, layout: Callable[[Any], Sequence[Pi
             expected="a class",
             do="pass the class itself: register_layout('torch', MyLayer, ...)",
         )
-    add_layout(library, cls, lambda module: (Layout(tuple(layout(module))),))
+
+    def only(module: Any) -> Sequence[Layout]:
+        pieces = tuple(layout(module))
+        return (Layout(pieces),) if pieces else ()
+
+    add_layout(library, cls, only)
 
 
 def add_layout(library: str, cls: type, layout: LayoutOf) -> None:
-    """Register a layout with alternatives."""
+    """Register a layout with alternatives, or with names that a plait layer does not need."""
     check_library(library)[cls] = layout
 
 
