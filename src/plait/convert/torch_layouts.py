@@ -179,22 +179,28 @@ def _lstm_pieces(cell: LSTMCell, prefix: str, suffix: str) -> tuple[Piece, ...]:
     )
 
 
-def _packed_pieces(prefix: str, suffix: str, bias: Piece) -> tuple[Piece, ...]:
+def _sum(b_ih: np.ndarray, b_hh: np.ndarray) -> Arrays:
+    return (b_ih + b_hh,)
+
+
+def _packed_pieces(
+    prefix: str, suffix: str, biased: str, one_bias: Callable[[np.ndarray, np.ndarray], Arrays] = _sum
+) -> tuple[Piece, ...]:
+    """Plait's cell has the bias in the layer of the input, ``biased="i"``, or of the hidden state, ``biased="h"``."""
+
+    def two_biases(bias: np.ndarray) -> Arrays:
+        zeros = np.zeros_like(bias)
+        return (bias, zeros) if biased == "i" else (zeros, bias)
+
     return (
         Piece(f"{prefix}dense_i.kernel", f"weight_ih{suffix}", _transposed, _transposed),
         Piece(f"{prefix}dense_h.kernel", f"weight_hh{suffix}", _transposed, _transposed),
-        bias,
+        Piece(f"{prefix}dense_{biased}.bias", (f"bias_ih{suffix}", f"bias_hh{suffix}"), one_bias, two_biases),
     )
 
 
 def _optimized_lstm_pieces(cell: OptimizedLSTMCell, prefix: str, suffix: str) -> tuple[Piece, ...]:
-    bias = Piece(
-        f"{prefix}dense_h.bias",
-        (f"bias_ih{suffix}", f"bias_hh{suffix}"),
-        lambda b_ih, b_hh: (b_ih + b_hh,),
-        lambda bias: (np.zeros_like(bias), bias),
-    )
-    return _packed_pieces(prefix, suffix, bias)
+    return _packed_pieces(prefix, suffix, "h")
 
 
 def _gru_pieces(cell: GRUCell, prefix: str, suffix: str) -> tuple[Piece, ...]:
@@ -207,23 +213,11 @@ def _gru_pieces(cell: GRUCell, prefix: str, suffix: str) -> tuple[Piece, ...]:
             )
         return (b_ih + np.concatenate([gates, candidate]),)
 
-    bias = Piece(
-        f"{prefix}dense_i.bias",
-        (f"bias_ih{suffix}", f"bias_hh{suffix}"),
-        one_bias,
-        lambda bias: (bias, np.zeros_like(bias)),
-    )
-    return _packed_pieces(prefix, suffix, bias)
+    return _packed_pieces(prefix, suffix, "i", one_bias)
 
 
 def _simple_pieces(cell: SimpleCell, prefix: str, suffix: str) -> tuple[Piece, ...]:
-    bias = Piece(
-        f"{prefix}dense_i.bias",
-        (f"bias_ih{suffix}", f"bias_hh{suffix}"),
-        lambda b_ih, b_hh: (b_ih + b_hh,),
-        lambda bias: (bias, np.zeros_like(bias)),
-    )
-    return _packed_pieces(prefix, suffix, bias)
+    return _packed_pieces(prefix, suffix, "i")
 
 
 _CELLS: dict[type, Callable[[Any, str, str], tuple[Piece, ...]]] = {
