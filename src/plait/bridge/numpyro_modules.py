@@ -31,6 +31,7 @@ from ..ground.words import describe_type
 from ..states.pure_dicts import plain_value, to_pure_dict, with_value
 from ..surgery.reseeding import reseed
 from ..typing import FilterLiteral
+from .variables.collections import MISSING, find_leaf
 
 
 def numpyro_module(name: str, module: Module, *, wrt: FilterLiteral = Param) -> Any:
@@ -143,8 +144,8 @@ def numpyro_state(name: str, module: Module, values: Mapping[str, Any]) -> State
     found: dict[Path, Any] = {known[site]: value for site, value in values.items() if site in known}
     for path in flat:
         for tree in trees:
-            present, value = _at(tree, path)
-            if present:
+            value = find_leaf(tree, path)
+            if value is not MISSING:
                 found[path] = value
     if not found:
         raise ArgumentError(
@@ -165,10 +166,10 @@ def _declared(name: str, module: Module, wrt: FilterLiteral, priors: Mapping[Pat
     trained = {path: leaf for path, leaf in flat.items() if path not in values}
     if trained:
         tree = numpyro.param(f"{name}$params", _nested(trained))
-        values |= {path: _at(tree, path)[1] for path in trained}
+        values |= {path: find_leaf(tree, path) for path in trained}
     kept = dict(to_flat_state(rest))
     holder = numpyro.mutable(f"{name}$state", {"state": _nested(kept)}) if kept else {"state": {}}
-    held = {path: _at(holder["state"], path)[1] for path in kept}
+    held = {path: find_leaf(holder["state"], path) for path in kept}
     leaves = [(path, with_value({**flat, **kept}[path], value)) for path, value in (values | held).items()]
     own = merge(graphdef, from_flat_state(leaves), streams)
     if len(streams):
@@ -256,12 +257,3 @@ def _predicate(key: Any) -> Callable[[Path, Any], bool]:
 def _nested(leaves: Mapping[Path, Any]) -> Any:
     """Values by path as nested dictionaries, the form of NumPyro's sites."""
     return to_pure_dict(from_flat_state(leaves.items()))
-
-
-def _at(tree: Any, path: Path) -> tuple[bool, Any]:
-    """Whether nested dictionaries have a value at a path, and the value."""
-    for key in path:
-        if not isinstance(tree, Mapping) or key not in tree:
-            return False, None
-        tree = tree[key]
-    return True, tree

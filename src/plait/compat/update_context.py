@@ -10,9 +10,9 @@ step 4 needs only the recorded graphdef. plait's own transforms track numbers in
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import threading
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, TypeVar
 
 from jax.tree_util import register_static
@@ -31,7 +31,6 @@ from ..ground.words import describe_type
 from ..states.flat_graphs import flattened
 from ..typing import FilterLiteral
 
-F = TypeVar("F", bound=Callable[..., Any])
 K = TypeVar("K")
 V = TypeVar("V")
 W = TypeVar("W")
@@ -164,7 +163,7 @@ class _Entered(threading.local):
         self.contexts: list[UpdateContext] = []
 
 
-class _UpdateContextManager:
+class _UpdateContextManager(contextlib.ContextDecorator):
     """Enters a fresh context each time; usable as a decorator."""
 
     def __init__(self, tag: Hashable) -> None:
@@ -193,14 +192,6 @@ class _UpdateContextManager:
         if rest := [each for each in stack if each is not context]:  # all contexts are equal
             _stacks.by_tag[self.tag] = rest
         context.clear()
-
-    def __call__(self, function: F) -> F:
-        @functools.wraps(function)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            with _UpdateContextManager(self.tag):
-                return function(*args, **kwargs)
-
-        return wrapper  # type: ignore[return-value]
 
 
 def update_context(tag: Hashable) -> _UpdateContextManager:

@@ -18,7 +18,7 @@ from ..ground.paths import Path, describe_path, sorted_keys
 from ..ground.words import describe_type
 from ..sowing.variable_names import variable_name_from_type
 from ..surgery.traversal import variables
-from .layouts import Layout, Piece, alternatives, path_of_name
+from .layouts import Layout, Piece, alternatives, follow, path_of_name
 
 # Variables that are not weights: PyTorch and Linen do not store them, and a checkpoint of NNX may leave them out.
 _PASSING = (RngState, Cache, Intermediate, Perturbation)
@@ -103,7 +103,7 @@ class _Walk:
                 for piece in layout.pieces:
                     ours = [(*path, *path_of_name(name)) for name in piece.ours]
                     if not self.covered.issuperset(ours):
-                        found = [_follow(node, path_of_name(name)) for name in piece.ours]
+                        found = [follow(node, path_of_name(name)) for name in piece.ours]
                         yield self._counterpart(path, place, ours, found, piece)
         children = children_by_key(node)
         for key in sorted_keys(children):
@@ -120,7 +120,7 @@ class _Walk:
         layouts = alternatives(self.library, module)
         for layout in layouts if self.present else ():
             for piece in layout.pieces:
-                collection = _collection(_follow(module, path_of_name(piece.ours[0])))
+                collection = _collection(follow(module, path_of_name(piece.ours[0])))
                 if any(self._full(path, name, collection) in self.present for name in piece.theirs):
                     return layout
         if not layouts or (_reaches_into_parts(layouts[0]) and self._has_names_below(path)):
@@ -147,12 +147,6 @@ class _Walk:
 
     def _prefixed(self, path: Path, name: str) -> str:
         return ".".join([*map(str, path), name])
-
-
-def _follow(node: Any, path: Path) -> Any:
-    for key in path:
-        node = getattr(node, key) if isinstance(key, str) and not isinstance(node, dict) else node[key]
-    return node
 
 
 def _reaches_into_parts(layout: Layout) -> bool:

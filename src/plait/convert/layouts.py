@@ -115,11 +115,16 @@ def register_layout(library: str, cls: type, layout: Callable[[Any], Sequence[Pi
             expected="a class",
             do="pass the class itself: register_layout('torch', MyLayer, ...)",
         )
-    add_layout(library, cls, lambda module: (Layout(tuple(layout(module))),))
+
+    def only(module: Any) -> Sequence[Layout]:
+        pieces = tuple(layout(module))
+        return (Layout(pieces),) if pieces else ()
+
+    add_layout(library, cls, only)
 
 
 def add_layout(library: str, cls: type, layout: LayoutOf) -> None:
-    """Register a layout with alternatives."""
+    """Register a layout with alternatives, or with names that a plait layer does not need."""
     check_library(library)[cls] = layout
 
 
@@ -152,3 +157,10 @@ def alternatives(library: str, module: Any) -> Sequence[Layout]:
 def path_of_name(name: str) -> Path:
     """A dotted name as a path, with numbers as indices."""
     return tuple(int(step) if step.isdecimal() else step for step in name.split("."))
+
+
+def follow(node: Any, path: Path) -> Any:
+    """The part of a node at a path."""
+    for key in path:
+        node = getattr(node, key) if isinstance(key, str) and not isinstance(node, dict) else node[key]
+    return node

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..nn.cells import GRUCell, LSTMCell, OptimizedLSTMCell, SimpleCell
-from .layouts import Arrays, DoesNotFit, Layout, Piece, add_layout
+from .layouts import Arrays, DoesNotFit, Piece, register_layout
 
 
 def _joined(*kernels: np.ndarray) -> Arrays:
@@ -25,25 +25,20 @@ def _side_by_side(ours: str, gates: Sequence[str], leaf: str) -> Piece:
     return Piece(ours, theirs, _joined, lambda whole: np.split(whole, len(gates), axis=-1))
 
 
-def _lstm(cell: LSTMCell) -> Sequence[Layout]:
-    of_input = [Piece("if_.kernel", "if.kernel")]  # `if` cannot be an attribute in Python
-    return (Layout(tuple(of_input)),)
+def _lstm(cell: LSTMCell) -> Sequence[Piece]:
+    return (Piece("if_.kernel", "if.kernel"),)  # `if` cannot be an attribute in Python
 
 
-def _optimized_lstm(cell: OptimizedLSTMCell) -> Sequence[Layout]:
+def _optimized_lstm(cell: OptimizedLSTMCell) -> Sequence[Piece]:
     of_input, recurrent = ("ii", "if", "ig", "io"), ("hi", "hf", "hg", "ho")
     return (
-        Layout(
-            (
-                _side_by_side("dense_i.kernel", of_input, "kernel"),
-                _side_by_side("dense_h.kernel", recurrent, "kernel"),
-                _side_by_side("dense_h.bias", recurrent, "bias"),
-            )
-        ),
+        _side_by_side("dense_i.kernel", of_input, "kernel"),
+        _side_by_side("dense_h.kernel", recurrent, "kernel"),
+        _side_by_side("dense_h.bias", recurrent, "bias"),
     )
 
 
-def _gru(cell: GRUCell) -> Sequence[Layout]:
+def _gru(cell: GRUCell) -> Sequence[Piece]:
     of_input, recurrent = ("ir", "iz", "in"), ("hr", "hz", "hn")
 
     def without_last(*biases: np.ndarray) -> Arrays:
@@ -56,22 +51,17 @@ def _gru(cell: GRUCell) -> Sequence[Layout]:
         return [*parts, np.zeros_like(parts[0])]
 
     return (
-        Layout(
-            (
-                _side_by_side("dense_i.kernel", of_input, "kernel"),
-                _side_by_side("dense_h.kernel", recurrent, "kernel"),
-                Piece("dense_i.bias", [*(f"{gate}.bias" for gate in of_input), "hn.bias"], without_last, with_zeros),
-            )
-        ),
+        _side_by_side("dense_i.kernel", of_input, "kernel"),
+        _side_by_side("dense_h.kernel", recurrent, "kernel"),
+        Piece("dense_i.bias", [*(f"{gate}.bias" for gate in of_input), "hn.bias"], without_last, with_zeros),
     )
 
 
-def _simple(cell: SimpleCell) -> Sequence[Layout]:
-    pieces = (Piece("dense_i.kernel", "i.kernel"), Piece("dense_i.bias", "i.bias"), Piece("dense_h.kernel", "h.kernel"))
-    return (Layout(pieces),)
+def _simple(cell: SimpleCell) -> Sequence[Piece]:
+    return (Piece("dense_i.kernel", "i.kernel"), Piece("dense_i.bias", "i.bias"), Piece("dense_h.kernel", "h.kernel"))
 
 
-add_layout("linen", LSTMCell, _lstm)
-add_layout("linen", OptimizedLSTMCell, _optimized_lstm)
-add_layout("linen", GRUCell, _gru)
-add_layout("linen", SimpleCell, _simple)
+register_layout("linen", LSTMCell, _lstm)
+register_layout("linen", OptimizedLSTMCell, _optimized_lstm)
+register_layout("linen", GRUCell, _gru)
+register_layout("linen", SimpleCell, _simple)

@@ -8,6 +8,7 @@ for those layers of the list. A checkpoint of NNX has the same names without a c
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -83,7 +84,7 @@ def _taken_apart(source: str, arrays: dict[str, StoredArray]) -> list[str]:
     whole = _Whole(arrays[source])
     names = [f"{source}[{number}]" for number in range(arrays[source].shape[0])]
     for number, name in enumerate(names):
-        arrays[name] = StoredArray(whole.stored.shape[1:], whole.stored.dtype, _Layer(whole, number))
+        arrays[name] = StoredArray(whole.stored.shape[1:], whole.stored.dtype, functools.partial(whole.layer, number))
     return names
 
 
@@ -95,16 +96,8 @@ class _Whole:
         self.unread = set(range(stored.shape[0]))
         self.values: np.ndarray | None = None
 
-
-class _Layer:
-    """Reads one layer."""
-
-    def __init__(self, whole: _Whole, number: int) -> None:
-        self.whole, self.number = whole, number
-
-    def __call__(self) -> np.ndarray:
-        whole = self.whole
-        values = whole.stored.read() if whole.values is None else whole.values
-        whole.unread.discard(self.number)
-        whole.values = values if whole.unread else None
-        return values[self.number]
+    def layer(self, number: int) -> np.ndarray:
+        values = self.stored.read() if self.values is None else self.values
+        self.unread.discard(number)
+        self.values = values if self.unread else None
+        return values[number]

@@ -246,9 +246,7 @@ def _by_pattern(patterns: Mapping[str, Any] | None, name: str, default: Any) -> 
 def _read(folder: FilePath) -> tuple[dict[str, Any], dict[str, dict[str, np.ndarray]]]:
     try:
         config = json.loads((folder / CONFIG).read_bytes())
-        kind = {
-            name: config.get(name) for name in ("peft_type", "bias", "use_dora", "modules_to_save", "fan_in_fan_out")
-        }
+        kind = {name: config.get(name) for name in _KINDS}
     except (OSError, ValueError, AttributeError) as error:
         raise _no_adapter(folder, f"no readable {CONFIG} ({type(error).__name__})") from error
     if kind["peft_type"] != "LORA" or kind["bias"] not in (None, "none") or any([*kind.values()][2:]):

@@ -23,7 +23,7 @@ from ..checkpoint.stored import StoredArray
 from ..errors import ArgumentError, ArgumentTypeError, CheckpointError
 from ..ground.dtypes import is_number_dtype
 from ..ground.words import describe_type, first_few
-from ..sowing.variable_names import variable_type_from_name
+from ..sowing.variable_names import _CLASSES
 from .linen_bytes import read_linen_bytes
 
 _PICKLED = (".pt", ".pth", ".bin", ".ckpt")
@@ -166,14 +166,6 @@ def _from_torch(tensor: Any, dtype: np.dtype[Any]) -> np.ndarray:
 
 def with_collections(arrays: dict[str, StoredArray]) -> dict[str, StoredArray]:
     """The arrays of a Linen tree; a tree without collections is treated as ``params``."""
-    if any(_is_collection(name.partition(".")[0]) for name in arrays):
+    if any(name.partition(".")[0] in _CLASSES for name in arrays):
         return arrays
     return {f"params.{name}": array for name, array in arrays.items()}
-
-
-def _is_collection(name: str) -> bool:
-    try:
-        variable_type_from_name(name)
-    except ArgumentError:
-        return False
-    return True

@@ -7,6 +7,7 @@ of the stack: ``mu.blocks.0:3.kernel`` is stored as ``mu.blocks.0.kernel``, ``mu
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -35,17 +36,12 @@ def put_layers_together(arrays: dict[str, StoredArray], found: dict[str, list[st
         sources = [found.get(layer, []) for layer in each]
         stored = [arrays[source] for names in sources for source in names]
         if all(len(names) == 1 for names in sources) and len({(one.shape, one.dtype) for one in stored}) == 1:
-            arrays[name] = StoredArray((len(stored), *stored[0].shape), stored[0].dtype, _Stacked(stored))
+            read = functools.partial(_stacked, stored)
+            arrays[name] = StoredArray((len(stored), *stored[0].shape), stored[0].dtype, read)
             found[name] = [name]
             for layer in each:
                 del found[layer]
 
 
-class _Stacked:
-    """Reads the layers of a stacked array."""
-
-    def __init__(self, layers: Sequence[StoredArray]) -> None:
-        self.layers = layers
-
-    def __call__(self) -> np.ndarray:
-        return np.stack([layer.read() for layer in self.layers])
+def _stacked(layers: Sequence[StoredArray]) -> np.ndarray:
+    return np.stack([layer.read() for layer in layers])

@@ -30,7 +30,7 @@ from ..nn.lora import LoRA
 from ..nn.norm import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm
 from ..nn.prelu import PReLU
 from ..nn.recurrent import RNN, Bidirectional
-from .layouts import Arrays, DoesNotFit, Layout, Piece, add_layout
+from .layouts import Arrays, DoesNotFit, Layout, Piece, add_layout, follow, path_of_name, register_layout
 
 
 def _transposed(array: np.ndarray) -> Arrays:
@@ -44,26 +44,21 @@ def _transposed(array: np.ndarray) -> Arrays:
 
 def _present(module: Any, *pieces: Piece) -> tuple[Piece, ...]:
     """The pieces whose variables the module has: a layer may lack bias or scale."""
-    return tuple(piece for piece in pieces if all(_follow(module, name) is not None for name in piece.ours))
+    return tuple(
+        piece for piece in pieces if all(follow(module, path_of_name(name)) is not None for name in piece.ours)
+    )
 
 
-def _follow(module: Any, name: str) -> Any:
-    for step in name.split("."):
-        module = getattr(module, step)
-    return module
+def _linear(layer: Linear) -> Sequence[Piece]:
+    return _present(layer, Piece("kernel", "weight", _transposed, _transposed), Piece("bias", "bias"))
 
 
-def _linear(layer: Linear) -> Sequence[Layout]:
-    pieces = _present(layer, Piece("kernel", "weight", _transposed, _transposed), Piece("bias", "bias"))
-    return (Layout(pieces),)
-
-
-def _linear_general(layer: LinearGeneral) -> Sequence[Layout]:
+def _linear_general(layer: LinearGeneral) -> Sequence[Piece]:
     if layer.batch_axis:
         return ()  # torch has no layer with a matrix per batch entry
     weight = _matrix_piece("kernel", "weight", layer.in_features, layer.out_features)
     bias = Piece("bias", "bias", lambda bias: (bias.reshape(layer.out_features),), lambda bias: (bias.reshape(-1),))
-    return (Layout(_present(layer, weight, bias)),)
+    return _present(layer, weight, bias)
 
 
 def _matrix_piece(ours: str, theirs: str, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Piece:
@@ -75,14 +70,14 @@ def _matrix_piece(ours: str, theirs: str, inputs: tuple[int, ...], outputs: tupl
     )
 
 
-def _conv(layer: Conv) -> Sequence[Layout]:
+def _conv(layer: Conv) -> Sequence[Piece]:
     n = len(layer.kernel_size)
     there, back = (n + 1, n, *range(n)), (*range(2, n + 2), 1, 0)
     kernel = Piece("kernel", "weight", lambda w: (w.transpose(back),), lambda k: (k.transpose(there),))
-    return (Layout(_present(layer, kernel, Piece("bias", "bias"))),)
+    return _present(layer, kernel, Piece("bias", "bias"))
 
 
-def _conv_transpose(layer: ConvTranspose) -> Sequence[Layout]:
+def _conv_transpose(layer: ConvTranspose) -> Sequence[Piece]:
     n = len(layer.kernel_size)
     window = tuple(range(n))
     if layer.transpose_kernel:  # ours is (*window, out, in), and is reversed by the convolution itself
@@ -96,33 +91,28 @@ def _conv_transpose(layer: ConvTranspose) -> Sequence[Layout]:
             lambda w: (np.flip(w.transpose(back), window),),
             lambda k: (np.flip(k, window).transpose(there),),
         )
-    return (Layout(_present(layer, kernel, Piece("bias", "bias"))),)
+    return _present(layer, kernel, Piece("bias", "bias"))
 
 
-def _norm(layer: Any) -> Sequence[Layout]:
+def _norm(layer: Any) -> Sequence[Piece]:
     pieces = [Piece(name, theirs) for name, theirs in (("scale", "weight"), ("bias", "bias")) if hasattr(layer, name)]
-    return (Layout(_present(layer, *pieces)),)
+    return _present(layer, *pieces)
 
 
 def _batch_norm(layer: BatchNorm) -> Sequence[Layout]:
-    (affine,) = _norm(layer)
     statistics = (Piece("mean", "running_mean"), Piece("var", "running_var"))
-    return (Layout((*affine.pieces, *statistics), ignored=("num_batches_tracked",)),)
+    return (Layout((*_norm(layer), *statistics), ignored=("num_batches_tracked",)),)
 
 
-def _prelu(layer: PReLU) -> Sequence[Layout]:
+def _prelu(layer: PReLU) -> Sequence[Piece]:
     shape = layer.negative_slope.shape
-    return (Layout((Piece("negative_slope", "weight", lambda w: (w.reshape(shape),), lambda s: (s.reshape(-1),)),)),)
+    return (Piece("negative_slope", "weight", lambda w: (w.reshape(shape),), lambda s: (s.reshape(-1),)),)
 
 
-def _lora(layer: LoRA) -> Sequence[Layout]:
+def _lora(layer: LoRA) -> Sequence[Piece]:
     return (
-        Layout(
-            (
-                Piece("lora_a", "lora_A.weight", _transposed, _transposed),
-                Piece("lora_b", "lora_B.weight", _transposed, _transposed),
-            )
-        ),
+        Piece("lora_a", "lora_A.weight", _transposed, _transposed),
+        Piece("lora_b", "lora_B.weight", _transposed, _transposed),
     )
 
 
@@ -189,22 +179,28 @@ def _lstm_pieces(cell: LSTMCell, prefix: str, suffix: str) -> tuple[Piece, ...]:
     )
 
 
-def _packed_pieces(prefix: str, suffix: str, bias: Piece) -> tuple[Piece, ...]:
+def _sum(b_ih: np.ndarray, b_hh: np.ndarray) -> Arrays:
+    return (b_ih + b_hh,)
+
+
+def _packed_pieces(
+    prefix: str, suffix: str, biased: str, one_bias: Callable[[np.ndarray, np.ndarray], Arrays] = _sum
+) -> tuple[Piece, ...]:
+    """Plait's cell has the bias in the layer of the input, ``biased="i"``, or of the hidden state, ``biased="h"``."""
+
+    def two_biases(bias: np.ndarray) -> Arrays:
+        zeros = np.zeros_like(bias)
+        return (bias, zeros) if biased == "i" else (zeros, bias)
+
     return (
         Piece(f"{prefix}dense_i.kernel", f"weight_ih{suffix}", _transposed, _transposed),
         Piece(f"{prefix}dense_h.kernel", f"weight_hh{suffix}", _transposed, _transposed),
-        bias,
+        Piece(f"{prefix}dense_{biased}.bias", (f"bias_ih{suffix}", f"bias_hh{suffix}"), one_bias, two_biases),
     )
 
 
 def _optimized_lstm_pieces(cell: OptimizedLSTMCell, prefix: str, suffix: str) -> tuple[Piece, ...]:
-    bias = Piece(
-        f"{prefix}dense_h.bias",
-        (f"bias_ih{suffix}", f"bias_hh{suffix}"),
-        lambda b_ih, b_hh: (b_ih + b_hh,),
-        lambda bias: (np.zeros_like(bias), bias),
-    )
-    return _packed_pieces(prefix, suffix, bias)
+    return _packed_pieces(prefix, suffix, "h")
 
 
 def _gru_pieces(cell: GRUCell, prefix: str, suffix: str) -> tuple[Piece, ...]:
@@ -217,23 +213,11 @@ def _gru_pieces(cell: GRUCell, prefix: str, suffix: str) -> tuple[Piece, ...]:
             )
         return (b_ih + np.concatenate([gates, candidate]),)
 
-    bias = Piece(
-        f"{prefix}dense_i.bias",
-        (f"bias_ih{suffix}", f"bias_hh{suffix}"),
-        one_bias,
-        lambda bias: (bias, np.zeros_like(bias)),
-    )
-    return _packed_pieces(prefix, suffix, bias)
+    return _packed_pieces(prefix, suffix, "i", one_bias)
 
 
 def _simple_pieces(cell: SimpleCell, prefix: str, suffix: str) -> tuple[Piece, ...]:
-    bias = Piece(
-        f"{prefix}dense_i.bias",
-        (f"bias_ih{suffix}", f"bias_hh{suffix}"),
-        lambda b_ih, b_hh: (b_ih + b_hh,),
-        lambda bias: (bias, np.zeros_like(bias)),
-    )
-    return _packed_pieces(prefix, suffix, bias)
+    return _packed_pieces(prefix, suffix, "i")
 
 
 _CELLS: dict[type, Callable[[Any, str, str], tuple[Piece, ...]]] = {
@@ -248,37 +232,32 @@ def _cell_pieces(cell: Any, prefix: str, suffix: str) -> tuple[Piece, ...]:
     return next((_CELLS[cls](cell, prefix, suffix) for cls in type(cell).__mro__ if cls in _CELLS), ())
 
 
-def _cell(cell: Any) -> Sequence[Layout]:
-    return (Layout(_cell_pieces(cell, "", "")),)
+def _rnn(layer: RNN) -> Sequence[Piece]:
+    return _cell_pieces(layer.cell, "cell.", "_l0")
 
 
-def _rnn(layer: RNN) -> Sequence[Layout]:
-    pieces = _cell_pieces(layer.cell, "cell.", "_l0")
-    return (Layout(pieces),) if pieces else ()
-
-
-def _bidirectional(layer: Bidirectional) -> Sequence[Layout]:
+def _bidirectional(layer: Bidirectional) -> Sequence[Piece]:
     sides = (("forward_rnn", "_l0"), ("backward_rnn", "_l0_reverse"))
     pieces = [_cell_pieces(getattr(layer, side).cell, f"{side}.cell.", suffix) for side, suffix in sides]
-    return (Layout((*pieces[0], *pieces[1])),) if all(pieces) else ()
+    return (*pieces[0], *pieces[1]) if all(pieces) else ()
 
 
-for _cls, _layout in {
+for _cls, _pieces_of in {
     Linear: _linear,
     LinearGeneral: _linear_general,
     Conv: _conv,
     ConvTranspose: _conv_transpose,
-    BatchNorm: _batch_norm,
     LayerNorm: _norm,
     RMSNorm: _norm,
     GroupNorm: _norm,
     InstanceNorm: _norm,
-    Embed: lambda layer: (Layout((Piece("embedding", "weight"),)),),
+    Embed: lambda layer: (Piece("embedding", "weight"),),
     PReLU: _prelu,
     LoRA: _lora,
-    MultiHeadAttention: _attention,
-    **dict.fromkeys(_CELLS, _cell),
+    **dict.fromkeys(_CELLS, lambda cell: _cell_pieces(cell, "", "")),
     RNN: _rnn,
     Bidirectional: _bidirectional,
 }.items():
-    add_layout("torch", _cls, _layout)
+    register_layout("torch", _cls, _pieces_of)
+add_layout("torch", BatchNorm, _batch_norm)
+add_layout("torch", MultiHeadAttention, _attention)

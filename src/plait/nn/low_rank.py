@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 from jax import lax
@@ -27,6 +27,8 @@ from ..typing import Array
 from .conv import Conv
 from .embedding import Embed
 from .linear import Einsum, Linear, LinearGeneral, product_options
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,18 +58,13 @@ def form_of(layer: Any) -> LowRankForm | None:
 
 def weight_sizes(layer: Module) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The lengths of the contracted and of the new axes of a layer's weight, without leading axes that vmap added."""
-    axes, shape = axes_of(layer), weight_of(layer).shape
-    own = shape[len(shape) - len(axes) :]
-    ins, outs = (tuple(size for size, kind in zip(own, axes, strict=True) if kind == of) for of in "io")
+    _, ins, outs = _by_kind(layer, weight_of(layer).shape)
     return ins, outs
 
 
 def factor_shapes(layer: Module, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The shapes of both factors, without leading axes that vmap added to the weight."""
-    axes, shape = axes_of(layer), weight_of(layer).shape
-    own = shape[len(shape) - len(axes) :]
-    batch = tuple(size for size, kind in zip(own, axes, strict=True) if kind == "b")
-    ins, outs = weight_sizes(layer)
+    batch, ins, outs = _by_kind(layer, weight_of(layer).shape)
     return (*batch, *ins, rank), (*batch, rank, *outs)
 
 
@@ -79,12 +76,12 @@ def stack_of(layer: Module) -> tuple[int, ...]:
 
 def factor_names(layer: Module) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
     """The axis names of the factors, from those of the weight; ``None`` if it has none."""
-    weight, axes = weight_of(layer), axes_of(layer)
+    weight = weight_of(layer)
     names = weight.get_metadata().get("out_sharding")
     if not isinstance(names, tuple) or len(names) != weight.ndim:
         return None
-    stack, own = names[: weight.ndim - len(axes)], names[weight.ndim - len(axes) :]
-    batch, ins, outs = (tuple(name for name, kind in zip(own, axes, strict=True) if kind == of) for of in "bio")
+    stack = names[: len(stack_of(layer))]
+    batch, ins, outs = _by_kind(layer, names)
     return (*stack, *batch, *ins, None), (*stack, *batch, None, *outs)
 
 
@@ -103,18 +100,23 @@ def axes_of(layer: Module) -> str:
     return axes
 
 
+def _by_kind(layer: Module, values: Sequence[T]) -> list[tuple[T, ...]]:
+    """The values of the batch, the contracted and the new axes, from one for each axis of the weight; those of leading
+    axes that vmap added are left out."""
+    axes = axes_of(layer)
+    own = values[len(values) - len(axes) :]
+    return [tuple(value for value, kind in zip(own, axes, strict=True) if kind == of) for of in "bio"]
+
+
 def product_of(layer: Module, a: Array, b: Array) -> Array:
     """The product of two factors, in the shape of the layer's weight."""
     shape, axes = weight_of(layer).shape, axes_of(layer)
     lead = len(shape) - len(axes)
     order = [place for kind in "bio" for place, each in enumerate(axes) if each == kind]
-    sizes = [shape[lead + place] for place in order]
-    n_batch, n_in = axes.count("b"), axes.count("i")
-    batch = (*shape[:lead], math.prod(sizes[:n_batch]))
-    ins, outs = math.prod(sizes[n_batch : n_batch + n_in]), math.prod(sizes[n_batch + n_in :])
-    rank = a.shape[-1]
-    product = jnp.reshape(a, (*batch, ins, rank)) @ jnp.reshape(b, (*batch, rank, outs))
-    product = jnp.reshape(product, (*shape[:lead], *sizes))
+    batch, ins, outs = _by_kind(layer, shape)
+    matrices, rank = (*shape[:lead], math.prod(batch)), a.shape[-1]
+    product = jnp.reshape(a, (*matrices, math.prod(ins), rank)) @ jnp.reshape(b, (*matrices, rank, math.prod(outs)))
+    product = jnp.reshape(product, (*shape[:lead], *batch, *ins, *outs))
     return jnp.transpose(product, (*range(lead), *(lead + order.index(place) for place in range(len(axes)))))
 
 
@@ -159,9 +161,7 @@ def _operands(layer: Einsum) -> tuple[str, str, str]:
 def _einsum_letters(layer: Einsum) -> tuple[str, str, str, str, str]:
     """The letters of input, first factor, what is between them, second factor, and output."""
     x, kernel, y = _operands(layer)
-    batch, ins, outs = (
-        "".join(letter for letter, kind in zip(kernel, axes_of(layer), strict=True) if kind == of) for of in "bio"
-    )
+    batch, ins, outs = map("".join, _by_kind(layer, kernel))
     rank = next(letter for letter in "rRzZqQ" + "abcdefghijklmnopstuvwxy" if letter not in x + kernel + y)
     h = "".join(letter for letter in x if letter not in ins) + rank
     return x, batch + ins + rank, h, batch + rank + outs, y

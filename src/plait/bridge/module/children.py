@@ -23,7 +23,7 @@ from ...errors import ArgumentError
 from ...surgery.traversal import iter_modules
 from ..variables.boxed_variables import raw_value, to_linen_var
 from ..variables.collection_types import BARE_COLLECTIONS, collection_of, is_bare, variable_type_name
-from ..variables.collections import MISSING, Collections, put_leaf
+from ..variables.collections import MISSING, Collections, find_leaf, put_leaf
 from ..wrappers.scope import Scope
 from ..wrappers.stored_modules import check_no_parameter, fill
 from .running import AttrPriority, ModuleStackEntry, running
@@ -134,22 +134,14 @@ def take_in(entry: ModuleStackEntry, module: Module, waiting: Any) -> None:
         _, construct, keys = unfilled
 
         def supply(path: Any, leaf: Any) -> Any:
-            value, collection = _value_at(variables, path), collection_of(leaf)
+            found, collection = find_leaf(variables, path), collection_of(leaf)
+            value = raw_value(found) if isinstance(found, Variable) else MISSING
             if value is MISSING and isinstance(leaf, Variable) and not entry.module.scope.is_mutable(collection):
                 check_no_parameter(collection, path, f"{type(entry.module).__name__}, a {type(module).__name__}")
             return value
 
         fill(module, construct, keys, supply)
     receive(module, variables)
-
-
-def _value_at(variables: Mapping[Any, Any], path: Any) -> Any:
-    node: Any = variables
-    for key in path:
-        if not isinstance(node, Mapping) or key not in node:
-            return MISSING
-        node = node[key]
-    return raw_value(node) if isinstance(node, Variable) else MISSING
 
 
 def receive(node: Any, variables: Mapping[Any, Any]) -> None:

@@ -9,6 +9,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from ...ground.restoring import Restoring
+
 
 class AttrPriority(enum.IntEnum):
     """Which of two attributes with the same variable names it: the one with the lower number."""
@@ -35,8 +37,7 @@ class ModuleStackEntry:
 
 
 class _Running(threading.local):
-    def __init__(self) -> None:
-        self.entries: list[ModuleStackEntry] = []
+    innermost: ModuleStackEntry | None = None
 
 
 _running = _Running()
@@ -46,11 +47,8 @@ _running = _Running()
 def running(module: Any, *, in_compact: bool = False, constructing: bool = False) -> Iterator[ModuleStackEntry]:
     """Inside the block, this thread runs ``setup``, a compact method, or a method called by ``init`` or ``apply``."""
     entry = ModuleStackEntry(module, in_compact, constructing)
-    _running.entries.append(entry)
-    try:
+    with Restoring(_running, innermost=entry):
         yield entry
-    finally:
-        _running.entries.pop()
 
 
 def current_context() -> ModuleStackEntry | None:
@@ -60,7 +58,7 @@ def current_context() -> ModuleStackEntry | None:
         >>> plait.bridge.current_context() is None
         True
     """
-    return _running.entries[-1] if _running.entries else None
+    return _running.innermost
 
 
 def current_module() -> Any:

@@ -13,6 +13,7 @@ from ...core.objects.module import Module
 from ...core.objects.pytree import Pytree
 from ...core.objects.visit import iter_graph_nodes
 from ...errors import ArgumentError
+from ...ground.restoring import Restoring
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,8 +34,7 @@ class Initialization:
 
 
 class _Runs(threading.local):
-    def __init__(self) -> None:
-        self.stack: list[Initialization] = []
+    stack: tuple[Initialization, ...] = ()
 
 
 _runs = _Runs()
@@ -53,11 +53,8 @@ def initializing(module: Any, *, again: bool = True) -> Iterator[Initialization]
         again: whether nodes that have variables make new ones.
     """
     run = Initialization(module, again=again)
-    _runs.stack.append(run)
-    try:
+    with Restoring(_runs, stack=(*_runs.stack, run)):
         yield run
-    finally:
-        _runs.stack.remove(run)
 
 
 def lazy_init(fn: F, *args: Any, **kwargs: Any) -> F:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 from ...core.objects.pytree import Pytree
 from ...core.objects.rngs import Rngs
+from ...ground.restoring import Restoring
 
 
 class Scope(Pytree):
@@ -47,23 +46,17 @@ def in_filter(mutable: Any, collection: str) -> bool:
 
 
 class _Scopes(threading.local):
-    def __init__(self) -> None:
-        self.entered: list[Scope] = []
+    innermost: Scope | None = None
 
 
 _scopes = _Scopes()
 
 
-@contextlib.contextmanager
-def entered(scope: Scope) -> Iterator[None]:
+def entered(scope: Scope) -> Restoring:
     """Inside the block, ``init`` or ``apply`` runs in this scope and thread."""
-    _scopes.entered.append(scope)
-    try:
-        yield
-    finally:
-        _scopes.entered.pop()
+    return Restoring(_scopes, innermost=scope)
 
 
 def current_scope() -> Scope | None:
     """The scope of this thread's innermost ``init`` or ``apply``."""
-    return _scopes.entered[-1] if _scopes.entered else None
+    return _scopes.innermost
