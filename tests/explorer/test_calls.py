@@ -173,3 +173,21 @@ def test_a_layer_that_is_made_during_the_call_runs_and_has_no_place():
         (): [Call("__call__", given, ("float32[4, 2]",), output_bytes=32)],
         ("layer",): [Call("__call__", given, given, output_bytes=48)],
     }
+
+
+class Helped(plait.Module):
+    def __init__(self):
+        self.own = plait.Linear(3, 3, rngs=plait.Rngs(0))
+
+    def __call__(self, x, helper):
+        return helper(self.own(x))
+
+
+@pytest.mark.parametrize("by_keyword", [False, True])
+def test_costs_are_those_of_the_model_where_another_one_is_an_input(by_keyword):
+    """The names of rows start with those of arguments then."""
+    model, helper = Helped(), plait.Linear(3, 3, rngs=plait.Rngs(1))
+    inputs, options = ((X,), {"helper": helper}) if by_keyword else ((X, helper), {})
+    costs = costs_of(model, inputs, options, {})
+    assert [*costs] == [("own",)]
+    assert costs == costs_of(model, (X, jnp.asarray), {}, {})

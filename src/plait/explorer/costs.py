@@ -8,6 +8,7 @@ from typing import Any
 from ..ground.paths import Path, parse_path
 from ..inspect.cost import cost
 from ..inspect.tabulate import on_arrays
+from ..observing.module_names import module_places
 from .outline import Call
 
 
@@ -20,8 +21,12 @@ def costs_of(
     """
     call, given = on_arrays("__call__", (inputs, options))
     found: dict[Path, dict[str, float]] = {}
+    roots = [model, *given]
+    (start, _), *_ = module_places(roots, lambda: ["model"] * len(roots))  # empty, unless an input has modules, too
     for row in cost(call, model, *given, compile=False).modules:
-        found.setdefault(parse_path(row.path) if row.path else (), {})["FLOPs"] = row.executed_flops
+        path = parse_path(row.path) if row.path else ()
+        if path[: len(start)] == start:
+            found.setdefault(path[len(start) :], {})["FLOPs"] = row.executed_flops
     for path, made in calls.items():
         size = sum(each.times * each.output_bytes for each in made)
         found.setdefault(path, {})["Bytes of outputs"] = float(size)
