@@ -274,7 +274,8 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "shapes of shared variables without updates",
-        "`eval_shape`, `make_jaxpr`, `cond` and `switch` of shared variables with `graph_updates=False`", "an error: a duplicate", "work, as `jit` and the other transforms do",
+        "`eval_shape`, `make_jaxpr`, `cond` and `switch` of shared variables with `graph_updates=False`, and a variable twice in an output with `graph=False`",
+        "an error: a duplicate", "work, as `jit` and the other transforms do",
         reason="the function that `jit` compiles has a shape and a jaxpr",
         says="documented",
         example=program(
@@ -290,8 +291,12 @@ KNOWN: tuple[Row, ...] = (
                 "known", "def f(x):\n    m = nnx.Param(x)\n    return m, m",
                 ("y = nnx.cond(True, f, f, jnp.ones(2), graph=False)", "y"),
             ),
+            program(
+                "known", "def f(x):\n    m = nnx.Dict(a=nnx.Param(x))\n    return m, m",
+                ("y = nnx.remat(f, graph=False)(jnp.ones(2))", "y"),
+            ),
         ),
-        found_in_flax=r"^ValueError.*Duplicate .*nnx\.(eval_shape|make_jaxpr|cond|switch) with graph_updates=False",
+        found_in_flax=r"^ValueError.*Duplicate .*(nnx\.(eval_shape|make_jaxpr|cond|switch) with graph_updates=False|\.out\[)",
         found_in_plait=f"{NO_ERROR}|A ShapeDtypeStruct does not have a value",  # of both, without sharing
         text=r"graph(_updates)?=False",
     ),

@@ -176,3 +176,11 @@ def test_only_a_method_whose_owner_is_met_elsewhere_comes_after_it(is_kept):
     """Otherwise the attributes are walked in their order."""
     attributes = dict.fromkeys(path[0] for path, _ in plait.iter_graph(Borrowing(is_kept)) if path)
     assert [*attributes] == (["b", "z", "a"] if is_kept else ["a", "b"])
+
+
+def test_a_partial_comes_after_the_only_variable_that_it_holds():
+    """G1: the variable has the path that it has without the partial."""
+    net = plait.Module()
+    net.weight = plait.Param(jnp.asarray(2.0))
+    net.act = functools.partial(lambda w, x: w[...] * x, net.weight)
+    assert [path for path, _ in plait.to_flat_state(plait.state(net))] == [("weight",)]

@@ -1207,3 +1207,11 @@ def test_a_new_value_is_placed_if_the_variable_has_a_layout(monkeypatch, metadat
     assert seen == [nnx.Param] * is_placed
     nnx.Param(jnp.ones(2), eager_sharding=False, **metadata)
     assert seen == [nnx.Param] * is_placed
+
+
+def test_the_error_of_a_missing_attribute_names_the_metadata_that_there_is():
+    with pytest.raises(VariableAttributeError) as error:
+        nnx.Param(jnp.ones(2), note="x").scale
+    assert error.value.parts["found"].endswith(f"of type {type(jnp.ones(2)).__name__}")
+    assert "metadata entries ['" in error.value.parts["expected"]
+    assert "'note'" in error.value.parts["expected"]
