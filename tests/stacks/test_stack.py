@@ -992,3 +992,16 @@ def test_settings_of_a_recomputed_part_stay_settings() -> None:
         *(jax.tree.leaves(plait.grad(loss)(stack, x)) for stack in (recomputed, kept)), strict=True
     ):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("layers", [2, 7])
+@pytest.mark.parametrize("period", [1, 2])
+@pytest.mark.parametrize("transform", [lambda f: f, plait.jit, plait.remat], ids=["eager", "jit", "remat"])
+def test_arrays_of_another_number_of_layers_are_refused(transform, period, layers):
+    """ST3: also where all agree, so that a loop over them would run, with more or fewer layers than the stack has."""
+    stack = plait.Stack([plait.Linear(2, 2, rngs=plait.Rngs(seed)) for seed in range(4)], period=period)
+    plait.update(
+        stack, jax.tree.map(lambda x: jnp.resize(x, (layers + (period == 2), *x.shape[1:])), plait.state(stack))
+    )
+    with pytest.raises(ShapeError, match=r"no axis of layers\n +at +a Stack\[0:4(:2)?\]\.(bias|kernel)"):
+        transform(lambda stack, x: stack(x))(stack, jnp.ones(2))

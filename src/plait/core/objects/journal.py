@@ -68,9 +68,10 @@ class Journal:
             self._outer.notes += self.notes
 
     def put_back(self) -> None:
-        """Put back what was noted, the latest first."""
-        for restore, *noted in reversed(self.notes):
-            restore(*noted)
+        """Put back what was noted, the latest first; all of it, even if a function of a registered type raises."""
+        with contextlib.ExitStack() as restores:
+            for note in self.notes:
+                restores.callback(*note)
 
     def note_cell(self, cell: Cell) -> None:
         """Note value and metadata of a variable."""

@@ -21,10 +21,6 @@ from typing import Any
 import jax
 import numpy as np
 from jax.tree_util import (
-    DictKey,
-    FlattenedIndexKey,
-    GetAttrKey,
-    SequenceKey,
     register_static,
 )
 
@@ -363,13 +359,10 @@ register_pytree_node_type(type(None), lambda node: ((), None), lambda items, _: 
 
 
 def jax_key_to_key(entry: Any) -> Any:
-    """A JAX key entry as a key of a path."""
-    if isinstance(entry, SequenceKey):
-        return entry.idx
-    if isinstance(entry, (DictKey, FlattenedIndexKey)):
-        return entry.key
-    if isinstance(entry, GetAttrKey):
-        return entry.name
+    """A JAX key entry as a key of a path: what JAX's own classes hold, and others like them; of the rest, the text."""
+    for attribute in ("key", "idx", "name"):
+        if hasattr(entry, attribute):
+            return getattr(entry, attribute)
     return str(entry)
 
 
