@@ -228,6 +228,45 @@ def test_an_interrupt_while_a_refused_update_is_undone_undoes_the_rest() -> None
     assert seen(model) == before
 
 
+class Kept:
+    """A graph node of the user's, which cannot be emptied."""
+
+    def __init__(self) -> None:
+        self.children = {"w": plait.Param(jnp.zeros(1))}
+
+    def clear(self) -> None:
+        raise NotImplementedError("it cannot be emptied")
+
+
+plait.graph.register_graph_node_type(
+    Kept,
+    flatten=lambda node: (sorted(node.children.items()), None),
+    set_key=lambda node, key, value: node.children.__setitem__(key, value),
+    pop_key=lambda node, key: node.children.pop(key),
+    create_empty=lambda metadata: Kept(),
+    clear=Kept.clear,
+    init=lambda node, items: node.children.update(items),
+)
+
+
+@pytest.mark.parametrize("transform", [plait.jit, plait.remat, lambda f: lambda m: plait.cond(True, f, f, m)])
+@pytest.mark.parametrize("inside", [False, True])
+def test_one_node_that_cannot_be_emptied_keeps_no_other_from_being_put_back(inside, transform):
+    model = Node(a=plait.Param(jnp.zeros(1)), kept=plait.data(Kept()), items=[1.0], note="x")
+    before = [id(child) for child in vars(model).values()]
+
+    def f(model):
+        model.a[...] += 1
+        model.note = "y"
+        if inside:
+            model.kept.children["new"] = plait.Param(jnp.zeros(1))
+
+    with pytest.raises(NotImplementedError, match="emptied"):
+        transform(f)(model)
+    assert [id(child) for child in vars(model).values()] == before
+    assert float(model.a[0]) == 0
+
+
 class Refusing(Cell):
     """A cell that refuses its second value."""
 
