@@ -112,7 +112,9 @@ def test_w7_many_at_once_store_and_read_whole_programs(tmp_path):
     for thread in threads:
         thread.join()
     assert found == [True] * 16
-    assert len([*tmp_path.iterdir()]) == 2
+    # One key may have a second program, if garbage of another test was collected while the first was traced.
+    assert {path.suffix for path in tmp_path.iterdir()} == {".program"}
+    assert len({path.name.partition("-")[0] for path in tmp_path.iterdir()}) == 2
 
 
 def test_w7_the_programs_used_longest_ago_are_removed(tmp_path):
