@@ -112,7 +112,7 @@ def test_w7_many_at_once_store_and_read_whole_programs(tmp_path):
     for thread in threads:
         thread.join()
     assert found == [True] * 16
-    # One key may have a second program, if garbage of another test was collected while the first was traced.
+    # One key may have a second program, if one trace entered more of the library than another, as a finalizer may.
     assert {path.suffix for path in tmp_path.iterdir()} == {".program"}
     assert len({path.name.partition("-")[0] for path in tmp_path.iterdir()}) == 2
 
