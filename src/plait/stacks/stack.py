@@ -357,10 +357,9 @@ class Stack(Module):
         policy = self.remat if callable(self.remat) else None
         recomputing = Recomputing(policy, self.remat_every) if self.remat is True or policy else None
         size = len(groups[0])
-        for leaf in jax.tree_util.tree_leaves(call.port(0, call.inputs)):
-            if np.shape(leaf)[:1] != (size,):
-                for key, block in blocks.items():
-                    check_layers(block, size, f"{describe_place(self)}[{key}]")
+        if any(np.shape(leaf)[:1] != (size,) for leaf in jax.tree_util.tree_leaves(call.port(0, call.inputs))):
+            for key, block in blocks.items():
+                check_layers(block, size, f"{describe_place(self)}[{key}]")
         found = scan_layers(call, size, unroll=self.unroll, recomputing=recomputing)
         return _finished(call, found, blocks)
 
