@@ -104,8 +104,6 @@ if TYPE_CHECKING:
     from .surgery.traversal import check_pytree as check_pytree
     from .surgery.traversal import find_duplicates as find_duplicates
     from .surgery.traversal import set_metadata as set_metadata
-    from .surgery.config import from_config as from_config
-    from .surgery.config import to_config as to_config
     from .compat.functions import clone as clone
     from .compat.functions import flatten as flatten
     from .compat.functions import graphdef as graphdef

@@ -11,7 +11,6 @@ _NAMES = {
     "core.graph.axes": "PARTITION_NAME",
     "core.objects.attributes": "Data Static data has_data is_data register_data_type static",
     "observing.capture": "capture",
-    "surgery.config": "from_config to_config",
     "core.objects.containers": "Dict List",
     "core.graph.diff": "GraphDiff diff",
     "core.objects.filters": "All Everything Not Nothing OfType PathContains WithTag to_predicate",

@@ -26,7 +26,6 @@ the builtin exception that a user would catch::
     │   └── StreamKeyError           (KeyError)
     ├── OptimizerError               (ValueError)     gradients that do not match the optimizer
     │   └── OptimizerAttributeError  (AttributeError)
-    ├── ConfigError                  (ValueError)     a structure that has no JSON form, or a damaged configuration
     ├── CheckpointError              (ValueError)     a folder that is not an intact checkpoint, or another model's
     │   └── ConversionError                           another library's checkpoint whose leaves do not match the model
     ├── ProcessError                 (RuntimeError)   processes that cannot connect, or one that was lost
@@ -179,10 +178,6 @@ class StreamKeyError(StreamError, KeyError):
 
 class OptimizerError(PlaitError, ValueError):
     """Gradients do not match the structure or shapes that the optimizer was created with."""
-
-
-class ConfigError(PlaitError, ValueError):
-    """A structure cannot be written as a configuration, or a configuration cannot be read."""
 
 
 class OptimizerAttributeError(OptimizerError, AttributeError):

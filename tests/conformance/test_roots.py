@@ -17,7 +17,6 @@ OPERATIONS = {
     "state": lambda x, path: plait.state(x),
     "variables": lambda x, path: plait.variables(x),
     "pop": lambda x, path: plait.pop(x, plait.Intermediate),
-    "to_config": lambda x, path: plait.to_config(x),
     "with_rngs": lambda x, path: plait.with_rngs(x, split=2),
     "split_rngs": lambda x, path: plait.split_rngs(x, splits=2),
     "fork_rngs": lambda x, path: plait.fork_rngs(x, split=2),

@@ -137,6 +137,5 @@ def test_names_are_carried_through_split_clone_and_checkpoint(tmp_path):
         plait.merge(*plait.split(model)),
         plait.clone(model),
         fresh,
-        plait.from_config(plait.to_config(model)),
     ):
         assert [v.out_sharding for v in named_variables(other)] == names

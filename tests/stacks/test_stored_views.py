@@ -119,7 +119,6 @@ WALKS: dict[str, Callable[[Any, Any], Any]] = {
     "set_metadata": lambda m, _: plait.set_metadata(m, note=1),
     "map": lambda m, _: plait.map(lambda path, value: value, m),
     "recursive_map": lambda m, _: plait.recursive_map(lambda path, value: value, m),
-    "to_config": lambda m, _: plait.to_config(m),
     "select": lambda m, _: plait.select(m, "**.w"),
     "eval": lambda m, _: m.eval(),
     "as_list": lambda m, _: plait.as_list(m),

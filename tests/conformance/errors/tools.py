@@ -1,11 +1,10 @@
-"""Mistakes with what looks into a model and changes it: capture, configurations, selections, views."""
+"""Mistakes with what looks into a model and changes it: capture, selections, views."""
 
-from plait.errors import ArgumentError, ArgumentTypeError, ConfigError, GraphError, NonFiniteError
+from plait.errors import ArgumentError, ArgumentTypeError, GraphError, NonFiniteError
 
 from .rows import Row
 
 CAPTURE = "f = lambda model, x: model(x)\n"
-CONFIG = "linear = plait.Linear(2, 2, rngs=rngs); config = plait.to_config(linear)\n"
 SELECT = "select = plait.select\n"
 
 ROWS = {
@@ -35,47 +34,6 @@ ROWS = {
         GraphError,
         r"at +head\.h",
         "plait.capture(model, init=plait.capture(model, plait.Intermediate)(x)[1])(x)",
-    ),
-    "no configuration": Row(
-        "plait.from_config({'a': 1})",
-        ConfigError,
-        "format None",
-        fix="plait.to_config(model)",
-        cure="model = model.layers[0]; plait.from_config($)",
-    ),
-    "a container that only JAX knows in a configuration": Row(
-        "plait.to_config([jax.tree_util.Partial(f, x)])",
-        ConfigError,
-        "a container that is registered only with JAX",
-        "plait.to_config([x])",
-        setup="f = lambda x: x",
-    ),
-    "a value that JSON cannot say": Row(
-        "plait.to_config(plait.Dict(a=plait.data(object())))",
-        ConfigError,
-        (r"at +a", "a value of type object"),
-        "plait.to_config(plait.Dict(a=1.0))",
-    ),
-    "a function inside another in a configuration": Row(
-        "plait.to_config(plait.Dict(a=lambda x: x))",
-        ConfigError,
-        (r"at +a", "which has no importable name"),
-        "plait.to_config(plait.Dict(a=jnp.tanh))",
-    ),
-    "a configuration of an unknown type": Row(
-        "plait.from_config(rename(config))",
-        ConfigError,
-        "nowhere:Linear",
-        "plait.from_config(config)",
-        setup=CONFIG + "import json\n"
-        "def rename(config): return json.loads(json.dumps(config).replace('plait.nn.linear:', 'nowhere:'))",
-    ),
-    "a damaged configuration": Row(
-        "plait.from_config({**config, 'graph': 3, 'model': 3, 'root': 3})",
-        ConfigError,
-        "a configuration is damaged",
-        "plait.from_config(plait.to_config(linear))",
-        setup=CONFIG,
     ),
     "a NaN": Row(
         "with plait.debug_nans(): Log()(x - 2)",
