@@ -9,8 +9,8 @@ DEMO_EXTRAS := demo tensorflow onnx
 # JAX 0.11 and later need Python 3.12, so Python 3.11 has a set of versions of its own, and newer Pythons the newest.
 OLDEST_OR_NEWEST := import sys; print("" if sys.version_info < (3, 12) else "-newest")
 SET := $(shell { $(BIN)/python -c '$(OLDEST_OR_NEWEST)' || $(PYTHON) -c '$(OLDEST_OR_NEWEST)'; } 2>/dev/null)
-LOCK      := requirements$(SET).lock
-DEMO_LOCK := requirements-demo$(SET).lock
+LOCK      := requirements/dev$(SET).lock
+DEMO_LOCK := requirements/demo$(SET).lock
 
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export UV_HTTP_TIMEOUT ?= 300
@@ -119,7 +119,7 @@ between: .venv-between/stamp
 	.venv-between/bin/python -m pytest -q -m "not slow and not oracle" $(addprefix tests/,$(ON_BETWEEN))
 
 lowest:
-	$(MAKE) test VENV=$(LOWEST) LOCK=requirements-lowest.lock DEMO_LOCK=requirements-lowest.lock
+	$(MAKE) test VENV=$(LOWEST) LOCK=requirements/lowest.lock DEMO_LOCK=requirements/lowest.lock
 
 downstream: $(VENV)/dev.stamp $(DOWNSTREAM)/stamp
 	PLAIT_DOWNSTREAM="$(abspath $(DOWNSTREAM))/bin/python" $(BIN)/python -m pytest -q -n 2 tests/downstream
@@ -166,7 +166,7 @@ nightly: IN_BROWSER = browser
 nightly: long browser older between newest-slow lowest laws differential faults optimized trackers
 
 mutate: $(VENV)/dev.stamp
-	$(BIN)/python -m mutants $(AREA) -n $(N) --seed $(SEED)
+	$(BIN)/python -m tools.mutants $(AREA) -n $(N) --seed $(SEED)
 
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks
@@ -202,11 +202,11 @@ endef
 
 lock: | $(BIN)/python
 	@test -n "$(UV)" || { echo 'make lock needs uv: $(PYTHON) -m pip install uv'; exit 1; }
-	$(call compile,requirements.lock,3.11,dev)
-	$(call compile,requirements-demo.lock,3.11,$(DEMO_EXTRAS),--constraint requirements.lock)
-	$(call compile,requirements-newest.lock,3.12,dev)
-	$(call compile,requirements-demo-newest.lock,3.12,$(DEMO_EXTRAS),--constraint requirements-newest.lock)
-	$(call compile,requirements-lowest.lock,3.11,dev,--resolution lowest-direct)
+	$(call compile,requirements/dev.lock,3.11,dev)
+	$(call compile,requirements/demo.lock,3.11,$(DEMO_EXTRAS),--constraint requirements/dev.lock)
+	$(call compile,requirements/dev-newest.lock,3.12,dev)
+	$(call compile,requirements/demo-newest.lock,3.12,$(DEMO_EXTRAS),--constraint requirements/dev-newest.lock)
+	$(call compile,requirements/lowest.lock,3.11,dev,--resolution lowest-direct)
 
 clean:
 	rm -rf $(VENV) $(NEWEST) $(LOWEST) $(DOWNSTREAM) $(JAX_NIGHTLY) $(NEW_FLAX) .venv-between build dist runs site .pytest_cache .ruff_cache .hypothesis
@@ -253,7 +253,7 @@ $(VENV)/tensorflow-%/stamp: | $(BIN)/python
 # What the packages need of their own is theirs to choose; JAX, NumPy and what plait needs are those of the lock.
 $(DOWNSTREAM)/stamp: pyproject.toml $(wildcard tests/downstream/*.txt) | $(BIN)/python
 	$(PYTHON) -m venv --clear $(DOWNSTREAM)
-	sed -nE 's/^((jax|jaxlib|numpy|optax|orbax-checkpoint|flax)==[^ ]+).*/\1/p' requirements.lock > $(DOWNSTREAM)/constraints.txt
+	sed -nE 's/^((jax|jaxlib|numpy|optax|orbax-checkpoint|flax)==[^ ]+).*/\1/p' requirements/dev.lock > $(DOWNSTREAM)/constraints.txt
 	$(DOWNSTREAM)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(DOWNSTREAM)/constraints.txt \
 	  --requirement tests/downstream/requirements.txt --editable . absl-py beartype 'pytest>=8.3'
 	$(DOWNSTREAM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
@@ -261,9 +261,9 @@ $(DOWNSTREAM)/stamp: pyproject.toml $(wildcard tests/downstream/*.txt) | $(BIN)/
 	@touch $@
 
 # The Python between that of `make test` and that of `make newest`, at the same versions, and what the heart's tests need.
-.venv-between/stamp: pyproject.toml requirements-newest.lock
+.venv-between/stamp: pyproject.toml requirements/dev-newest.lock
 	$(BETWEEN) -m venv --clear $(@D)
-	sed -nE 's/^([a-z0-9-]+==[^ ]+).*/\1/p' requirements-newest.lock > $(@D)/constraints.txt
+	sed -nE 's/^([a-z0-9-]+==[^ ]+).*/\1/p' requirements/dev-newest.lock > $(@D)/constraints.txt
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint $(@D)/constraints.txt \
 	  --editable . flax hypothesis pytest pytest-timeout pytest-xdist treescope
 	@touch $@

@@ -26,7 +26,7 @@ WORKFLOWS = {
 URL = "https://github.com/plait-jax/plait"
 KINDS = [kind["directory"] for kind in PROJECT["tool"]["towncrier"]["type"]]
 SETS = {"oldest": "", "newest": "-newest"}  # of versions → the end of the names of its locks
-STAMPS = {"dev": "requirements", "demo": "requirements-demo"}  # the stamp of the Makefile → how its locks begin
+STAMPS = {"dev": "requirements/dev", "demo": "requirements/demo"}  # the stamp of the Makefile → how its locks begin
 LOCKS = {f"{stamp}-{versions}": f"{name}{end}.lock" for stamp, name in STAMPS.items() for versions, end in SETS.items()}
 FRAGMENTS = sorted(file for file in (ROOT / "changelog.d").glob("*.md") if file.name != "README.md")
 
@@ -213,7 +213,7 @@ def test_the_newest_set_is_newer(name):
 @pytest.mark.parametrize("each", sorted(needed(["dev"]), key=str), ids=lambda each: each.name)
 def test_the_lowest_set_has_the_lower_bounds_of_pyproject(each):
     """``make lowest`` runs the tests with it, so each bound is a version with which plait works."""
-    text = (ROOT / "requirements-lowest.lock").read_text(encoding="utf-8")
+    text = (ROOT / "requirements/lowest.lock").read_text(encoding="utf-8")
     locked = re.findall(rf"^{each.name}==([^ ;]+)", text, re.MULTILINE)
     (bound,) = (each.version for each in each.specifier if each.operator == ">=")
     assert any(f"{version}.0.0".startswith(f"{bound}.") for version in locked), f"state {locked} in pyproject.toml"

@@ -107,7 +107,7 @@ def test_the_readme_says_whether_there_is_a_release():
 
 
 @pytest.mark.parametrize(
-    ("name", "lock"), [("Python 3.11", "requirements.lock"), ("newest", "requirements-newest.lock")]
+    ("name", "lock"), [("Python 3.11", "requirements/dev.lock"), ("newest", "requirements/dev-newest.lock")]
 )
 def test_the_versions_of_the_page_are_those_of_the_lock(name, lock):
     (row,) = [row for row in table_after("docs/stability.md", "**Python and JAX.**") if row[0].startswith(name)]
@@ -162,7 +162,7 @@ def test_the_nights_and_weeks_of_the_page_are_those_of_the_workflows():
     assert "each night: `make long`" in rows["Python 3.11"][3]
     assert "long" in rest["strategy"]["matrix"]["part"]
     assert rows["lowest"][1] == "3.11"
-    assert "requirements-lowest.lock" in recipe_of("lowest")
+    assert "requirements/lowest.lock" in recipe_of("lowest")
     assert rows["development build of JAX"][1] == jax["steps"][1]["with"]["python-version"]
     assert jax["steps"][2]["run"] == "make jax-nightly NEWER=python3.13"
     assert "Each week `make new-flax`" in words_of("docs/stability.md")
@@ -175,15 +175,15 @@ def test_the_nights_and_weeks_of_the_page_are_those_of_the_workflows():
 
 def test_the_versions_that_the_page_calls_untested_are_in_no_lock():
     (jax, python) = re.search(r"such as JAX (\S+) or Python (\S+), install and", words_of("docs/stability.md")).groups()
-    locks = [file.name for file in ROOT.glob("requirements*.lock")]
+    locks = [f"requirements/{file.name}" for file in ROOT.glob("requirements/*.lock")]
     assert [lock for lock in locks if version_in(lock, "jax").startswith(f"{jax}.")] == []
     assert python not in jobs_of("tests")["versions"]["strategy"]["matrix"]["python"]
     assert tomllib.loads(text_of("pyproject.toml"))["project"]["requires-python"].startswith(">=")
 
 
 def test_each_python_gets_the_lock_that_the_page_says():
-    assert "on Python 3.11 the newest that it can have (`requirements.lock`)" in words_of("docs/install.md")
-    assert "on Python 3.12 and 3.13 the newest of all (`requirements-newest.lock`)" in words_of("docs/install.md")
+    assert "on Python 3.11 the newest that it can have (`requirements/dev.lock`)" in words_of("docs/install.md")
+    assert "on Python 3.12 and 3.13 the newest of all (`requirements/dev-newest.lock`)" in words_of("docs/install.md")
     assert '"" if sys.version_info < (3, 12) else "-newest"' in text_of("Makefile")
 
 
@@ -230,7 +230,7 @@ PINNED = {"haiku": "dm-haiku", "flax": "flax", "equinox": "equinox", "torch": "t
 
 def test_a_library_that_a_page_needs_is_there_in_some_run_of_the_tests():
     needed = {block.needs for page in DOCS.glob("*.md") for block in blocks_of(page)} - {None}
-    places = ("requirements.lock", "Makefile", "tests/downstream/requirements.txt")
+    places = ("requirements/dev.lock", "Makefile", "tests/downstream/requirements.txt")
     pinned = set(re.findall(r"\b([a-z][\w-]+)==\d", "".join(map(text_of, places))))
     assert {name for name in needed if PINNED.get(name, name) not in pinned} == set()
 

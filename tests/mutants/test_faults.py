@@ -7,9 +7,9 @@ import pytest
 
 pytest.importorskip("mutmut")
 
-from mutants import judged
-from mutants.areas import AREAS, stages
-from mutants.faults import places_of, sample
+from tools.mutants import judged
+from tools.mutants.areas import AREAS, stages
+from tools.mutants.faults import places_of, sample
 
 ROOT = Path(__file__).resolve().parents[2]
 

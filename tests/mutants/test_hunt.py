@@ -8,10 +8,10 @@ import pytest
 
 pytest.importorskip("mutmut")
 
-from mutants.areas import Area
-from mutants.faults import Fault, sample
-from mutants.hunt import _Tests, hunt
-from mutants.process import planted
+from tools.mutants.areas import Area
+from tools.mutants.faults import Fault, sample
+from tools.mutants.hunt import _Tests, hunt
+from tools.mutants.process import planted
 
 TESTED = '''"""Sums."""
 
@@ -98,8 +98,8 @@ def test_a_fault_is_noticed_however_it_ends_the_tests(tree, monkeypatch):
     """And the next one finds a process that stands by."""
     (tree / "tests/test_process.py").write_text(IN_A_PROCESS)
     faults = [Fault("src/tiny/sums.py", 1, "a", name, source, "") for name, source in ENDINGS.items()]
-    monkeypatch.setattr("mutants.hunt.sample", lambda *args: faults)
-    monkeypatch.setattr("mutants.hunt.EACH", 2.0)
+    monkeypatch.setattr("tools.mutants.hunt.sample", lambda *args: faults)
+    monkeypatch.setattr("tools.mutants.hunt.EACH", 2.0)
     result = hunt(AREA, tree, len(faults), 0, known={})
     assert [fault.after for fault in result.survivors] == ["nothing"]
     noticed = {fault.after: test for fault, test in result.killed}
@@ -140,7 +140,7 @@ def test_only_tests_that_reach_a_fault_run_and_what_was_found_is_kept(tree, monk
         Fault("src/tiny/sums.py", 6, "a", "b", TESTED.replace("result = 0", "result = 1") + UNTESTED, ""),
         Fault("src/tiny/sums.py", 14, "a", "c", TESTED + UNTESTED.replace("None", "0"), ""),
     ]
-    monkeypatch.setattr("mutants.hunt.sample", lambda *args: faults)
+    monkeypatch.setattr("tools.mutants.hunt.sample", lambda *args: faults)
     first = hunt(AREA, tree, 2, 0, known={})
     assert (first.killed, first.survivors) == ([(faults[0], "tests/test_sums.py::test_total")], [faults[1]])
     settled, *rest = asked
@@ -180,7 +180,7 @@ def test_largest():
 def test_what_fast_tests_let_through_is_planted_for_slow_ones(tree, monkeypatch, expected):
     (tree / "tests/test_more.py").write_text(SLOW.replace("EXPECTED", str(expected)))
     fault = Fault("src/tiny/sums.py", 14, "a", "b", TESTED + UNTESTED.replace("max(", "min("), "")
-    monkeypatch.setattr("mutants.hunt.sample", lambda *args: [fault])
+    monkeypatch.setattr("tools.mutants.hunt.sample", lambda *args: [fault])
     if expected == 2:
         assert hunt(AREA, tree, 1, 0, known={}).killed == [(fault, "tests/test_more.py::test_largest")]
     else:

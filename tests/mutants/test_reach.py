@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("coverage")
 
-from mutants.reach import EVERYTHING, reaching
+from tools.mutants.reach import EVERYTHING, reaching
 
 SOURCE = """\
 import functools

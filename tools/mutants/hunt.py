@@ -215,13 +215,13 @@ class _Tests:
 @contextlib.contextmanager
 def _process(root: Path, area: Area, folder: Path, kept: Kept) -> Iterator[_Tests]:
     package = Path(area.package).parent
-    paths = [str(root / package), str(root), str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
+    paths = [str(root / package), str(root), str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
     }
-    command = [sys.executable, "-P", "-m", "mutants.process", *area.preload]
+    command = [sys.executable, "-P", "-m", "tools.mutants.process", *area.preload]
     with subprocess.Popen(
         command, cwd=root, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

@@ -13,7 +13,7 @@ from typing import Any
 
 from .faults import Fault
 
-FOLDERS = ("src", "tests", "mutants")
+FOLDERS = ("src", "tests", "tools")
 
 
 class Kept:
