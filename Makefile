@@ -33,7 +33,7 @@ SEED   ?= 0
 ON_NEWEST := formats/test_saved_model.py formats/test_stablehlo.py orbax/test_conversion.py tensorflow test_saving.py
 ON_JAX_NIGHTLY := core transforms text stacks observing surgery warm nn partitioning training compat checkpoint inspect conformance laws
 
-.PHONY: help demo test slow again long browser chromium torch older newest newest-slow between lowest downstream new-flax jax-nightly laws differential faults optimized trackers nightly lint types lock bench fuzz mutate reference drawings docs publish notes check clean
+.PHONY: help demo test slow again long browser chromium torch older newest newest-slow between lowest downstream new-flax jax-nightly laws differential faults optimized trackers nightly lint types lock bench fuzz mutate reference drawings docs publish check clean
 .NOTPARALLEL:
 
 help:
@@ -68,7 +68,6 @@ help:
 	@echo 'make drawings   docs/images/*.svg again'
 	@echo 'make docs       the documentation as a site, in site/; every link is checked'
 	@echo 'make publish    the site of one version, into the branch gh-pages: make publish VERSION=0.1 ALIAS=latest'
-	@echo 'make notes      what CHANGELOG.md will say about the next release'
 	@echo 'make lock       resolve the locks again (needs uv; UPGRADE=1 takes newer versions)'
 
 demo: $(VENV)/demo.stamp
@@ -188,9 +187,6 @@ ALIAS   ?=
 publish: $(VENV)/dev.stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check mike==2.2.0
 	NO_MKDOCS_2_WARNING=1 PATH="$(abspath $(BIN)):$$PATH" $(BIN)/mike deploy --update-aliases $(VERSION) $(ALIAS)
-
-notes: $(VENV)/dev.stamp
-	$(BIN)/towncrier build --draft
 
 # plait is built without isolation, so what pyproject.toml needs for that is in the locks too.
 BUILD_REQUIRES := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")

@@ -53,7 +53,6 @@ def expanded(entry: Any, there: list[str]) -> Any:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     texts = {page: (ROOT / source).read_text(encoding="utf-8") for page, source in COPIES.items()}
-    texts["changelog.md"] += unreleased()
     texts |= {page: program_page(ROOT / source) for page, source in made_of_programs().items()}
     for page, text in texts.items():
         files.append(File.generated(config, page, content=text))
@@ -123,18 +122,6 @@ def output_text(output: dict[str, Any]) -> str:
             f'<img alt="the figure that the cell above draws" src="data:image/png;base64,{"".join(data["image/png"])}">'
         )
     return f"```text\n{''.join(output.get('text', data.get('text/plain', ''))).rstrip()}\n```"
-
-
-def unreleased() -> str:
-    """The notes of the next release, by kind."""
-    text = "\n## Every change since\n"
-    for kind in ("added", "changed", "deprecated", "removed", "fixed"):
-        notes = [
-            file.read_text(encoding="utf-8").strip() for file in sorted((ROOT / "changelog.d").glob(f"*.{kind}.md"))
-        ]
-        items = ["- " + note.replace("\n", "\n  ") for note in notes]
-        text += f"\n### {kind.capitalize()}\n\n" + "\n".join(items) + "\n" if items else ""
-    return text
 
 
 def dispatch_figure() -> str:

@@ -1,4 +1,4 @@
-"""What the project shows on GitHub and in its package: workflows, templates, notes, citation, links; and its locks."""
+"""What the project shows on GitHub and in its package: citation, links, files; and its locks."""
 
 import os
 import re
@@ -12,75 +12,15 @@ import pytest
 from packaging import requirements
 
 import plait
-from tests.docs.test_names_exist import targets
 
 yaml = pytest.importorskip("yaml")
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-WORKFLOWS = {
-    # YAML 1.1 reads the key `on` as True.
-    file.stem: {"on" if key is True else key: value for key, value in yaml.safe_load(file.read_text()).items()}
-    for file in sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-}
 URL = "https://github.com/plait-jax/plait"
-KINDS = [kind["directory"] for kind in PROJECT["tool"]["towncrier"]["type"]]
 SETS = {"oldest": "", "newest": "-newest"}  # of versions → the end of the names of its locks
 STAMPS = {"dev": "requirements/dev", "demo": "requirements/demo"}  # the stamp of the Makefile → how its locks begin
 LOCKS = {f"{stamp}-{versions}": f"{name}{end}.lock" for stamp, name in STAMPS.items() for versions, end in SETS.items()}
-FRAGMENTS = sorted(file for file in (ROOT / "changelog.d").glob("*.md") if file.name != "README.md")
-
-
-def steps(workflow):
-    return [step for job in workflow["jobs"].values() for step in job["steps"]]
-
-
-def commands(workflow):
-    return [step["run"] for step in steps(workflow) if "run" in step]
-
-
-@pytest.mark.parametrize("name", WORKFLOWS)
-def test_a_workflow_runs_what_the_makefile_has(name):
-    """Each job says where it runs and for how long at most. Only the one that publishes the site may write."""
-    workflow = WORKFLOWS[name]
-    assert workflow["permissions"] == {"contents": "write" if name == "docs" else "read"}
-    for job in workflow["jobs"].values():
-        assert {"runs-on", "timeout-minutes", "steps"} <= set(job)
-        parts = job.get("strategy", {}).get("matrix", {}).get("part", [])
-        for command in (step["run"] for step in job["steps"] if "run" in step):
-            if command.startswith("git ") and name == "docs":  # it writes the branch that the site is served from
-                continue
-            called = re.match(r"make (\S+|\$\{\{ matrix\.part \}\})( [A-Z]+=|$)", command)
-            assert called or command == ".ci/run", command
-            names = [] if called is None else parts if "matrix" in called[1] else [called[1]]
-            assert set(names) <= targets(), command
-
-
-def test_linux_and_macos_run_the_tests_with_every_python_that_is_supported():
-    matrix = WORKFLOWS["tests"]["jobs"]["versions"]["strategy"]["matrix"]
-    assert {name.partition("-")[0] for name in matrix["os"]} == {"ubuntu", "macos"}
-    classifiers = [name.rpartition(" ")[2] for name in PROJECT["project"]["classifiers"] if ":: 3." in name]
-    assert matrix["python"] == classifiers
-    assert {"push", "pull_request"} <= set(WORKFLOWS["tests"]["on"])
-
-
-@pytest.mark.parametrize(
-    ("workflow", "command"),
-    [("nightly", "make jax-nightly"), ("weekly", "make downstream"), ("weekly", "make new-flax")],
-)
-def test_what_takes_long_runs_by_the_clock(workflow, command):
-    assert re.fullmatch(r"\d+ \d+ \* \* [*\d]", WORKFLOWS[workflow]["on"]["schedule"][0]["cron"])
-    assert any(each.startswith(command) for each in commands(WORKFLOWS[workflow]))
-
-
-@pytest.mark.parametrize("name", ["bug.yml", "request.yml"])
-def test_an_issue_form_is_one(name):
-    form = yaml.safe_load((ROOT / ".github" / "ISSUE_TEMPLATE" / name).read_text(encoding="utf-8"))
-    assert {"name", "description", "body"} <= set(form)
-    ids = [field["id"] for field in form["body"]]
-    assert len(set(ids)) == len(ids)
-    assert all(field["type"] == "textarea" and field["attributes"]["label"] for field in form["body"])
-    assert any(field.get("validations", {}).get("required") for field in form["body"])
 
 
 def test_every_address_of_the_repository_is_the_same():
@@ -99,7 +39,6 @@ def test_the_site_has_an_address_that_the_package_names():
     assert f"site_url: {PROJECT['project']['urls']['Documentation']}\n" in site
     assert f"repo_url: {URL}\n" in site
     assert re.search(r"^edit_uri: edit/main/docs/$", site, re.MULTILINE)
-    assert any(command.startswith("make publish") for command in commands(WORKFLOWS["docs"]))
 
 
 def test_the_citation_is_of_this_project():
@@ -120,29 +59,6 @@ def test_the_readme_says_how_to_install():
 def test_the_sdist_lists_files_that_exist():
     for name in PROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]:
         assert (ROOT / name).exists(), name
-
-
-def test_the_kinds_of_notes_are_those_that_the_readme_names():
-    text = (ROOT / "changelog.d" / "README.md").read_text(encoding="utf-8")
-    sentence = re.search(r"The kinds are (.*?)\.", text, re.DOTALL)
-    assert re.findall(r"`(\w+)`", sentence[1]) == KINDS
-
-
-@pytest.mark.parametrize("file", FRAGMENTS, ids=lambda file: file.name)
-def test_a_note_has_a_kind_and_a_text(file):
-    assert re.fullmatch(rf"[a-z0-9-]+\.({'|'.join(KINDS)})\.md", file.name)
-    assert not file.read_text(encoding="utf-8").startswith("#")
-    assert file.read_text(encoding="utf-8").strip()
-
-
-def test_towncrier_puts_the_notes_together():
-    pytest.importorskip("towncrier")
-    command = [sys.executable, "-m", "towncrier", "build", "--draft", "--version", "9.9.9", "--date", "2030-01-02"]
-    notes = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    assert "## 9.9.9 (2030-01-02)" in notes
-    for file in FRAGMENTS:
-        first = file.read_text(encoding="utf-8").strip().splitlines()[0].removeprefix("- ")
-        assert f"- {first}" in notes, file.name
 
 
 def entries(lock):
@@ -217,14 +133,6 @@ def test_the_lowest_set_has_the_lower_bounds_of_pyproject(each):
     locked = re.findall(rf"^{each.name}==([^ ;]+)", text, re.MULTILINE)
     (bound,) = (each.version for each in each.specifier if each.operator == ">=")
     assert any(f"{version}.0.0".startswith(f"{bound}.") for version in locked), f"state {locked} in pyproject.toml"
-
-
-def test_ci_runs_both_sets_of_versions():
-    text = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    assert re.search(r"^make test\b", text, re.MULTILINE)
-    assert re.search(r"^ *make newest NEWER=", text, re.MULTILINE)
-    parts = WORKFLOWS["nightly"]["jobs"]["rest"]["strategy"]["matrix"]["part"]
-    assert {"newest-slow", "lowest"} <= set(parts)
 
 
 def python_of_version(folder, version):

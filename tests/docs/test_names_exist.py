@@ -11,7 +11,7 @@ from tests.docs.examples import ROOT, SOURCE
 
 TEXTS = sorted(
     file
-    for pattern in ("*.md", "docs/**/*.md", "changelog.d/*.md", "benchmarks/*.md", ".github/**/*.*", "pyproject.toml")
+    for pattern in ("*.md", "docs/**/*.md", "benchmarks/*.md", ".github/**/*.*", "pyproject.toml")
     for file in ROOT.glob(pattern)
     if "reference" not in file.relative_to(ROOT).parts
 ) + [ROOT / "Makefile", ROOT / "tests" / "architecture" / "layers.py"]

@@ -99,7 +99,7 @@ def test_the_lines_of_the_tutorial_are_counted():
 
 
 def test_the_readme_says_whether_there_is_a_release():
-    """At the first release, `make notes` writes a date into the changelog, and these pages change with it."""
+    """At the first release, the changelog gets a date, and these pages change with it."""
     is_none = re.search(r"^## \d+\.\d+\.\d+ \(\d{4}-", text_of("CHANGELOG.md"), re.MULTILINE) is None
     for page in ("README.md", "docs/install.md"):
         assert ("No release is published yet" in words_of(page)) is is_none, page
