@@ -62,15 +62,15 @@ def measure(size: int, mesh: Any) -> tuple[float, float]:
 def main(sizes: tuple[int, ...] = (128, 256)) -> None:
     connect_processes()
     mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))
-    together = loop.Together
-    without: Any = lambda when_stuck, begun: agreement.Alone()
+    together = loop.MultiProcess
+    without: Any = lambda when_stuck, begun: agreement.SingleProcess()
     with jax.set_mesh(mesh):
         for size in sizes:
             ratios, steps, added = [], [], []
             for number in range(ROUNDS + 1):
                 found = []
                 for chosen in (without, together, without):
-                    loop.Together = chosen
+                    loop.MultiProcess = chosen
                     found.append(measure(size, mesh))
                 if number:  # the first one compiles
                     (before, between_before), (whole, between), (after, between_after) = found

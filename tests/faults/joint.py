@@ -27,8 +27,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import plait
 from plait.checkpoint import Checkpoints, orbax
-from plait.partitioning import connect_processes, create_sharded, noticeboard
-from plait.training import Batches, Moment, agreement, fit, run as run_of_fit
+from plait.partitioning import connect_processes, create_sharded, key_value_store
+from plait.training import Batches, CallbackInfo, agreement, fit, run as run_of_fit
 
 STEPS, MIDDLE, LOAD = 40, 20, 0.02
 BALLAST = (
@@ -172,25 +172,25 @@ class Notice:
         self.fault, self.wait_for_others = fault, wait_for_others
         self.is_new = True
 
-    def __call__(self, moment: Moment) -> None:
+    def __call__(self, info: CallbackInfo) -> None:
         self.is_new = False
         if self.fault.kind == "callback-raises-alone":  # the others wait for it, on their devices
-            if moment.step == self.fault.step and self.fault.strikes("callback-raises-alone"):
+            if info.step == self.fault.step and self.fault.strikes("callback-raises-alone"):
                 raise OSError("the callback is wrong")
             self.wait_for_others()
         if self.fault.options.callbacks_wait:
             self.wait_for_others()
-        if self.fault.kind == "callback-saves" and moment.step == self.fault.step:  # and fails before, in one of them
+        if self.fault.kind == "callback-saves" and info.step == self.fault.step:  # and fails before, in one of them
             if self.fault.strikes("callback-saves"):
                 raise OSError("the callback is wrong")
-            plait.checkpoint.save(self.fault.options.folder / "best", moment.objects)
-        if moment.step == self.fault.step and self.fault.strikes("callback-raises"):
+            plait.checkpoint.save(self.fault.options.folder / "best", info.objects)
+        if info.step == self.fault.step and self.fault.strikes("callback-raises"):
             raise OSError("the callback is wrong")
-        if moment.step == self.fault.step and self.fault.strikes("exits"):
+        if info.step == self.fault.step and self.fault.strikes("exits"):
             sys.exit(3)
-        if moment.step == self.fault.step and self.fault.strikes("is-done"):
+        if info.step == self.fault.step and self.fault.strikes("is-done"):
             sys.exit(0)
-        if moment.step == self.fault.step and self.fault.strikes("callback-raises-no-text"):
+        if info.step == self.fault.step and self.fault.strikes("callback-raises-no-text"):
             raise NoTextError
 
     def get_state(self) -> dict[str, int]:
@@ -278,16 +278,16 @@ def main(options: argparse.Namespace) -> None:
         time.sleep(options.save_takes)
         arrive(saving)
 
-    worst = agreement.Together.worst
+    worst = agreement.MultiProcess.worst
 
-    def worst_heard_late(together: agreement.Together, *given: Any) -> str:
+    def worst_heard_late(together: agreement.MultiProcess, *given: Any) -> str:
         heard = worst(together, *given)
         if options.moment == "hearing" and not fault.here:
             time.sleep(1)
         return heard
 
     def hear_late(key: str, *arguments: Any, **named: Any) -> str | None:
-        heard = noticeboard.await_entry(key, *arguments, **named)
+        heard = key_value_store.await_entry(key, *arguments, **named)
         time.sleep(2 * key.endswith("/last"))
         return heard
 
@@ -301,7 +301,7 @@ def main(options: argparse.Namespace) -> None:
     elif options.late:
         agreement.await_entry = hear_late
     orbax.Saving._begin, orbax.Saving.arrive = begin_in_time, arrive_in_time
-    agreement.Together.worst = worst_heard_late
+    agreement.MultiProcess.worst = worst_heard_late
     with contextlib.ExitStack() as held:
         if not options.copies:
             held.enter_context(jax.set_mesh(mesh))

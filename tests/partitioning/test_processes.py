@@ -74,7 +74,7 @@ def calls(monkeypatch):
     asked = []
     monkeypatch.setattr(jax.distributed, "initialize", lambda **options: asked.append(options))
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    monkeypatch.setattr(processes, "listen", lambda heartbeat: asked[-1].update(listens=heartbeat))
+    monkeypatch.setattr(processes, "watch_coordinator", lambda heartbeat: asked[-1].update(listens=heartbeat))
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     for name in (processes.ADDRESS, processes.COUNT, processes.NUMBER):
         monkeypatch.delenv(name, raising=False)

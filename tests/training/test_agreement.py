@@ -1,4 +1,4 @@
-"""The agreement of processes on their last step, with threads for processes and a dict for the noticeboard."""
+"""The agreement of processes on their last step, with threads for processes and a dict for the key-value store."""
 
 import itertools
 import random
@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import plait
-from plait.checkpoint import together
+from plait.checkpoint import all_processes
 from plait.errors import ArgumentError, ProcessError
-from plait.partitioning import noticeboard
+from plait.partitioning import key_value_store
 from plait.training import agreement, fit, run as run_of_fit
-from plait.training.agreement import AHEAD, Alone, Ending, Together, check_same, error_ending
+from plait.training.agreement import AHEAD, Ending, MultiProcess, SingleProcess, check_same, error_ending
 from plait.training.ahead import Ahead, Pace
 from plait.training.batches import Batches
 
@@ -23,13 +23,13 @@ STEPS = 12
 
 
 class Board:
-    """A noticeboard for threads, each of which is one process, and so are the threads that it starts."""
+    """A key-value store for threads, each of which is one process, and so are the threads that it starts."""
 
     def __init__(self, processes):
         self.processes, self.texts, self.counts = processes, {}, {}
         self.changed = threading.Condition()
 
-    def post(self, key, text):
+    def put_once(self, key, text):
         with self.changed:
             is_new = key not in self.texts
             self.texts.setdefault(key, text)
@@ -83,10 +83,10 @@ def simulated():
 
 def _run(monkeypatch, processes, act):
     board = Board(processes)
-    for name in ("post", "await_entry", "entries_under", "is_last", "remove"):
-        for user in (agreement, together, noticeboard):
-            monkeypatch.setattr(user, name, getattr(board, name), raising=user is not together)
-    monkeypatch.setattr(together, "_NUMBERS", Numbers(processes))
+    for name in ("put_once", "await_entry", "entries_under", "is_last", "remove"):
+        for user in (agreement, all_processes, key_value_store):
+            monkeypatch.setattr(user, name, getattr(board, name), raising=user is not all_processes)
+    monkeypatch.setattr(all_processes, "_NUMBERS", Numbers(processes))
     monkeypatch.setattr(jax, "process_index", index)
     monkeypatch.setattr(jax, "process_count", lambda: processes)
     monkeypatch.setattr(threading, "Thread", NamedThread)
@@ -152,7 +152,7 @@ def test_all_end_after_the_same_step_with_the_same_reason(simulated, schedule):
     def act(number):
         chance = random.Random(seed * 10 + number)
         after, kind = calls[number]
-        agreed = Together(lambda event: None, lambda: None)
+        agreed = MultiProcess(lambda event: None, lambda: None)
         data = Ahead(Batches(list(range(batches[number])) or [0], epochs=1), AHEAD, 0)
         if not batches[number]:
             data.ended = StopIteration()
@@ -169,7 +169,7 @@ def test_all_end_after_the_same_step_with_the_same_reason(simulated, schedule):
                     agreed.call(Ending("data", "data", last=data.last))
             if done == 0 and not told:
                 told = True
-                agreed.meet(data.ended is not None)
+                agreed.await_first_batches(data.ended is not None)
             if done < STEPS:
                 line.wait(done + 1)
             if not agreed.begins(done + 1, data.last, data.ended is not None):
@@ -194,7 +194,7 @@ def test_all_end_after_the_same_step_with_the_same_reason(simulated, schedule):
 
 def test_the_first_error_is_that_of_all(simulated):
     def act(number):
-        agreed = Together(lambda event: None, lambda: None)
+        agreed = MultiProcess(lambda event: None, lambda: None)
         if number == 1:
             agreed.call(error_ending(own := OSError("gone")))
         done = 0
@@ -233,10 +233,10 @@ def test_processes_that_share_no_array_leave_no_entry_for_each_step(simulated):
     """The coordinator held two for each of them until the end."""
 
     def act(number):
-        agreed = Together(lambda event: None, lambda: None)
+        agreed = MultiProcess(lambda event: None, lambda: None)
         for step in range(1, 30):
             agreed.keep_pace(step)
-        board = agreement.post.__self__
+        board = agreement.put_once.__self__
         with board.changed:
             held = [key for key in (*board.texts, *board.counts) if "/pace/" in key]
         agreed.call(Ending("steps", "steps"))
@@ -252,7 +252,7 @@ def test_numbers_of_numpy_are_numbers_of_steps(simulated):
 
     def act(number):
         check_same({"steps": np.int64(5)})
-        agreed = Together(lambda event: None, lambda: None)
+        agreed = MultiProcess(lambda event: None, lambda: None)
         agreed.begins(5, 5, True)
         agreed.call(Ending("steps", "steps", last=np.int64(5)))  # pyright: ignore[reportArgumentType]
         agreed.close()
@@ -270,7 +270,7 @@ def test_a_step_that_begins_while_another_process_calls_is_voted_for_or_not_done
     """
     voted, looking = threading.Event(), threading.Event()
 
-    class Slow(Together):
+    class Slow(MultiProcess):
         """Waits in ``begins`` of step 2 until the thread has voted."""
 
         reads = 0
@@ -299,7 +299,7 @@ def test_a_step_that_begins_while_another_process_calls_is_voted_for_or_not_done
             return agreed
 
     def act(number):
-        agreed = (Slow if number == 0 else Together)(lambda event: None, lambda: None)
+        agreed = (Slow if number == 0 else MultiProcess)(lambda event: None, lambda: None)
         assert agreed.begins(1, 1 + AHEAD, False)
         if number == 1:
             assert looking.wait(20)
@@ -327,7 +327,7 @@ def test_a_loss_is_known_before_the_process_ends(simulated):
                 agreed.leave()
             heard.set()
 
-        agreed = Together(when_stuck, lambda: None)
+        agreed = MultiProcess(when_stuck, lambda: None)
         made.set()
         if number == 1:
             agreed.lose(OSError("gone"))
@@ -357,7 +357,7 @@ def test_a_signal_is_heard_once_also_after_the_last_step(simulated, first, by):
     heard = []
 
     def act(number):
-        agreed = Together(lambda event: None, lambda: heard.append(number))
+        agreed = MultiProcess(lambda event: None, lambda: heard.append(number))
         agreed.begins(1, 1, True)
         agreed.call(first)
         agreed.call(Ending("signal", "SIGTERM"))
@@ -385,7 +385,7 @@ def test_a_process_that_is_lost_votes_although_it_lacks_the_batches_of_the_last_
                 agreed.leave()
             heard.set()
 
-        agreed = Together(when_stuck, lambda: None)
+        agreed = MultiProcess(when_stuck, lambda: None)
         made.set()
         agreed.begins(1, 5 if number == 0 else 3, False)
         if number == 0:
@@ -402,7 +402,7 @@ def test_a_process_that_is_lost_votes_although_it_lacks_the_batches_of_the_last_
 
 
 def test_alone_nothing_is_ahead():
-    alone, data = Alone(), Batches([1, 2, 3], epochs=1)
+    alone, data = SingleProcess(), Batches([1, 2, 3], epochs=1)
     ahead = Ahead(data, alone.ahead, 0)
     ahead.fill(1, 9)
     assert ahead.take() == 1

@@ -6,15 +6,15 @@ import math
 import pytest
 
 from plait.training import EarlyStop
-from plait.training.callbacks import Moment, restore_states, states_of
+from plait.training.callbacks import CallbackInfo, restore_states, states_of
 
 
 def after(values, **options):
     """The reasons with which it stops, one for each of these values of its metric (or ``None``: another metric)."""
     stop, reasons = EarlyStop("loss", **options), []
     for step, value in enumerate(values):
-        moment = Moment(step, {"other": 0.0} if value is None else {"loss": value}, {}, reasons.append)
-        stop(moment)
+        info = CallbackInfo(step, {"other": 0.0} if value is None else {"loss": value}, {}, reasons.append)
+        stop(info)
     return stop, reasons
 
 

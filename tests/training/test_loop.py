@@ -34,7 +34,7 @@ from plait.errors import (
     ProcessError,
 )
 from plait.training import Batches, EarlyStop, JsonLines, callbacks, fit, prefetch, run as run_of_fit
-from plait.training.agreement import Alone
+from plait.training.agreement import SingleProcess
 from plait.training.ahead import Ahead
 from plait.training.before_evaluation import BeforeEvaluation
 from tests.compare import assert_same, readable
@@ -250,8 +250,8 @@ def test_a_signal_to_a_forked_child_does_what_it_does_outside():
 
 def test_a_signal_is_passed_on_once(monkeypatch):
     """Each time is a message to all processes of a run."""
-    called, call = [], Alone.call
-    monkeypatch.setattr(Alone, "call", lambda self, ending: called.append(ending.reason) or call(self, ending))
+    called, call = [], SingleProcess.call
+    monkeypatch.setattr(SingleProcess, "call", lambda self, ending: called.append(ending.reason) or call(self, ending))
     fit(lambda p, x: os.kill(os.getpid(), signal.SIGTERM), {"p": plait.Param(1.0)}, [1], steps=2, show=False)
     assert called == ["SIGTERM"]
 
@@ -302,7 +302,7 @@ def test_a_program_that_exits_inside_the_loop_keeps_what_was_done(tmp_path, wher
         with pytest.raises(error, match="3"):
             fit(
                 train, start(), data, steps=3 + (where == "data"), checkpoints=checkpoints, show=False,
-                callbacks=[lambda moment: exits("callback")], evaluate=lambda: exits("evaluation") or {"loss": 1.0},
+                callbacks=[lambda info: exits("callback")], evaluate=lambda: exits("evaluation") or {"loss": 1.0},
             )  # fmt: skip
         assert [saved.step for saved in checkpoints.all()] == [3]
 
@@ -602,9 +602,9 @@ def test_batches_that_an_evaluation_takes_from_the_data_are_not_read_again(tmp_p
                 raise OSError("it is cut short")
             return {"taken": seen[-1]}
 
-        def end(moment):
-            if moment.step == stop and "eval/taken" in moment.values:
-                moment.stop("here")
+        def end(info):
+            if info.step == stop and "eval/taken" in info.values:
+                info.stop("here")
 
         with Checkpoints(tmp_path / name) as checkpoints:
             fit(
@@ -675,8 +675,8 @@ def test_callbacks_beside_one_that_fails_see_all_moments(tmp_path):
     """Their states were saved without, so that early stopping counted one less in the resumed run."""
     seen, fails = [], [True]
 
-    def upload(moment):
-        if moment.step == 2 and fails:
+    def upload(info):
+        if info.step == 2 and fails:
             fails.pop()
             raise OSError("no network")
 
@@ -684,7 +684,7 @@ def test_callbacks_beside_one_that_fails_see_all_moments(tmp_path):
         with Checkpoints(tmp_path) as checkpoints:
             fit(
                 lambda p, x: x, {"p": plait.Param(1.0)}, [1.0], steps=4, checkpoints=checkpoints, log_every=1,
-                callbacks=[upload, lambda moment: seen.append(moment.step)], show=False,
+                callbacks=[upload, lambda info: seen.append(info.step)], show=False,
             )  # fmt: skip
 
     with pytest.raises(OSError, match="no network"):
@@ -717,10 +717,12 @@ def test_what_cannot_be_saved_is_an_error_before_the_first_step(tmp_path, part):
 
 def test_a_process_that_has_failed_begins_no_evaluation_if_a_signal_was_first(monkeypatch):
     """All hear the first word, here that of another process; those that hear of the error do not evaluate."""
-    monkeypatch.setattr(Alone, "worst", lambda self, word, name=None: "signal" if "before" in (name or "") else word)
+    monkeypatch.setattr(
+        SingleProcess, "worst", lambda self, word, name=None: "signal" if "before" in (name or "") else word
+    )
     evaluated = []
 
-    def fails(moment):
+    def fails(info):
         raise OSError("the callback is wrong")
 
     with pytest.raises(OSError, match="the callback is wrong"):
@@ -824,8 +826,8 @@ class Remembers:
     def __init__(self, of):
         self.of, self.heard, self.restored = of, [], None
 
-    def __call__(self, moment):
-        self.heard.append(moment.step)
+    def __call__(self, info):
+        self.heard.append(info.step)
 
     def get_state(self):
         return self.of(self.heard)
@@ -1399,7 +1401,7 @@ def test_early_stopping_goes_on_where_it_was(tmp_path, stop):
             return fit(
                 step, objects, source, steps=50, checkpoints=checkpoints, evaluate_every=2, show=False,
                 evaluate=lambda: {"loss": losses[int(objects["optimizer"].step.value) // 2 - 1]},
-                callbacks=[EarlyStop("eval/loss", patience=3), EarlyStop("loss", patience=9), lambda moment: None],
+                callbacks=[EarlyStop("eval/loss", patience=3), EarlyStop("loss", patience=9), lambda info: None],
             )  # fmt: skip
 
     ends_at = None
@@ -1579,7 +1581,7 @@ def test_other_names_take_the_objects_in_their_order():
 
 def test_the_exit_status_is_that_of_the_signal():
     statuses = {"steps": 0, "data": 0, "SIGTERM": 143, "SIGINT": 130, "no better loss 2 times": 0, "Signals": 0}
-    assert {reason: run_of_fit.Fitted(3, {}, reason).exit_status for reason in statuses} == statuses
+    assert {reason: run_of_fit.FitResult(3, {}, reason).exit_status for reason in statuses} == statuses
 
 
 def test_which_metrics_are_losses():
@@ -1654,9 +1656,9 @@ def test_a_callback_that_raises_each_time_does_not_keep_the_state_from_being_sav
     monkeypatch.setattr(run_of_fit, "is_there", lambda returned: False)
     steps = []
 
-    def raises(moment):
-        steps.append(moment.step)
-        if moment.step >= 3:
+    def raises(info):
+        steps.append(info.step)
+        if info.step >= 3:
             raise OSError("the callback is wrong")
 
     with Checkpoints(tmp_path) as checkpoints:
@@ -1668,10 +1670,10 @@ def test_a_callback_that_raises_each_time_does_not_keep_the_state_from_being_sav
 
 
 def test_a_callback_ends_the_run_after_the_step_with_its_reason():
-    def stop(moment):
-        if moment.step == 2:
-            moment.stop("enough")
-            moment.stop("later ones do not count")
+    def stop(info):
+        if info.step == 2:
+            info.stop("enough")
+            info.stop("later ones do not count")
 
     fitted = fit(lambda p, x: x, {"p": plait.Param(1.0)}, [1.0], steps=9, log_every=1, callbacks=[stop], show=False)
     assert fitted.reason == "enough"
@@ -1751,8 +1753,8 @@ def test_an_object_that_a_callback_replaces_is_refused(tmp_path):
         total[...] += x
         return total[...]
 
-    def replace(moment):
-        moment.objects["total"] = other
+    def replace(info):
+        info.objects["total"] = other
 
     with Checkpoints(tmp_path) as checkpoints, pytest.raises(ArgumentError) as caught:
         fit(

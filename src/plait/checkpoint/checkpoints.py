@@ -34,6 +34,7 @@ from ..ground.scratch import Lock, hold, is_held_here, remove_abandoned
 from ..ground.whole_writes import move_aside, remove_whole
 from ..ground.words import first_few
 from ..partitioning.launched import grace
+from .all_processes import Meeting, run_on_all, run_on_process_0
 from .keep import Keep
 from .layout import (
     MANIFEST,
@@ -48,7 +49,6 @@ from .layout import (
     written_by_orbax,
 )
 from .orbax import Saving, read_into, written
-from .together import Meeting, on_all, on_first
 from .writer import Writer
 
 LOCK = "run.lock"
@@ -96,9 +96,9 @@ class Checkpoints:
         self._seconds = 0.0
         self._has_warned = self._has_warned_of_grace = False
         check_path(self.folder)
-        locked = on_first(self._locked)
+        locked = run_on_process_0(self._locked)
         if locked is not None:
-            on_all(lambda: self._check_shared(Path(locked)))
+            run_on_all(lambda: self._check_shared(Path(locked)))
 
     def _lock(self) -> None:
         """Create and lock the folder, unless that is done.
@@ -171,7 +171,7 @@ class Checkpoints:
         """
         self._wait()
         path = self.folder / _name(int(step))
-        on_first(functools.partial(self._prepare, path, int(step)))
+        run_on_process_0(functools.partial(self._prepare, path, int(step)))
         saving = Saving(path, node, step=step, metrics=metrics, extra=extra, overwrite=True)
         self._meeting = Meeting() if jax.process_count() > 1 else None
         writer = Writer(functools.partial(self._write, saving, self._meeting), f"plait saves step {step}")
@@ -335,7 +335,7 @@ class Checkpoints:
                 Or the folder has none but those that another program wrote with Orbax; names the call that reads them.
         """
         self._wait()
-        found = on_first(lambda: self._newest(step))
+        found = run_on_process_0(lambda: self._newest(step))
         return read_into(Path(found), node, partial=partial, cast=cast, is_whole=True) if found else None
 
     def _newest(self, step: int | None) -> str | None:

@@ -23,6 +23,7 @@ import numpy as np
 from ..core.functional.update import update
 from ..errors import ArgumentTypeError, CheckpointError
 from ..ground.words import text_of
+from .all_processes import run_on_all, run_on_process_0
 from .layout import (
     ARRAYS,
     Manifest,
@@ -49,7 +50,6 @@ from .leaf_descriptions import (
 from .positions import encoded, read_positions, separated, write_positions
 from .reading import read_values
 from .stacked_leaves import left_over, shape_of_stored, sources
-from .together import on_all, on_first
 
 _BETWEEN_LOOKS = 2.0  # seconds
 _LIMIT = 7 * 24 * 3600  # seconds for the arrays of one checkpoint; with Orbax's own 1,200, a slow disk is an error
@@ -96,8 +96,8 @@ def save(
     """
     saving = Saving(path, node, step=step, metrics=metrics, extra=extra, overwrite=overwrite)
     with contextlib.closing(saving), written(saving.target):
-        on_all(saving.arrive, may_wait=True)
-        on_first(saving.finish)
+        run_on_all(saving.arrive, may_wait=True)
+        run_on_process_0(saving.finish)
     return saving.target
 
 
@@ -151,12 +151,12 @@ class Saving:
         self._has_arrays = False
         self._positions: dict[str, Any] = {}
         try:
-            on_all(lambda: self._copy(node, step, metrics or {}, extra or {}))
+            run_on_all(lambda: self._copy(node, step, metrics or {}, extra or {}))
             self._draft = Path(
-                on_first(lambda: str(self._held.enter_context(new_folder(self.target, overwrite=overwrite))))
+                run_on_process_0(lambda: str(self._held.enter_context(new_folder(self.target, overwrite=overwrite))))
             )
             self._folder = _identity(self._draft.parent)
-            on_all(self._begin, may_wait=True)
+            run_on_all(self._begin, may_wait=True)
         except BaseException:
             self._checkpointer = None  # it may wait for a process that has failed
             self.close()
@@ -277,7 +277,7 @@ def check_whole_once(source: Path) -> None:
     def check() -> None:
         check_whole(source)
 
-    on_first(check)
+    run_on_process_0(check)
 
 
 def read_into(source: Path, node: Any, *, partial: bool, cast: bool, is_whole: bool = False) -> Manifest:

@@ -32,7 +32,7 @@ from ..training.ema import EMA
 from ..training.loggers import JsonLines
 from ..training.loop import fit
 from ..training.optimizer import Optimizer
-from ..training.run import Fitted
+from ..training.run import FitResult
 from .byte_gpt import HISTORY, SIZES, ByteGPT, bits_per_byte, train_step, written
 from .compression import ngram_bits, xz_bits
 from .corpus import Corpus, load_corpus, windows
@@ -154,7 +154,7 @@ def _prepare(options: Options) -> None:
         raise not_writable(options.output, error) from error
 
 
-def _train(learner: Learner, corpus: Corpus, options: Options) -> Fitted:
+def _train(learner: Learner, corpus: Corpus, options: Options) -> FitResult:
     size = SIZES[options.size]
 
     def one_pass(epoch: int) -> Any:

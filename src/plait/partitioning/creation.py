@@ -16,7 +16,7 @@ from ..core.functional.merge import merge
 from ..core.functional.split import split
 from ..errors import ArgumentError, UnevenLayoutWarning
 from ..ground.words import first_few
-from .noticeboard import gather
+from .key_value_store import gather
 from .processes import all_report
 from .shardings import get_abstract_model
 

@@ -3,7 +3,7 @@
 Every process of a run executes the same program; JAX's distributed runtime joins their devices. A process notices that
 another has ended in one of two ways: a collective of both fails, or the other's heartbeats stop. The first is a Python
 error, which gets a readable message here; after the second, JAX itself ends the process, with a message that another
-task has most likely died. If it is process 0 that is silent, ``silence.py`` says so before.
+task has most likely died. If it is process 0 that is silent, ``coordinator_watchdog.py`` says so before.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import jax
 
 from .._compat import in_cluster
 from ..errors import ProcessError
+from .coordinator_watchdog import watch_coordinator
+from .key_value_store import barrier
 from .launched import NUMBER, tell_first
-from .noticeboard import meet
-from .silence import listen
 
 E = TypeVar("E", bound=BaseException)
 
@@ -94,7 +94,7 @@ def connect_processes(
     os.environ[HOLDER] = f"{os.getpid()} {place}"
     _take_back(signal.SIGTERM)
     _end_at_once_on_errors()
-    listen(heartbeat_timeout_seconds)
+    watch_coordinator(heartbeat_timeout_seconds)
     return jax.process_count()
 
 
@@ -230,7 +230,7 @@ def all_report(error: E) -> E:
 
 def _let_all_report() -> None:
     """Wait until all processes have printed their error: process 0, when it ends, ends the others."""
-    meet("plait: all have reported", seconds=5)
+    barrier("plait: all have reported", seconds=5)
     if jax.process_index() == 0:
         time.sleep(0.5)
 

@@ -9,23 +9,23 @@ from ..ground.lazy_names import lazy_names
 if TYPE_CHECKING:
     from .accumulation import accumulated_value_and_grad as accumulated_value_and_grad
     from .batches import Batches as Batches
-    from .callbacks import EarlyStop as EarlyStop, Moment as Moment
+    from .callbacks import CallbackInfo as CallbackInfo, EarlyStop as EarlyStop
     from .ema import warm_up_decay as warm_up_decay
     from .loggers import JsonLines as JsonLines, Logger as Logger, TensorBoard as TensorBoard
     from .loop import fit as fit
     from .prefetching import prefetch as prefetch
-    from .run import Fitted as Fitted
+    from .run import FitResult as FitResult
     from .trackers import ClearML as ClearML, MLflow as MLflow, WeightsAndBiases as WeightsAndBiases
 
 _NAMES = {
     "accumulation": "accumulated_value_and_grad",
     "batches": "Batches",
-    "callbacks": "EarlyStop Moment",
+    "callbacks": "EarlyStop CallbackInfo",
     "ema": "warm_up_decay",
     "loggers": "JsonLines Logger TensorBoard",
     "loop": "fit",
     "prefetching": "prefetch",
-    "run": "Fitted",
+    "run": "FitResult",
     "trackers": "ClearML MLflow WeightsAndBiases",
 }
 

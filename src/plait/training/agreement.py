@@ -1,6 +1,6 @@
 """How the processes of a run agree on its end: the same last step, the same reason, and the same error.
 
-A process that wants to end (a signal, the end of its data, an error, a callback) posts that on the noticeboard. A
+A process that wants to end (a signal, the end of its data, an error, a callback) puts that into the key-value store. A
 thread of every process waits for the first such entry, freezes the number of steps that its process may begin, and
 votes with it. The last step is the highest number that was begun anywhere: the others catch up. So nothing is sent
 while nothing happens.
@@ -25,9 +25,9 @@ from typing import Any
 
 import jax
 
-from ..checkpoint.together import Meeting, next_key, numbered_apart, told, untold
+from ..checkpoint.all_processes import Meeting, error_from_json, error_to_json, next_key, numbered_apart
 from ..errors import ArgumentError, PlaitError
-from ..partitioning.noticeboard import await_entry, entries_under, gather, is_last, post, remove
+from ..partitioning.key_value_store import await_entry, entries_under, gather, is_last, put_once, remove
 from ..partitioning.processes import LEFT_BEHIND, all_report
 
 AHEAD = 2  # steps
@@ -42,10 +42,10 @@ class Ending:
     Attributes:
         kind: ``"steps"``, ``"data"``, ``"signal"``, ``"callback"`` or ``"error"``; ``"lost"`` if the process cannot go
             on to the agreed step; ``"over"`` when ``fit`` has returned.
-        reason: as in ``Fitted``; of an error, ``"callback"`` if a callback raised it, otherwise ``"error"``.
+        reason: as in ``FitResult``; of an error, ``"callback"`` if a callback raised it, otherwise ``"error"``.
         last: the last step for which the process has a batch, if it would do that one; otherwise 0.
         begun: the number of steps that it has begun.
-        error: of an error, what ``told`` returns.
+        error: of an error, what ``error_to_json`` returns.
     """
 
     kind: str
@@ -62,12 +62,12 @@ class Ending:
     @property
     def raised(self) -> PlaitError | SystemExit | None:
         """The error, as another process raises it."""
-        return None if self.error is None else untold(self.error)
+        return None if self.error is None else error_from_json(self.error)
 
 
 def error_ending(error: BaseException, *, kind: str = "error", reason: str = "error", last: int = 0) -> Ending:
     """The end by an error."""
-    return Ending(kind, reason, last, error=told(error))
+    return Ending(kind, reason, last, error=error_to_json(error))
 
 
 def check_same(given: dict[str, Any]) -> None:
@@ -91,7 +91,7 @@ def check_same(given: dict[str, Any]) -> None:
         )
 
 
-class Alone:
+class SingleProcess:
     """The agreement of a single process."""
 
     ahead = 0
@@ -120,7 +120,7 @@ class Alone:
     def end_after(self, step: int) -> None:
         """All processes, of which one has called, are after this step, and do no other one."""
 
-    def meet(self, has_called: bool) -> None:
+    def await_first_batches(self, has_called: bool) -> None:
         """Before the first step: wait until all have their first batches, or one has called."""
 
     def keep_pace(self, step: int) -> None:
@@ -157,7 +157,7 @@ class Alone:
         """This process ends because another cannot go on."""
 
 
-class Together:
+class MultiProcess:
     """The agreement of several processes.
 
     Args:
@@ -200,17 +200,17 @@ class Together:
             self._changed.notify_all()
         text = json.dumps(dataclasses.asdict(dataclasses.replace(ending, begun=self._begun)), default=int)
         number = self._seen
-        while not post(f"{self._key}/event/{number}", text):
+        while not put_once(f"{self._key}/event/{number}", text):
             number += 1
         with self._changed:  # until the thread knows, this process could begin more steps
             self._changed.wait_for(lambda: self._called is not None or ending.kind == "over")
 
     def begin_after(self, step: int) -> None:
-        """As in ``Alone``."""
+        """As in ``SingleProcess``."""
         self._begun = self._have = step
 
     def begins(self, step: int, have: int, is_over: bool) -> bool:
-        """As in ``Alone``."""
+        """As in ``SingleProcess``."""
         # At each step, so without the lock, which takes longer than all else here. Either this sees the call and waits
         # for the last step, or the thread, which notes the call before it reads the number, votes for this step.
         self._have, self._is_over = have, is_over
@@ -229,22 +229,22 @@ class Together:
             return True
 
     def end_after(self, step: int) -> None:
-        """As in ``Alone``."""
+        """As in ``SingleProcess``."""
         with self._changed:
             self._changed.wait_for(lambda: self.last is not None)
             self.last = step
 
-    def meet(self, has_called: bool) -> None:
-        """As in ``Alone``."""
+    def await_first_batches(self, has_called: bool) -> None:
+        """As in ``SingleProcess``."""
         if self.worst("called" if has_called else ""):
             with self._changed:
                 self._changed.wait_for(lambda: self._called is not None)
 
     def keep_pace(self, step: int) -> None:
-        """As in ``Alone``."""
+        """As in ``SingleProcess``."""
         self._paced.add(step)
         if is_last(f"{self._key}/pace/{step}/count"):
-            post(f"{self._key}/pace/{step}/all", "")
+            put_once(f"{self._key}/pace/{step}/all", "")
             remove(f"{self._key}/pace/{step - AHEAD}")  # all have waited for it
         passed = step - AHEAD + 1  # who is before this step has begun the one before it
         if passed in self._paced:
@@ -252,45 +252,45 @@ class Together:
             await_entry(f"{self._key}/pace/{passed}/all")
 
     def in_users_code(self, name: str) -> contextlib.AbstractContextManager[None]:
-        """As in ``Alone``."""
+        """As in ``SingleProcess``."""
         return numbered_apart(f"{self._key}/{name}")
 
     def worst(self, word: str, name: str | None = None) -> str:
-        """As in ``Alone``."""
+        """As in ``SingleProcess``."""
         meeting = Meeting(name and f"{self._key}/{name}")
         meeting.tell({"word": word} if word else None)
         return (meeting.heard() or {"word": ""})["word"]
 
     def gathered(self, value: Any) -> list[Any]:
-        """As in ``Alone``."""
+        """As in ``SingleProcess``."""
         return [json.loads(text) for text in gather(next_key("gathered"), json.dumps(value))]
 
     def first_error(self, own: BaseException | None) -> BaseException | None:
-        """As in ``Alone``."""
-        mine = None if own is None else told(own)
+        """As in ``SingleProcess``."""
+        mine = None if own is None else error_to_json(own)
         meeting = Meeting()
         meeting.tell(mine)
         late = meeting.heard()
         first = late if self.ending is None or self.ending.error is None else self.ending.error
-        return own if first == mine or first is None else untold(first)
+        return own if first == mine or first is None else error_from_json(first)
 
     def close(self) -> None:
-        """As in ``Alone``."""
+        """As in ``SingleProcess``."""
         self.call(Ending("over", ""))
         self._thread.join()
 
     def lose(self, error: BaseException) -> None:
-        """As in ``Alone``."""
+        """As in ``SingleProcess``."""
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             self.call(error_ending(error, kind="lost"))
             self.leave()
             await_entry(f"{self._key}/gone", PATIENCE + 2)
 
     def leave(self) -> None:
-        """As in ``Alone``."""
+        """As in ``SingleProcess``."""
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             if is_last(f"{self._key}/leaving"):
-                post(f"{self._key}/gone", "")
+                put_once(f"{self._key}/gone", "")
 
     def _watch(self) -> None:
         is_first = True  # of the signals and errors
@@ -322,10 +322,11 @@ class Together:
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._have >= called.last or self._is_over)
             vote = {"begun": self._begun, "have": min(self._have, called.last)}
-        post(f"{self._key}/vote/{jax.process_index()}", json.dumps(vote))
+        put_once(f"{self._key}/vote/{jax.process_index()}", json.dumps(vote))
         if is_last(f"{self._key}/votes"):
             votes = [json.loads(text) for text in entries_under(f"{self._key}/vote")]
-            post(f"{self._key}/last", str(max(*(each["begun"] for each in votes), min(each["have"] for each in votes))))
+            last_begun, all_have = max(each["begun"] for each in votes), min(each["have"] for each in votes)
+            put_once(f"{self._key}/last", str(max(last_begun, all_have)))
         last = await_entry(f"{self._key}/last", each=_LONG)
         assert last is not None
         if called.error is None and int(last) < called.last:  # something else kept a process from its batches

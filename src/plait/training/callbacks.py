@@ -18,7 +18,7 @@ _NONE = object()
 
 
 @dataclasses.dataclass
-class Moment:
+class CallbackInfo:
     """The argument of a callback of ``fit``.
 
     Attributes:
@@ -52,7 +52,7 @@ def check_objects(given: Mapping[str, Any], own: Mapping[str, Any]) -> None:
             at=f"objects[{odd[0]!r}]",
             found=f"another {type(given[odd[0]]).__name__}" if odd[0] in given else "none",
             expected="the object that fit was called with, which the step goes on with",
-            do=f"change it in place: plait.update(moment.objects[{odd[0]!r}], plait.state(new))",
+            do=f"change it in place: plait.update(info.objects[{odd[0]!r}], plait.state(new))",
         )
 
 
@@ -86,14 +86,14 @@ class EarlyStop:
         self.best = math.inf
         self.worse = 0
 
-    def __call__(self, moment: Moment) -> None:
-        if self.name not in moment.values:
+    def __call__(self, info: CallbackInfo) -> None:
+        if self.name not in info.values:
             return
-        value = moment.values[self.name] * (1 if self.mode == "min" else -1)
+        value = info.values[self.name] * (1 if self.mode == "min" else -1)
         self.worse = 0 if value < self.best - self.by else self.worse + 1
         self.best = min(self.best, value)
         if self.stopped:
-            moment.stop(self.stopped)
+            info.stop(self.stopped)
 
     @property
     def stopped(self) -> str | None:

@@ -10,13 +10,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..checkpoint.all_processes import next_key, run_on_all, run_on_process_0
 from ..checkpoint.leaf_descriptions import is_in_arrays, to_array
 from ..checkpoint.orbax import described
-from ..checkpoint.together import next_key, on_all, on_first
 from ..errors import CheckpointWarning
 from ..ground.notices import warn
 from ..ground.words import first_few
-from ..partitioning.noticeboard import gather
+from ..partitioning.key_value_store import gather
 
 
 def warn_of_other_copies(objects: Mapping[str, Any]) -> None:
@@ -25,9 +25,9 @@ def warn_of_other_copies(objects: Mapping[str, Any]) -> None:
     Raises:
         ArgumentTypeError: an object cannot be saved.
     """
-    digests = on_all(lambda: _digests(objects))
+    digests = run_on_all(lambda: _digests(objects))
     of_all: list[dict[str, int]] = [json.loads(text) for text in gather(next_key("copies"), json.dumps(digests))]
-    on_first(lambda: _warn(of_all))
+    run_on_process_0(lambda: _warn(of_all))
 
 
 def _digests(objects: Mapping[str, Any]) -> dict[str, int]:

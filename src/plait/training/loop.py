@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from ..checkpoint.all_processes import run_on_all
 from ..checkpoint.checkpoints import Checkpoints
-from ..checkpoint.together import on_all
 from ..partitioning.processes import all_report
 from .agreement import check_same
-from .callbacks import Moment
+from .callbacks import CallbackInfo
 from .fit_arguments import check_intervals
 from .loggers import Logger
-from .run import Fitted, Run
+from .run import FitResult, Run
 
 
 def fit(
@@ -31,11 +31,11 @@ def fit(
     evaluate_every: int | None = None,
     log_every: int | None = 100,
     loggers: Sequence[Logger] = (),
-    callbacks: Sequence[Callable[[Moment], Any]] = (),
+    callbacks: Sequence[Callable[[CallbackInfo], Any]] = (),
     profile: tuple[range, str] | None = None,
     data_timeout: float | None = None,
     show: bool = True,
-) -> Fitted:
+) -> FitResult:
     """Train for a number of steps, with checkpoints, evaluation and logs.
 
     With ``checkpoints`` it resumes from the newest one, and saves every ``save_every`` steps and at the end. SIGINT
@@ -71,8 +71,8 @@ def fit(
         evaluate: returns metrics of the current objects by name. They are logged as ``eval/name``, and saved as metrics
             of the next checkpoint. A run that a signal ends saves its checkpoint first, or during the evaluation.
         loggers: where to log metrics; in a multi-process run, on process 0, unless a logger asks for all.
-        callbacks: called with each ``Moment``, after the loggers; in a multi-process run, after the same steps in all
-            processes. The states of those with ``get_state`` and ``set_state`` are saved in checkpoints, for each
+        callbacks: called with a ``CallbackInfo``, after the loggers; in a multi-process run, after the same steps in
+            all processes. The states of those with ``get_state`` and ``set_state`` are saved in checkpoints, for each
             process its own. If one has an attribute ``stopped`` that is a reason after it was restored, the run has
             ended.
         profile: which steps JAX's profiler records, and its output folder.
@@ -109,10 +109,10 @@ def fit(
         ...     optimizer.update(model, grads)
         ...     return loss
         >>> x = jnp.linspace(-1, 1, 8)[:, None]
-        >>> fitted = plait.training.fit(
+        >>> result = plait.training.fit(
         ...     step, {"model": model, "optimizer": optimizer}, [(x, 3 * x)], steps=200, show=False
         ... )
-        >>> fitted.step, fitted.reason, round(float(model.kernel[0, 0]), 2)
+        >>> result.step, result.reason, round(float(model.kernel[0, 0]), 2)
         (200, 'steps', 3.0)
     """
     every = {"save_every": save_every, "evaluate_every": evaluate_every, "log_every": log_every}
@@ -122,7 +122,7 @@ def fit(
         return Run(step, dict(objects), data, checkpoints, evaluate, loggers, callbacks, data_timeout, profile)
 
     try:
-        run = on_all(begin)  # the others do not wait for one whose arguments are wrong
+        run = run_on_all(begin)  # the others do not wait for one whose arguments are wrong
     except Exception as error:
         all_report(error)
         raise
@@ -130,7 +130,7 @@ def fit(
         given = {"checkpoints": checkpoints is not None, "evaluate": evaluate is not None, "objects": sorted(objects)}
         check_same({"steps": steps, "save_every": save_every, "evaluate_every": evaluate_every, **given})
     with run.running(steps, show):
-        fitted = run.go(steps, save_every, evaluate_every, log_every)
-    if not fitted.exit_status:
+        result = run.go(steps, save_every, evaluate_every, log_every)
+    if not result.exit_status:
         run.pass_on_late_signal()
-    return fitted
+    return result

@@ -20,10 +20,10 @@ from typing import Any, cast
 
 import jax
 
+from ..checkpoint.all_processes import run_on_all
 from ..checkpoint.checkpoints import Checkpoints
 from ..checkpoint.orbax import described, plain_extra
 from ..checkpoint.positions import has_position
-from ..checkpoint.together import on_all
 from ..core.objects.variable_kinds import Param
 from ..errors import (
     CheckpointError,
@@ -36,10 +36,10 @@ from ..ground.words import first_few, text_of
 from ..observing.nonfinite import has_nan
 from ..partitioning.launched import is_launched, saving
 from ..partitioning.processes import all_report, end_at_exit, end_at_once, is_loss
-from .agreement import PATIENCE, Alone, Ending, Together, error_ending
+from .agreement import PATIENCE, Ending, MultiProcess, SingleProcess, error_ending
 from .ahead import NOTHING, Ahead, Pace
 from .before_evaluation import BeforeEvaluation
-from .callbacks import Moment, check_objects, named, own_states, restore_states, states_of, stored_states
+from .callbacks import CallbackInfo, check_objects, named, own_states, restore_states, states_of, stored_states
 from .children import Children
 from .copies import warn_of_other_copies
 from .finite import check_loss, not_finite
@@ -58,7 +58,7 @@ VALUES = "values"  # and of the last metrics
 
 
 @dataclasses.dataclass(frozen=True)
-class Fitted:
+class FitResult:
     """The result of a call of ``fit``.
 
     Attributes:
@@ -92,7 +92,7 @@ class Run:
         checkpoints: Checkpoints | None,
         evaluate: Callable[[], Mapping[str, Any]] | None,
         loggers: Sequence[Logger],
-        callbacks: Sequence[Callable[[Moment], Any]],
+        callbacks: Sequence[Callable[[CallbackInfo], Any]],
         data_timeout: float | None,
         profile: tuple[range, str] | None = None,
     ) -> None:
@@ -123,7 +123,7 @@ class Run:
         self.handlers: dict[int, Any] = {}  # of signals, outside of this loop
         self.process = os.getpid()
         self.children = Children()
-        self.agreement: Alone | Together = Alone()
+        self.agreement: SingleProcess | MultiProcess = SingleProcess()
         self.is_alone = jax.process_count() == 1
         self.ending_here = threading.RLock()  # held by the thread that ends the run, if it is stuck
         self.place: object | None = None  # where the user's code may wait for another process, outside of a step
@@ -141,7 +141,7 @@ class Run:
         save_every: int | None,
         evaluate_every: int | None,
         log_every: int | None,
-    ) -> Fitted:
+    ) -> FitResult:
         is_due = evaluate_every is not None and 0 < self.done <= steps and self.done % evaluate_every == 0
         if is_due and self.stopped is None:
             self.attempt(self.evaluate_once)  # the run may have ended before its evaluation at this step
@@ -190,7 +190,7 @@ class Run:
             self.pass_on_end()
         self.pass_on_signal()  # one that came while the data was waited for
         if number == self.first:
-            self.agreement.meet(self.ahead.ended is not None or self.has_passed_on)
+            self.agreement.await_first_batches(self.ahead.ended is not None or self.has_passed_on)
         if not self.is_alone and number <= steps and not self.pace.wait(self.objects):
             self.agreement.keep_pace(number)
         if not self.agreement.begins(number, self.ahead.last, self.ahead.ended is not None or self.has_passed_on):
@@ -236,7 +236,7 @@ class Run:
             warnings.warn(str(error), CheckpointWarning, stacklevel=2)  # the run ends with the first one
         self.agreement.call(error_ending(error, reason=CALLBACK if self.callbacks_are_over else ERROR, last=last))
 
-    def finish(self) -> Fitted:
+    def finish(self) -> FitResult:
         """What is left to do after the last step. All processes have done the same steps."""
         ending = self.agreement.ending
         assert ending is not None
@@ -258,7 +258,7 @@ class Run:
             end_at_exit(error)
         if error is not None:
             raise all_report(error)
-        return Fitted(self.done, self.values, ending.reason)
+        return FitResult(self.done, self.values, ending.reason)
 
     def log_rest(self, with_last: bool) -> None:
         if with_last and self.last is not None and self.noted < self.done:
@@ -399,7 +399,7 @@ class Run:
         self.values |= values
         self.attempt(self.write, number, values)  # callbacks of this step in other processes may wait for those here
         if not self.callbacks_are_over:
-            self.tell_callbacks(Moment(number, values, {**self.objects}, self.stop))
+            self.tell_callbacks(CallbackInfo(number, values, {**self.objects}, self.stop))
         self.display.say(self.lines.line(number, values, when))
 
     def write(self, number: int, values: dict[str, float]) -> None:
@@ -416,16 +416,16 @@ class Run:
                     stacklevel=2,
                 )
 
-    def tell_callbacks(self, moment: Moment) -> None:
+    def tell_callbacks(self, info: CallbackInfo) -> None:
         """Call those callbacks that have not failed; in a multi-process run, none after that."""
-        with self.waiting_for_others(f"callbacks/{moment.step}"):
+        with self.waiting_for_others(f"callbacks/{info.step}"):
             failed: list[Exception] = []
             for callback in [*self.listeners]:
                 if self.callbacks_are_over:  # asked in this place: ``when_stuck`` sets it, and then looks at the place
                     return
                 try:
-                    callback(moment)
-                    check_objects(moment.objects, self.objects)
+                    callback(info)
+                    check_objects(info.objects, self.objects)
                 except BaseException as error:
                     if not (self.is_alone and isinstance(error, Exception)):  # other processes would wait for this one
                         self.callbacks_are_over = True
@@ -458,7 +458,7 @@ class Run:
         self.attempt(checkpoints.wait)  # an earlier save that failed ends the run; this one may go well
         extra: dict[str, Any] = {EVALUATED: self.evaluated_at, VALUES: stored_numbers(self.values)}
 
-        on_all(self.check_whole)  # what may fail in one process alone, before they save together
+        run_on_all(self.check_whole)  # what may fail in one process alone, before they save together
         extra |= stored_states(self.agreement.gathered(self.states()))
         numbers = numbers_of(self.last)
         metrics = {name: value for name, value in self.values.items() if not name.startswith(EVALUATION)} | numbers
@@ -632,13 +632,13 @@ class Run:
         """Restore the newest checkpoint, handle signals, show progress, and close the loggers at the end."""
         self.steps = steps
         if not self.is_alone:
-            self.agreement = Together(self.when_stuck, self.save_before, self.wake_later)
+            self.agreement = MultiProcess(self.when_stuck, self.save_before, self.wake_later)
         try:
             if not self.is_alone and self.checkpoints is not None:
                 warn_of_other_copies(self.objects)
             self.resume()
             self.ahead = Ahead(self.data, self.agreement.ahead, self.done, self.children)
-            on_all(self.check_savable)
+            run_on_all(self.check_savable)
         except BaseException as error:
             self.end_apart(error)
             self.has_left = True

@@ -24,7 +24,7 @@ class Maker:
 make_iterator = Maker()
 """
 FIT = """
-from plait.training import Batches, Moment, fit
+from plait.training import Batches, CallbackInfo, fit
 p = plait.Param(jnp.float32(9.0))
 def run(step=lambda p, x: 1.0, data=(1.0,), steps=1, **options):
     return fit(step, {"p": p}, data, **{"steps": steps, "show": False, **options})
@@ -97,16 +97,16 @@ def on_devices(parts):
 ROWS = {
     # fit
     "an object that a callback replaces": Row(
-        "run(callbacks=[lambda moment: moment.objects.update(p=new)], log_every=1)",
+        "run(callbacks=[lambda info: info.objects.update(p=new)], log_every=1)",
         ArgumentError,
-        fix="plait.update(moment.objects['p'], plait.state(new))",
-        setup=FIT + "new = plait.Param(jnp.float32(1.0))\nmoment = Moment(1, {}, {'p': p}, print)",
+        fix="plait.update(info.objects['p'], plait.state(new))",
+        setup=FIT + "new = plait.Param(jnp.float32(1.0))\ninfo = CallbackInfo(1, {}, {'p': p}, print)",
         text="""
             a callback has replaced an object of fit
               at        objects['p']
               found     another Param
               expected  the object that fit was called with, which the step goes on with
-              do        change it in place: plait.update(moment.objects['p'], plait.state(new))
+              do        change it in place: plait.update(info.objects['p'], plait.state(new))
         """,
     ),
     "nothing to evaluate": Row(

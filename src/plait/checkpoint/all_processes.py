@@ -1,7 +1,8 @@
 """What several processes do together: one acts for all, or all act, and each receives the outcome, or the first error.
 
-The outcomes go over the noticeboard (``partitioning/noticeboard.py``). All processes meet in the same order, which
-numbers the meetings; those in code of the user, which may fail in one process before it meets, are numbered apart.
+The outcomes go over the key-value store (``partitioning/key_value_store.py``). All processes meet in the same order,
+which numbers the meetings. Those in code of the user, which may fail in one process before it meets, have numbers of
+their own.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import jax
 from .. import errors
 from ..errors import PlaitError, ProcessError
 from ..ground.words import text_of
-from ..partitioning.noticeboard import await_outcome, come, is_last, post
+from ..partitioning.key_value_store import arrive, await_outcome, is_last, put_once
 from ..partitioning.processes import LEFT_BEHIND
 
 T = TypeVar("T", bound=str | None)
@@ -48,7 +49,7 @@ def numbered_apart(key: str) -> Iterator[None]:
         _WITHIN.reset(token)
 
 
-def on_first(act: Callable[[], T]) -> T:
+def run_on_process_0(act: Callable[[], T]) -> T:
     """Let process 0 act; every process returns its text or its ``None``, or raises its error.
 
     All processes must call it. With one process this is a plain call.
@@ -56,22 +57,22 @@ def on_first(act: Callable[[], T]) -> T:
     if jax.process_count() == 1:
         return act()
     key = next_key("first")
-    come(key)
+    arrive(key)
     if jax.process_index() == 0:
         try:
             outcome: dict[str, Any] = {"text": act()}
         except Exception as error:
-            post(f"{key}/end", json.dumps(told(error)))
+            put_once(f"{key}/end", json.dumps(error_to_json(error)))
             raise
-        post(f"{key}/end", json.dumps(outcome))
+        put_once(f"{key}/end", json.dumps(outcome))
         return outcome["text"]
     heard = json.loads(await_outcome(key, "end"))
     if "text" in heard:
         return heard["text"]
-    raise untold(heard)
+    raise error_from_json(heard)
 
 
-def on_all(act: Callable[[], R], *, may_wait: bool = False) -> R:
+def run_on_all(act: Callable[[], R], *, may_wait: bool = False) -> R:
     """Let every process act, and return its result when all have; or raise the error of the first that failed, at once.
 
     All processes must call it. With one process this is a plain call.
@@ -119,30 +120,30 @@ class Meeting:
 
     def __init__(self, key: str | None = None) -> None:
         self._key = key or next_key("meeting")
-        come(self._key)
+        arrive(self._key)
 
     def arrive(self, error: BaseException | None) -> None:
         """Say that this process is done, or what has failed."""
-        self.tell(None if error is None else told(error))
+        self.tell(None if error is None else error_to_json(error))
 
     def outcome(self) -> PlaitError | SystemExit | None:
         """Wait until all are done, or one has failed: the error of the first that did."""
         heard = self.heard()
-        return untold(heard) if heard else None
+        return error_from_json(heard) if heard else None
 
     def tell(self, news: dict[str, Any] | None) -> None:
         """Arrive without news, or with some that all hear at once."""
         if news is not None:
-            post(f"{self._key}/end", json.dumps(news))
+            put_once(f"{self._key}/end", json.dumps(news))
         elif is_last(f"{self._key}/arrived"):
-            post(f"{self._key}/end", "null")
+            put_once(f"{self._key}/end", "null")
 
     def heard(self) -> dict[str, Any] | None:
         """Wait until all have arrived, or one has news: the first news."""
         return json.loads(await_outcome(self._key, "end"))
 
 
-def told(error: BaseException) -> dict[str, Any]:
+def error_to_json(error: BaseException) -> dict[str, Any]:
     """An error as JSON data, for other processes."""
     where = jax.process_index()
     if isinstance(error, PlaitError) and error.heard is not None:
@@ -156,7 +157,7 @@ def told(error: BaseException) -> dict[str, Any]:
     return {"kind": "ProcessError", "message": f"process {where} failed", "parts": parts, "process": where}
 
 
-def untold(heard: dict[str, Any]) -> PlaitError | SystemExit:
+def error_from_json(heard: dict[str, Any]) -> PlaitError | SystemExit:
     """The error of another process; if that has ended with the status 0, what ends this one with it too."""
     if heard["kind"] == _DONE:
         return SystemExit(0)

@@ -8,10 +8,10 @@ import time
 import jax
 import pytest
 
-from plait.checkpoint import together
-from plait.checkpoint.together import Meeting, on_all, on_first
+from plait.checkpoint import all_processes
+from plait.checkpoint.all_processes import Meeting, run_on_all, run_on_process_0
 from plait.errors import CheckpointError, PlaitError, ProcessError
-from plait.partitioning import noticeboard
+from plait.partitioning import key_value_store
 from plait.partitioning.processes import all_report
 
 PARTS = {"at": "run/step-1", "found": "Größe \u2192 0", "expected": "more", "do": "wait"}
@@ -23,17 +23,17 @@ class OwnError(PlaitError):
 
 
 class Board:
-    """A noticeboard in this process, for two that take turns."""
+    """A key-value store in this process, for two that take turns."""
 
     def __init__(self, monkeypatch):
         self.texts, self.counts, self.index = {}, {}, 0
         monkeypatch.setattr(jax, "process_count", lambda: 2)
         monkeypatch.setattr(jax, "process_index", lambda: self.index)
-        monkeypatch.setattr(together, "_NUMBERS", itertools.count())
-        for user in (together, noticeboard):
-            monkeypatch.setattr(user, "post", lambda key, text: self.texts.setdefault(key, text) is text)
+        monkeypatch.setattr(all_processes, "_NUMBERS", itertools.count())
+        for user in (all_processes, key_value_store):
+            monkeypatch.setattr(user, "put_once", lambda key, text: self.texts.setdefault(key, text) is text)
             monkeypatch.setattr(user, "is_last", self.is_last)
-        monkeypatch.setattr(noticeboard, "await_entry", self.await_entry)
+        monkeypatch.setattr(key_value_store, "await_entry", self.await_entry)
 
     def await_entry(self, key, seconds):
         deadline = time.monotonic() + 20
@@ -55,7 +55,7 @@ def fail(error):
 
 def outcome(act):
     try:
-        return on_first(act)
+        return run_on_process_0(act)
     except Exception as error:
         return error
 
@@ -65,7 +65,7 @@ def by_two_processes(act, monkeypatch):
     board = Board(monkeypatch)
     outcomes = []
     for index, does in enumerate((act, fail(AssertionError("only process 0 acts")))):
-        monkeypatch.setattr(together, "_NUMBERS", itertools.count())
+        monkeypatch.setattr(all_processes, "_NUMBERS", itertools.count())
         board.index = index
         outcomes.append(outcome(does))
     return outcomes
@@ -122,12 +122,12 @@ def test_all_raise_the_error_of_the_first(case, monkeypatch):
 
 
 def test_alone_it_is_a_plain_call(monkeypatch):
-    monkeypatch.setattr(noticeboard, "post", fail(AssertionError("nobody listens")))
+    monkeypatch.setattr(key_value_store, "put_once", fail(AssertionError("nobody listens")))
     error = OSError("disk full")
-    assert (on_first(lambda: "text"), outcome(fail(error))) == ("text", error)
-    assert on_all(lambda: None) is None
+    assert (run_on_process_0(lambda: "text"), outcome(fail(error))) == ("text", error)
+    assert run_on_all(lambda: None) is None
     with pytest.raises(OSError, match="disk full"):
-        on_all(fail(error))
+        run_on_all(fail(error))
 
 
 def test_an_error_of_any_process_is_that_of_all_at_once(monkeypatch):
@@ -135,11 +135,11 @@ def test_an_error_of_any_process_is_that_of_all_at_once(monkeypatch):
     board = Board(monkeypatch)
     board.index = 1
     with pytest.raises(OSError, match="disk full"):
-        on_all(fail(OSError("disk full")))
-    monkeypatch.setattr(together, "_NUMBERS", itertools.count())
+        run_on_all(fail(OSError("disk full")))
+    monkeypatch.setattr(all_processes, "_NUMBERS", itertools.count())
     board.index = 0
     with pytest.raises(ProcessError, match=r"process 1 failed(?s:.*)OSError: disk full"):
-        on_all(lambda: None)
+        run_on_all(lambda: None)
 
 
 def test_who_waits_for_a_process_that_has_failed_is_left_behind(monkeypatch):
@@ -147,20 +147,20 @@ def test_who_waits_for_a_process_that_has_failed_is_left_behind(monkeypatch):
     board, leaves = Board(monkeypatch), threading.Event()
     board.index = 1
     with pytest.raises(OSError, match="disk full"):
-        on_all(fail(OSError("disk full")), may_wait=True)
-    monkeypatch.setattr(together, "_NUMBERS", itertools.count())
+        run_on_all(fail(OSError("disk full")), may_wait=True)
+    monkeypatch.setattr(all_processes, "_NUMBERS", itertools.count())
     board.index = 0
     with pytest.raises(ProcessError, match=r"process 1 failed(?s:.*)OSError: disk full"):
-        on_all(leaves.wait, may_wait=True)
+        run_on_all(leaves.wait, may_wait=True)
     leaves.set()
 
 
 def test_an_error_that_was_told_is_told_on_as_it_was(monkeypatch):
     board = Board(monkeypatch)
     board.index = 1
-    heard = together.told(CheckpointError("damaged", **PARTS))
+    heard = all_processes.error_to_json(CheckpointError("damaged", **PARTS))
     board.index = 0
-    assert together.told(together.untold(heard)) == heard
+    assert all_processes.error_to_json(all_processes.error_from_json(heard)) == heard
 
 
 def test_all_go_on_when_all_have_acted(monkeypatch):
@@ -168,7 +168,7 @@ def test_all_go_on_when_all_have_acted(monkeypatch):
     meetings = [Meeting()]
     meetings[0].arrive(None)
     assert not any(key.endswith("/end") for key in board.texts)
-    monkeypatch.setattr(together, "_NUMBERS", itertools.count())
+    monkeypatch.setattr(all_processes, "_NUMBERS", itertools.count())
     Meeting().arrive(None)
     assert meetings[0].outcome() is None
 
@@ -184,6 +184,6 @@ def test_errors_of_any_class_are_told():
     class Frozen(Exception):
         number: int
 
-    found = together.told(Bare(3))
+    found = all_processes.error_to_json(Bare(3))
     assert (found["kind"], found["parts"]["found"].partition(":")[0]) == ("ProcessError", "Bare")
     assert vars(all_report(Frozen(3)))["raised_by_all"] is True

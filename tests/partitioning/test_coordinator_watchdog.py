@@ -5,7 +5,7 @@ import threading
 import jax
 import pytest
 
-from plait.partitioning import silence
+from plait.partitioning import coordinator_watchdog
 
 HEARTBEAT = 0.04
 
@@ -23,10 +23,10 @@ def told(monkeypatch, capsys):
                 return answer
             raise jax.errors.JaxRuntimeError("CANCELLED")
 
-        monkeypatch.setattr(silence, "await_entry", await_entry)
+        monkeypatch.setattr(coordinator_watchdog, "await_entry", await_entry)
         monkeypatch.setattr(jax, "process_index", lambda: 1)
         monkeypatch.setattr(jax, "process_count", lambda: 2)
-        silence.listen(HEARTBEAT)
+        coordinator_watchdog.watch_coordinator(HEARTBEAT)
         for thread in threading.enumerate():
             if thread.name == "plait listens to process 0":
                 thread.join(10)
@@ -50,6 +50,6 @@ def test_silence_is_said_once_and_so_is_its_end(told):
 def test_process_0_answers(monkeypatch):
     posted = []
     monkeypatch.setattr(jax, "process_index", lambda: 0)
-    monkeypatch.setattr(silence, "post", lambda *given: posted.append(given))
-    silence.listen(HEARTBEAT)
+    monkeypatch.setattr(coordinator_watchdog, "put_once", lambda *given: posted.append(given))
+    coordinator_watchdog.watch_coordinator(HEARTBEAT)
     assert posted == [("plait/answers", "")]

@@ -23,10 +23,10 @@ _SLICE = 0.2  # seconds
 _LATE = 60.0  # seconds
 
 
-def post(key: str, text: str) -> bool:
+def put_once(key: str, text: str) -> bool:
     """Post an entry. Return whether it is new: of several processes, the first to post a key wins."""
     try:
-        _board().key_value_set(key, text)
+        _store().key_value_set(key, text)
     except jax.errors.JaxRuntimeError as error:
         if "ALREADY_EXISTS" in str(error):
             return False
@@ -43,7 +43,7 @@ def await_entry(key: str, seconds: float | None = None, *, each: float = _SLICE)
     deadline = None if seconds is None else time.monotonic() + seconds
     while deadline is None or time.monotonic() < deadline:
         try:
-            return _board().blocking_key_value_get(key, int(1000 * each))
+            return _store().blocking_key_value_get(key, int(1000 * each))
         except jax.errors.JaxRuntimeError as error:
             if "DEADLINE_EXCEEDED" not in str(error):
                 raise
@@ -52,23 +52,23 @@ def await_entry(key: str, seconds: float | None = None, *, each: float = _SLICE)
 
 def entries_under(key: str) -> list[str]:
     """The texts of all entries whose keys begin with ``key/``."""
-    return [text for _, text in _board().key_value_dir_get(f"{key}/")]
+    return [text for _, text in _store().key_value_dir_get(f"{key}/")]
 
 
 def remove(key: str) -> None:
     """Remove the entries and the counts under ``key/``, which nobody will ask for: the coordinator holds all others."""
-    _board().key_value_delete(f"{key}/")
+    _store().key_value_delete(f"{key}/")
 
 
 def is_last(key: str) -> bool:
     """Count this call. Return whether all processes have made it by now."""
-    return _board().key_value_increment(key, 1) == jax.process_count()
+    return _store().key_value_increment(key, 1) == jax.process_count()
 
 
-def come(key: str, text: str = "") -> None:
+def arrive(key: str, text: str = "") -> None:
     """Say that this process has come to what all do together under this key, and leave a text."""
     here = jax.process_index()
-    post(f"{key}/given/{here}", json.dumps([here, text]))
+    put_once(f"{key}/given/{here}", json.dumps([here, text]))
 
 
 def await_outcome(key: str, entry: str) -> str:
@@ -84,9 +84,9 @@ def await_outcome(key: str, entry: str) -> str:
 
 def gather(key: str, text: str) -> list[str]:
     """Wait until all processes have called this with the same key; return their texts, that of process 0 first."""
-    come(key, text)
+    arrive(key, text)
     if is_last(f"{key}/all"):
-        post(f"{key}/texts", json.dumps([each for _, each in _given(key)]))
+        put_once(f"{key}/texts", json.dumps([each for _, each in _given(key)]))
     return json.loads(await_outcome(key, "texts"))
 
 
@@ -108,13 +108,13 @@ def _warn_of(absent: str) -> None:
     )
 
 
-def meet(name: str, seconds: float) -> None:
+def barrier(name: str, seconds: float) -> None:
     """Wait until all processes have called this with the same name, or the time is over."""
     with contextlib.suppress(jax.errors.JaxRuntimeError):
-        _board().wait_at_barrier(name, int(1000 * seconds))
+        _store().wait_at_barrier(name, int(1000 * seconds))
 
 
-def _board() -> Any:
+def _store() -> Any:
     found = coordinator()
     if found is None:
         raise ProcessError(

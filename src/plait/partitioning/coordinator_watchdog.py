@@ -14,15 +14,15 @@ import time
 import jax
 
 from ..errors import ProcessError
-from .noticeboard import await_entry, post
+from .key_value_store import await_entry, put_once
 
 _KEY = "plait/answers"
 
 
-def listen(heartbeat: float) -> None:
+def watch_coordinator(heartbeat: float) -> None:
     """Ask process 0 for an answer four times in the time-out of a heartbeat, in a thread, until the program ends."""
     if jax.process_index() == 0:
-        post(_KEY, "")
+        put_once(_KEY, "")
         return
     is_over = threading.Event()
     thread = threading.Thread(

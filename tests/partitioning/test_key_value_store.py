@@ -10,7 +10,7 @@ import jax
 import pytest
 
 from plait.errors import ProcessError, ProcessWarning
-from plait.partitioning import noticeboard
+from plait.partitioning import key_value_store
 
 
 class Client:
@@ -48,32 +48,32 @@ class Client:
 @pytest.fixture(autouse=True)
 def client(monkeypatch):
     found = Client()
-    monkeypatch.setattr(noticeboard, "coordinator", lambda: found)
+    monkeypatch.setattr(key_value_store, "coordinator", lambda: found)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     return found
 
 
 def test_the_first_to_post_wins():
-    assert noticeboard.post("a", "first")
-    assert not noticeboard.post("a", "second")
-    assert noticeboard.entries_under("a") == []
-    assert noticeboard.await_entry("a") == "first"
+    assert key_value_store.put_once("a", "first")
+    assert not key_value_store.put_once("a", "second")
+    assert key_value_store.entries_under("a") == []
+    assert key_value_store.await_entry("a") == "first"
 
 
 def test_entries_are_found_by_the_beginning_of_their_keys():
     for key in ("votes/0", "votes/1", "votes", "votes-2/0"):
-        noticeboard.post(key, key)
-    assert noticeboard.entries_under("votes") == ["votes/0", "votes/1"]
+        key_value_store.put_once(key, key)
+    assert key_value_store.entries_under("votes") == ["votes/0", "votes/1"]
 
 
 def test_what_nobody_will_ask_for_is_removed():
     """With JAX's own coordinator, in a process of its own."""
     program = (
         "import jax, socket\n"
-        "from plait.partitioning.noticeboard import entries_under, is_last, post, remove\n"
+        "from plait.partitioning.key_value_store import entries_under, is_last, put_once, remove\n"
         "with socket.socket() as free: free.bind(('127.0.0.1', 0)); port = free.getsockname()[1]\n"
         "jax.distributed.initialize(f'127.0.0.1:{port}', 1, 0)\n"
-        "for key in ('a/1/x', 'a/1/y', 'a/10'): post(key, key)\n"
+        "for key in ('a/1/x', 'a/1/y', 'a/10'): put_once(key, key)\n"
         "is_last('a/1/count'), remove('a/1'), remove('a/2')\n"
         "print(entries_under('a'), is_last('a/1/count'))"
     )
@@ -82,65 +82,67 @@ def test_what_nobody_will_ask_for_is_removed():
 
 
 def test_nobody_waits_longer_than_asked():
-    assert noticeboard.await_entry("never", 0.01) is None
+    assert key_value_store.await_entry("never", 0.01) is None
 
 
 def test_the_last_to_come_knows_it():
-    assert [noticeboard.is_last("here") for _ in range(3)] == [False, True, False]
+    assert [key_value_store.is_last("here") for _ in range(3)] == [False, True, False]
 
 
 def test_a_meeting_to_which_not_all_come_ends():
-    noticeboard.meet("end", 0.1)
+    key_value_store.barrier("end", 0.1)
 
 
-@pytest.mark.parametrize("act", [lambda: noticeboard.post("lost", ""), lambda: noticeboard.await_entry("lost")])
+@pytest.mark.parametrize(
+    "act", [lambda: key_value_store.put_once("lost", ""), lambda: key_value_store.await_entry("lost")]
+)
 def test_a_coordinator_that_is_gone_is_an_error(act):
     with pytest.raises(jax.errors.JaxRuntimeError, match="UNAVAILABLE"):
         act()
 
 
 def test_a_process_that_is_not_connected_is_told(monkeypatch):
-    monkeypatch.setattr(noticeboard, "coordinator", lambda: None)
+    monkeypatch.setattr(key_value_store, "coordinator", lambda: None)
     with pytest.raises(ProcessError, match=r"not connected(?s:.*)connect_processes"):
-        noticeboard.post("a", "")
+        key_value_store.put_once("a", "")
 
 
 @pytest.fixture
 def at_once(monkeypatch):
     """Who waits says so at once, and has not said it yet."""
-    monkeypatch.setattr(noticeboard, "_LATE", 0.0)
-    noticeboard._warn_of.cache_clear()
+    monkeypatch.setattr(key_value_store, "_LATE", 0.0)
+    key_value_store._warn_of.cache_clear()
     yield
-    noticeboard._warn_of.cache_clear()
+    key_value_store._warn_of.cache_clear()
 
 
 def test_who_waits_for_a_process_that_has_not_come_says_so_once(at_once):
     for key in ("save/1", "save/2"):
-        noticeboard.come(key)
-        noticeboard.post(f"{key}/end", "done")
+        key_value_store.arrive(key)
+        key_value_store.put_once(f"{key}/end", "done")
     with pytest.warns(ProcessWarning, match=r"at +process 0\n +found +nothing of process 1 for 0 s"):
-        assert noticeboard.await_outcome("save/1", "end") == "done"
+        assert key_value_store.await_outcome("save/1", "end") == "done"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert noticeboard.await_outcome("save/2", "end") == "done"
+        assert key_value_store.await_outcome("save/2", "end") == "done"
 
 
 def test_who_waits_for_processes_that_have_come_says_nothing(at_once):
-    noticeboard.post("save/1/given/1", json.dumps([1, "there"]))
-    assert not noticeboard.is_last("save/1/all")
+    key_value_store.put_once("save/1/given/1", json.dumps([1, "there"]))
+    assert not key_value_store.is_last("save/1/all")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert noticeboard.gather("save/1", "here") == ["here", "there"]
+        assert key_value_store.gather("save/1", "here") == ["here", "there"]
 
 
 def test_the_warning_names_a_call_that_one_process_makes_alone():
     """With JAX's own coordinator, after a second instead of a minute. Its advice ends the wait."""
     program = (
         "import jax, sys, time\n"
-        "from plait.partitioning import connect_processes, noticeboard\n"
+        "from plait.partitioning import connect_processes, key_value_store\n"
         "connect_processes()\n"
         "import plait\n"
-        "noticeboard._LATE = 1.0\n"
+        "key_value_store._LATE = 1.0\n"
         "if jax.process_index() == 1: time.sleep(4)\n"
         "plait.checkpoint.save(sys.argv[1], {'w': jax.numpy.zeros(2)})\n"
     )
