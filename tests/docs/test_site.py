@@ -52,11 +52,6 @@ def test_every_page_has_a_place_in_the_navigation(pages_from_files):
     assert sorted(shown) == sorted({*there, *generated})
 
 
-def test_the_tour_of_the_source_is_for_contributors():
-    (contributors,) = [entry["Contributors"] for entry in navigation() if "Contributors" in entry]
-    assert {"tour.md", "design.md", "tiny.md"} <= set(pages_in(contributors))
-
-
 def test_a_star_stands_for_the_files_that_are_not_named_beside_it(pages_from_files):
     nav = [{"A": ["a/one.md", "a/*.md"]}, {"B": ["b/*.md"]}]
     there = ["a/one.md", "a/two.md", "b/three.md"]
@@ -67,20 +62,6 @@ def test_the_static_drawings_are_those_that_the_program_draws():
     drawings = module_of("make_drawings")
     for name, draw in drawings.STATIC.items():
         assert (DOCS / "images" / f"{name}.svg").read_text(encoding="utf-8") == draw(), "run `make drawings`"
-
-
-def test_the_numbers_of_the_landing_page_are_those_behind_its_links():
-    landing = (DOCS / "index.md").read_text(encoding="utf-8")
-    times, packages, kills = re.findall(r"\[\*\*([\d.]+)[^*]*\*\*<br>", landing)
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert re.search(rf"^\| 41 arrays \| {times} \|", readme, re.MULTILINE)
-    table = (
-        (DOCS / "migrating.md").read_text(encoding="utf-8").partition("## How well it works")[2].partition("\n## ")[0]
-    )
-    equal = re.findall(r"^\| \w.* \| equal[^|]* \|$", table, re.MULTILINE)
-    assert int(packages) == len(equal)
-    run = (DOCS / "reliability.md").read_text(encoding="utf-8")
-    assert int(kills) == sum(int(number) for number in re.findall(r"(\d+) (?:kills )?with SIG(?:KILL|TERM)", run)[:2])
 
 
 def test_every_example_is_in_the_gallery():
