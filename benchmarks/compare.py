@@ -32,21 +32,17 @@ def run(*, quick: bool = False) -> Iterator[Table]:
         for row in rows:
             row["counted"] += 1
             row["right"] += is_right
-            if case.fault.operator.cause is not None:
-                row["usual"] += 1
-                row["caused"] += is_right and case.has_right_cause(found)
     order = [*NAMES, *(f"beside {library}" for library in LIBRARIES), "all"]
     rows = [
         (
             name, counts[name]["planted"], counts[name]["too small"], counts[name]["counted"],
             _share(counts[name]["right"], counts[name]["counted"]),
-            _share(counts[name]["caused"], counts[name]["usual"]),
         )
         for name in order
         if counts[name]
     ]  # fmt: skip
     yield Table(
-        "compare: faults planted", ["where", "planted", "too small", "counted", "right path", "right cause"],
+        "compare: faults planted", ["where", "planted", "too small", "counted", "right path"],
         [[str(cell) for cell in row] for row in rows], wrong,
     )  # fmt: skip
     pairs = clean()[:: 12 if quick else 1]

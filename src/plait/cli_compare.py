@@ -19,9 +19,9 @@ def add_command(commands: Any) -> None:
     parser = commands.add_parser("compare", help="find where two implementations depart", allow_abbrev=False)
     parser.description = (
         "Create two models by calling your functions, run both on the same inputs, and report the first module whose "
-        "inputs agree and whose output does not, with its cause if that is one of the usual ones. Each function "
-        "returns a plait or flax.nnx model, a torch module, or a Linen module with its variables; plait, flax.nnx and "
-        "torch models run in evaluation mode. Exit status 1 if the models depart."
+        "inputs agree and whose output does not, with both values. Each function returns a plait or flax.nnx model, a "
+        "torch module, or a Linen module with its variables; plait, flax.nnx and torch models run in evaluation mode. "
+        "Exit status 1 if the models depart."
     )
     parser.add_argument("a", metavar="A", help="function that returns the first model, as my_model:make")
     parser.add_argument("b", metavar="B", help="function that returns the second model")

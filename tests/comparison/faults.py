@@ -1,7 +1,6 @@
 """Faults, planted by machine: a table of operators, and every place of an architecture where each applies.
 
-An operator says for a module whether it applies, changes the module in place, and says which cause ``plait.compare`` is
-to give (``None`` where no usual cause describes it).
+An operator says for a module whether it applies, and changes the module in place.
 """
 
 import dataclasses
@@ -25,13 +24,11 @@ class Operator:
         name: what it does.
         applies: whether it can be planted in a module.
         plant: plants it; takes the module and a random generator.
-        cause: the words with which the cause begins, or ``None``.
     """
 
     name: str
     applies: Callable[[Any], bool]
     plant: Callable[[Any, Any], None]
-    cause: str | None
 
 
 def _has(*names, of=()):
@@ -77,45 +74,41 @@ WINDOW = lambda module: isinstance(module, CONV) and module.kernel_size[0] > 1
 INSIDE_OF_CELLS = ("ii", "if_", "ig", "io", "hi", "hf", "hg", "ho", "dense_i", "dense_h")
 
 OPERATORS = (
-    Operator("epsilon 1e-2", _has("epsilon", of=NORMS), _switch("epsilon", 1e-2), "epsilon"),
-    Operator("scale of a norm left out", _has("scale", of=NORMS), _switch("scale", None), "scale"),
-    Operator("bias of a norm left out", _has("bias", of=NORMS), _switch("bias", None), "bias"),
-    Operator("scale of a norm without its 1", _has("scale", of=NORMS), _changed("scale", lambda v, _: v - 1), "scale"),
-    Operator("statistics of the batch", _has("mean"), _switch("use_running_average", False), "statistics"),
-    Operator("another running variance", _has("var"), _changed("var", lambda v, _: v * 1.3), "var"),
-    Operator("kernel transposed", _is_square, _changed("kernel", lambda v, _: v.T), "kernel"),
-    Operator("one entry of a kernel", _has("kernel"), _changed("kernel", _one_entry), "kernel"),
-    Operator("window of a kernel reversed", WINDOW, _changed("kernel", lambda v, _: v[::-1, ::-1]), "kernel"),
-    Operator("bias left out", _has("kernel", "bias", of=LINEAR + CONV), _switch("bias", None), "bias"),
-    Operator("bias too many", lambda m: isinstance(m, LINEAR + CONV) and m.bias is None, _bias_added, "bias"),
-    Operator("padding by wrapping", WINDOW, _switch("padding", "CIRCULAR"), None),
-    Operator("bfloat16", _has("kernel", of=LINEAR + CONV), _switch("dtype", jnp.bfloat16), "precision"),
-    Operator("rows of a table moved", _has("embedding"), _changed("embedding", lambda v, _: np.roll(v, 1, 0)), "embed"),
-    Operator("kind of gelu", lambda m: getattr(m, "activation", "") == "gelu by tanh", _switch("activation", "gelu"),
-             "activation"),
-    Operator("relu for another", lambda m: getattr(m, "activation", "relu") != "relu", _switch("activation", "relu"),
-             "activation"),
-    Operator("silu for relu", lambda m: getattr(m, "activation", "") == "relu", _switch("activation", "silu"),
-             "activation"),
-    Operator("residual left out", _has("residual"), _switch("residual", False), "made of"),
-    Operator("norm after, not before", _has("before"), _switch("before", False), None),
-    Operator("no scale in attention", _has("power"), _switch("power", 0), "scale"),
-    Operator("mask left out", _has("causal"), _switch("causal", None), "mask"),
-    Operator("mask off by one", _has("causal"), _switch("causal", 1), "mask"),
-    Operator("mask too early", _has("causal"), _switch("causal", -1), "mask"),
-    Operator("other halves of rotary", _has("rotary"), _switch("rotary", "interleaved"), "rotary halves"),
-    Operator("rotary left out", _has("rotary"), _switch("rotary", None), "rotary halves"),
-    Operator("sides exchanged", lambda m: getattr(m, "exchanged", None) is False, _switch("exchanged", True), None),
-    Operator("factor left out", _has("factor"), _switch("factor", 1.0), ""),
-    Operator("positions left out", _has("has_positions"), _switch("has_positions", False), "positions"),
-    Operator("positions off by one", _has("positions"), _changed("positions", lambda v, _: np.roll(v, 1, 0)),
-             "positions"),
-    Operator("skip left out", _has("has_skip"), _switch("has_skip", False), None),
-    Operator("maximum for mean", lambda m: getattr(m, "pooled_by", "") == "mean", _switch("pooled_by", "max"), None),
-    Operator("other activation in a cell", _has("activation_fn"), _switch("activation_fn", ACTIVATIONS["relu"]), None),
-    Operator("other gates in a cell", _has("gate_fn"), _switch("gate_fn", plait.hard_sigmoid), None),
+    Operator("epsilon 1e-2", _has("epsilon", of=NORMS), _switch("epsilon", 1e-2)),
+    Operator("scale of a norm left out", _has("scale", of=NORMS), _switch("scale", None)),
+    Operator("bias of a norm left out", _has("bias", of=NORMS), _switch("bias", None)),
+    Operator("scale of a norm without its 1", _has("scale", of=NORMS), _changed("scale", lambda v, _: v - 1)),
+    Operator("statistics of the batch", _has("mean"), _switch("use_running_average", False)),
+    Operator("another running variance", _has("var"), _changed("var", lambda v, _: v * 1.3)),
+    Operator("kernel transposed", _is_square, _changed("kernel", lambda v, _: v.T)),
+    Operator("one entry of a kernel", _has("kernel"), _changed("kernel", _one_entry)),
+    Operator("window of a kernel reversed", WINDOW, _changed("kernel", lambda v, _: v[::-1, ::-1])),
+    Operator("bias left out", _has("kernel", "bias", of=LINEAR + CONV), _switch("bias", None)),
+    Operator("bias too many", lambda m: isinstance(m, LINEAR + CONV) and m.bias is None, _bias_added),
+    Operator("padding by wrapping", WINDOW, _switch("padding", "CIRCULAR")),
+    Operator("bfloat16", _has("kernel", of=LINEAR + CONV), _switch("dtype", jnp.bfloat16)),
+    Operator("rows of a table moved", _has("embedding"), _changed("embedding", lambda v, _: np.roll(v, 1, 0))),
+    Operator("kind of gelu", lambda m: getattr(m, "activation", "") == "gelu by tanh", _switch("activation", "gelu")),
+    Operator("relu for another", lambda m: getattr(m, "activation", "relu") != "relu", _switch("activation", "relu")),
+    Operator("silu for relu", lambda m: getattr(m, "activation", "") == "relu", _switch("activation", "silu")),
+    Operator("residual left out", _has("residual"), _switch("residual", False)),
+    Operator("norm after, not before", _has("before"), _switch("before", False)),
+    Operator("no scale in attention", _has("power"), _switch("power", 0)),
+    Operator("mask left out", _has("causal"), _switch("causal", None)),
+    Operator("mask off by one", _has("causal"), _switch("causal", 1)),
+    Operator("mask too early", _has("causal"), _switch("causal", -1)),
+    Operator("other halves of rotary", _has("rotary"), _switch("rotary", "interleaved")),
+    Operator("rotary left out", _has("rotary"), _switch("rotary", None)),
+    Operator("sides exchanged", lambda m: getattr(m, "exchanged", None) is False, _switch("exchanged", True)),
+    Operator("factor left out", _has("factor"), _switch("factor", 1.0)),
+    Operator("positions left out", _has("has_positions"), _switch("has_positions", False)),
+    Operator("positions off by one", _has("positions"), _changed("positions", lambda v, _: np.roll(v, 1, 0))),
+    Operator("skip left out", _has("has_skip"), _switch("has_skip", False)),
+    Operator("maximum for mean", lambda m: getattr(m, "pooled_by", "") == "mean", _switch("pooled_by", "max")),
+    Operator("other activation in a cell", _has("activation_fn"), _switch("activation_fn", ACTIVATIONS["relu"])),
+    Operator("other gates in a cell", _has("gate_fn"), _switch("gate_fn", plait.hard_sigmoid)),
     Operator("other direction", lambda m: isinstance(m, plait.RNN),
-             lambda m, _: setattr(m, "reverse", not m.reverse), None),
+             lambda m, _: setattr(m, "reverse", not m.reverse)),
 )  # fmt: skip
 
 

@@ -73,10 +73,6 @@ class Planted:
             path = path[:-1]
         return parse_path(found.departure.b_path if swapped else found.departure.path) == path
 
-    def has_right_cause(self, found):
-        cause, expected = found.departure.cause, self.fault.operator.cause
-        return expected is not None and cause is not None and cause.what.startswith(expected)
-
 
 def planted():
     """Every fault once; the other model is of each library in turn."""

@@ -66,7 +66,7 @@ def test_a_recorder_takes_down_arguments_outputs_and_times():
         return {"y": jnp.ones(1)}
 
     assert recorder.around(run, ((),), "", layer, (jnp.ones(2), 3, object()), {"flag": True, "z": [jnp.ones(4)]})
-    inner, whole = recorder.run("plait", lambda call: {"of": call.path}).calls
+    inner, whole = recorder.run("plait").calls
     assert (inner.path, inner.aliases, inner.method, inner.kind, inner.module) == (
         ("a", 0), (("a", 0), ("b",)), "encode", "Dropout", layer,
     )  # fmt: skip
@@ -78,8 +78,8 @@ def test_a_recorder_takes_down_arguments_outputs_and_times():
     assert whole.encloses(inner)
     assert not inner.encloses(whole)
     assert not whole.encloses(whole)
-    run = recorder.run("plait", lambda call: {"of": call.path})
-    assert (run.library, run.parameters(inner), run.root, dict(run.unseen)) == ("plait", {"of": ("a", 0)}, whole, {})
+    run = recorder.run("plait")
+    assert (run.library, run.root, dict(run.unseen)) == ("plait", whole, {})
 
 
 def test_a_model_without_arrays_is_recorded_all_the_same():

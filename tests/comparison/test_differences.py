@@ -42,15 +42,16 @@ def test_other_sizes_are_a_difference():
 def test_arrays_without_entries_agree():
     found = difference_of(ARRAY[:, :0], ARRAY[:, :0], 1e-5)
     assert found.is_agreement
-    assert (found.largest, found.scale, found.at) == (0.0, 0.0, ())
+    assert (found.largest, found.scale, found.at, found.values) == (0.0, 0.0, (), None)
 
 
-def test_the_place_of_the_largest_difference_is_told():
+def test_the_place_of_the_largest_difference_is_told_with_both_values():
     other = ARRAY.copy()
     other[1, 2, 0, 3] += 1
     found = difference_of(ARRAY, other, relative_tolerance(np.float32))
     assert found.at == (1, 2, 0, 3)
     assert found.largest == pytest.approx(1, rel=1e-6)
+    assert found.values == (float(ARRAY[found.at]), float(other[found.at]))
 
 
 @pytest.mark.parametrize("value", [jnp.nan, jnp.inf])

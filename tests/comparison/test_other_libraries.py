@@ -44,13 +44,10 @@ def test_torch():
     assert plait.compare(model, other, X).agrees  # with statistics of the batch, which torch writes to its buffers
     other.approximate = "tanh"
     found = plait.compare(model, other, X, tolerance=1e-5).departure
-    assert (found.path, found.cause.what, found.cause.a, found.cause.b) == (
-        "", "activation", "exact gelu", "gelu by tanh",
-    )  # fmt: skip
+    assert found.path == ""
     other.fc1.weight.data = other.fc1.weight.data.flip(0)
     found = plait.compare(other, model, X, names={"up": "fc1", "down": "fc2"}).departure
     assert (found.path, found.b_path) == ("fc1", "up")
-    assert (found.cause.what, found.cause.b) == ("kernel", "reversed along axis 1")
     del before["fc1.weight"]
     for name, value in before.items():
         assert torch.equal(value, other.state_dict()[name]), name
@@ -113,7 +110,7 @@ def test_flax_nnx():
     assert plait.compare(model, other, X).agrees
     other.norm.epsilon = 0.1
     found = plait.compare(other, model, X).departure
-    assert (found.path, found.cause.what, found.cause.a) == ("norm", "epsilon", "0.1")
+    assert found.path == "norm"
     jax.tree.map(np.testing.assert_array_equal, before, jax.tree.map(np.asarray, nnx.state(other)))
     assert all(dict(vars(cls)) == found for cls, found in methods.items())
 
@@ -141,7 +138,7 @@ def test_linen():
     assert plait.compare(model, (LinenNet(), variables), X).agrees
     bound = LinenNet(epsilon=0.1).bind(variables)
     found = plait.compare(model, bound, X).departure
-    assert (found.path, found.b_path, found.cause.what, found.cause.b) == ("norm", "norm", "epsilon", "0.1")
+    assert (found.path, found.b_path) == ("norm", "norm")
     jax.tree.map(np.testing.assert_array_equal, before, variables)
 
 

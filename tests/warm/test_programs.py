@@ -486,7 +486,7 @@ def logs_through_a_filter(x):
 
 
 def imports(x):
-    importlib.import_module("plait.comparison.formulas")
+    importlib.import_module("plait.comparison.names")
     return x
 
 
@@ -524,7 +524,7 @@ def times_a_collection(phase, info):
 )
 def test_w4_what_only_reports_or_imports_is_stored(tmp_path, f, monkeypatch, request):
     """Each of them asks for the time or opens a file, but no value of the program comes from it."""
-    monkeypatch.delitem(sys.modules, "plait.comparison.formulas", raising=False)
+    monkeypatch.delitem(sys.modules, "plait.comparison.names", raising=False)
     logging.getLogger("test").setLevel("INFO")
     logging.getLogger("test.filtered").addFilter(Reading())
     gc.callbacks.append(times_a_collection)

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 from ..ground.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from .causes import Cause as Cause
     from .comparison import Compared as Compared, Comparison as Comparison, Departure as Departure, compare as compare
     from .differences import Difference as Difference
 
 _NAMES = {
-    "causes": "Cause",
     "comparison": "Compared Comparison Departure compare",
     "differences": "Difference",
 }

@@ -15,8 +15,6 @@ from ..core.objects.variables import Variable
 from ..ground.dtypes import is_number_dtype
 from ..ground.paths import Path, format_path
 
-Parameters = Mapping[str, np.ndarray]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Call:
@@ -62,13 +60,11 @@ class Run:
     Args:
         library: ``"plait"``, ``"flax.nnx"``, ``"linen"`` or ``"torch"``.
         calls: in the order in which they ended; the last is that of the model itself, with an empty path.
-        parameters: the arrays that belong to a call's module directly, by name.
         unseen: path of each module whose calls could not be recorded → the transform that prevented it.
     """
 
     library: str
     calls: tuple[Call, ...]
-    parameters: Callable[[Call], Parameters]
     unseen: Mapping[Path, str] = dataclasses.field(default_factory=dict)
 
     @property
@@ -127,8 +123,8 @@ class Recorder:
         if outputs or not paths[0]:
             self.calls.append(call)
 
-    def run(self, library: str, parameters: Callable[[Call], Parameters]) -> Run:
-        return Run(library, tuple(self.calls), parameters)
+    def run(self, library: str) -> Run:
+        return Run(library, tuple(self.calls))
 
 
 def owner_of(model: Any) -> Any:

@@ -11,7 +11,6 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ..ground.paths import format_path
 from ..ground.words import describe_type, first_few
 from .calls import Call, Run
-from .causes import Cause, find_cause
 from .departures import Found, Judge
 from .differences import Difference
 from .flax_runs import is_flax_nnx, is_linen, run_flax_nnx, run_linen
@@ -35,7 +34,6 @@ class Departure:
         inputs: the difference of the modules' inputs; ``None`` if nothing could be compared.
         output: the difference of their outputs.
         inside: where the difference arises, if that is in the module's own code, between its submodules.
-        cause: the cause, if it is one of the usual ones.
     """
 
     path: str
@@ -45,7 +43,6 @@ class Departure:
     inputs: Difference | None
     output: Difference
     inside: str | None = None
-    cause: Cause | None = None
 
     def __str__(self) -> str:
         lines = [
@@ -53,10 +50,12 @@ class Departure:
             f"{self.b_path or 'the model itself'} ({self.b_kind})"
         ]
         lines += [f"  inputs    {'agree' if self.inputs is None else self.inputs}"]
-        lines += [f"  output    {self.output}" + (f", at {list(self.output.at)}" if self.output.at else "")]
+        lines += [f"  output    {self.output}"]
+        if self.output.values is not None:
+            a, b = self.output.values
+            lines.append(f"  values    {a:.8g} in a, {b:.8g} in b, at {list(self.output.at)}")
         if self.inside is not None:
             lines.append(f"  inside    {self.inside}")
-        lines.append(f"  cause     {self.cause if self.cause is not None else 'none of the usual ones'}")
         return "\n".join(lines)
 
 
@@ -130,11 +129,8 @@ def compare(
     """Run two implementations of one model on the same input, and find the first module whose output departs.
 
     Every call of a module is recorded in both, with its inputs and outputs. Modules are matched by path; the usual
-    names of other libraries are known (``layers.0.self_attn.q_proj`` is ``layers[0].attention.query``), and the rest
-    are matched by kind, size and order within the modules around them. The module that is reported is the innermost
-    one whose inputs agree and whose output does not. The usual causes (epsilon of a norm, kind of gelu, transposed
-    kernel, missing bias, mask, scale, halves of rotary embeddings, precision) are each tested: the output is computed
-    again with it.
+    names of other libraries are known (``layers.0.self_attn.q_proj`` is ``layers[0].attention.query``), and ``names``
+    maps others. The module that is reported is the innermost one whose inputs agree and whose output does not.
 
     The models run in their current mode: call ``eval()`` on both first. They do not change; plait and NNX models are
     copied.
@@ -169,8 +165,8 @@ def compare(
         ...         return self.norm(self.linear(x))
         >>> a, b = Net(1e-6, plait.Rngs(0)), Net(1e-3, plait.Rngs(0))
         >>> found = plait.compare(a, b, jnp.eye(4))
-        >>> found.departure.path, found.departure.cause.what
-        ('norm', 'epsilon')
+        >>> found.departure.path, found.departure.output.at
+        ('norm', (0, 0))
         >>> plait.compare(a, a, jnp.eye(4)).agrees
         True
     """
@@ -181,7 +177,7 @@ def compare(
     is_one_family = "torch" not in (runs[0].library, runs[1].library)
     judge = Judge(matching.pairs, is_one_family=is_one_family, tolerance=tolerance)
     found = judge.first()
-    departure = None if found is None else _described(runs, judge, found)
+    departure = None if found is None else _described(judge, found)
     unseen_a, unseen_b = (
         tuple((format_path(path), transform) for path, transform in run.unseen.items()) for run in runs
     )
@@ -220,12 +216,12 @@ def _run(name: str, model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     return recorded
 
 
-def _described(runs: tuple[Run, Run], judge: Judge, found: Found) -> Departure:
+def _described(judge: Judge, found: Found) -> Departure:
     a, b = found.pair
     described = Departure(a.place, b.place, a.kind, b.kind, found.inputs, found.output)
     if found.inputs is not None and not found.inputs.is_agreement:
         return described
-    return dataclasses.replace(described, inside=_inside(found, judge), cause=find_cause(runs, judge, found))
+    return dataclasses.replace(described, inside=_inside(found, judge))
 
 
 def _inside(found: Found, judge: Judge) -> str | None:

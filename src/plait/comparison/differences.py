@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import jax.numpy as jnp
 import numpy as np
 
-from ..export.proof.compare import agree, difference, largest_of, relative_tolerance
+from ..export.proof.compare import agree, difference, largest_of, wide
 
 # Values that are smaller than the inputs by this factor count as zero.
 _SMALL = 1e-4
@@ -28,6 +28,7 @@ class Difference:
         scale: the largest value.
         tolerance: the largest difference that is allowed.
         at: the index of the largest difference, in the first array.
+        values: the two values there; ``None`` if there are none.
         shapes: the shapes of both arrays, if they do not match.
     """
 
@@ -35,6 +36,7 @@ class Difference:
     scale: float
     tolerance: float
     at: tuple[int, ...] = ()
+    values: tuple[complex, complex] | None = None
     shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
     @property
@@ -71,14 +73,16 @@ def difference_of(a: np.ndarray, b: np.ndarray, tolerance: float, smallest: floa
     exact = not (jnp.issubdtype(a.dtype, jnp.inexact) or jnp.issubdtype(b.dtype, jnp.inexact))
     scale = max(largest_of(a), largest_of(b))
     allowed = 0.0 if exact else tolerance * max(scale, _SMALL * smallest)
-    place = int(apart.argmax()) if apart.size else 0
-    at = tuple(int(index) for index in np.unravel_index(place, a.shape)) if apart.size else ()
-    return Difference(float(apart.max(initial=0.0)), scale, allowed, at)
+    if not apart.size:
+        return Difference(0.0, scale, allowed)
+    place = int(apart.argmax())
+    at = tuple(int(index) for index in np.unravel_index(place, a.shape))
+    return Difference(float(apart[place]), scale, allowed, at, (wide(a)[at].item(), wide(aligned)[at].item()))
 
 
 def align(b: np.ndarray, a: np.ndarray) -> np.ndarray | None:
     """``b`` with its axes in the order of ``a``: of the orders with the right shape, the closest; or ``None``."""
-    return min(_orders(b, a), key=lambda candidate: apart(a, candidate), default=None)
+    return min(_orders(b, a), key=lambda candidate: difference(a, candidate).max(initial=0.0), default=None)
 
 
 def _orders(b: np.ndarray, a: np.ndarray) -> Iterator[np.ndarray]:
@@ -89,16 +93,3 @@ def _orders(b: np.ndarray, a: np.ndarray) -> Iterator[np.ndarray]:
     yield from fitting
     if not fitting and b.size == a.size:
         yield b.reshape(a.shape)
-
-
-def fits(result: np.ndarray, expected: np.ndarray) -> bool:
-    """Whether a recomputed array equals the recorded one, up to roundings of its dtype."""
-    if result.shape != expected.shape:
-        return False
-    tolerance = relative_tolerance(expected.dtype) * max(largest_of(expected), _SMALL)
-    return bool(agree(difference(result, expected), tolerance).all())
-
-
-def apart(result: np.ndarray, expected: np.ndarray) -> float:
-    """The largest difference of two arrays with the same shape."""
-    return float(difference(result, expected).max(initial=0.0))

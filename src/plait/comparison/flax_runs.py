@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from types import MethodType
 from typing import Any
 
-import jax
 import numpy as np
 
 from ..ground.paths import Path
 from ..observing.method_observers import MethodCall, observed_methods
-from .calls import Call, Parameters, Recorder, Run, numpy_of, owner_of
+from .calls import Recorder, Run, numpy_of, owner_of
 
 
 def is_flax_nnx(model: Any) -> bool:
@@ -34,8 +33,7 @@ def run_flax_nnx(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     """Run a copy of the model."""
     from flax import nnx
 
-    original = owner_of(model)
-    root = nnx.clone(original)
+    root = nnx.clone(owner_of(model))
     call: Any = getattr(root, model.__name__) if isinstance(model, MethodType) else root
     places: dict[int, list[Path]] = {}
     modules = {}
@@ -55,14 +53,7 @@ def run_flax_nnx(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     with observed_methods(modules.values(), observe, except_of=common):
         recorder.around(lambda: call(*args, **kwargs), ((),), "", root, args, kwargs)
 
-    before = {tuple(path): node for path, node in nnx.iter_modules(original)}
-
-    def parameters(call: Call) -> Parameters:
-        held = vars(before[call.path]) if call.path in before else {}
-        found = {name: value.get_value() for name, value in held.items() if isinstance(value, nnx.Variable)}
-        return {name: array for name, value in found.items() if (array := numpy_of(value)) is not None}
-
-    return recorder.run("flax.nnx", parameters)
+    return recorder.run("flax.nnx")
 
 
 def _value_of(nnx: Any, leaf: Any) -> np.ndarray | None:
@@ -93,17 +84,4 @@ def run_linen(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R
 
     recorder.around(apply, ((),), "", module, args, kwargs)
 
-    def parameters(call: Call) -> Parameters:
-        found: dict[str, np.ndarray] = {}
-        for collection in variables.values():
-            for key in call.path:
-                collection = collection.get(key, {}) if isinstance(collection, Mapping) else {}
-            if isinstance(collection, Mapping):
-                found |= {
-                    name: np.asarray(leaf)
-                    for name, leaf in collection.items()
-                    if isinstance(leaf, (jax.Array, np.ndarray)) and numpy_of(leaf) is not None
-                }
-        return found
-
-    return recorder.run("linen", parameters)
+    return recorder.run("linen")

@@ -1,9 +1,7 @@
 """Which module of one model corresponds to which module of another.
 
 Equal paths match first, then paths that are equal after usual names are normalised (``self_attn`` is ``attention``,
-``q_proj`` is ``query``, ``Dense_0`` is ``dense.0``). The remaining modules inside two that match are matched in the
-order of execution, by the kind and size of their outputs; and a module that contains the counterparts of another's
-submodules is its counterpart. A name map takes precedence over all of this.
+``q_proj`` is ``query``, ``Dense_0`` is ``dense.0``). A name map takes precedence over both.
 """
 
 from __future__ import annotations
@@ -11,8 +9,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Iterable
-
-import numpy as np
 
 from ..convert.name_map import NameMap, Names
 from ..errors import ArgumentError
@@ -43,25 +39,6 @@ _WORDS = {
 }
 _USUAL = {word: name for name, words in _WORDS.items() for word in words.split()}
 _OF_THREE = {"w1": "gate", "w3": "up"}  # where there are w1, w2 and w3, as in LLaMA
-
-_KINDS = {
-    "linear": r"linear|dense|einsum",
-    "convtranspose": r"conv.*transpose|transposedconv",
-    "conv": r"conv",
-    "batchnorm": r"batch_?norm",
-    "groupnorm": r"group_?norm|instance_?norm",
-    "norm": r"norm",
-    "embed": r"embed",
-    "attention": r"attention|attn|mha",
-    "recurrent": r"rnn|lstm|gru",
-    "dropout": r"dropout",
-}
-
-
-def family(kind: str) -> str:
-    """The normalised name of a class; the name itself if it is not one of the usual ones."""
-    lower = kind.lower()
-    return next((name for name, pattern in _KINDS.items() if re.search(pattern, lower)), lower)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,9 +75,6 @@ def match(a: Run, b: Run, names: Names = None) -> Matching:
     theirs = {place: calls for place, calls in theirs.items() if place not in dropped}
     _by_name(ours, theirs, _dotted, _dotted, found)
     _by_name(ours, theirs, _usual_names(ours), _usual_names(theirs), found)
-    _by_order(a, b, ours, theirs, found)
-    _by_parts(a, b, ours, found)
-    _by_order(a, b, ours, theirs, found)
     _check_some(ours, theirs, found, dropped)
     counterpart = {}
     for place, other in found.items():
@@ -213,81 +187,6 @@ def _names(
             name = f"{alias}:{place[1]}"
             names[name] = None if name in names else place
     return names
-
-
-def _by_order(
-    a: Run, b: Run, ours: dict[Place, list[Call]], theirs: dict[Place, list[Call]], found: dict[Place, Place]
-) -> None:
-    """Match the remaining modules inside each pair, in the order of execution, by kind and size."""
-    taken = {other: place for place, other in found.items()}
-    mine: dict[Place, list[Place]] = {}
-    others: dict[Place, list[Place]] = {}
-    for place, calls in ours.items():
-        if place not in found:
-            mine.setdefault(_owner(a, calls[0], found), []).append(place)
-    for place, calls in theirs.items():
-        if place not in taken:
-            others.setdefault(_owner(b, calls[0], taken), []).append(place)
-    for owner, places in mine.items():
-        left = others.get(found[owner], [])
-        matched = _aligned([_signature(ours[place][0]) for place in places], [_signature(theirs[p][0]) for p in left])
-        found.update((places[i], left[j]) for i, j in matched)
-
-
-def _owner(run: Run, call: Call, known: Iterable[Place]) -> Place:
-    """The innermost module around a call that has a counterpart."""
-    places = ((other.path, other.method) for other in run.calls if other.encloses(call))
-    return next(place for place in places if place in known)  # the innermost has ended first; that of all is known
-
-
-def _signature(call: Call) -> tuple[str, str, int]:
-    return family(call.kind), usual_name(call.path[-1:]), call.outputs[0].size
-
-
-def _aligned(ours: list[tuple[str, str, int]], theirs: list[tuple[str, str, int]]) -> list[tuple[int, int]]:
-    """The pairs of the best alignment of two sequences: as many as possible, equal names preferred."""
-
-    def worth(i: int, j: int) -> int:
-        (kind, name, size), (other_kind, other_name, other_size) = ours[i], theirs[j]
-        same = kind == other_kind or name == other_name
-        return (2 + (name == other_name)) if same and size == other_size else 0
-
-    best = np.zeros((len(ours) + 1, len(theirs) + 1), int)
-    for i in reversed(range(len(ours))):
-        for j in reversed(range(len(theirs))):
-            gain = worth(i, j)
-            best[i, j] = max(best[i + 1, j], best[i, j + 1], gain + best[i + 1, j + 1] if gain else 0)
-    pairs, i, j = [], 0, 0
-    while i < len(ours) and j < len(theirs):
-        gain = worth(i, j)
-        if gain and best[i, j] == gain + best[i + 1, j + 1]:
-            pairs.append((i, j))
-            i, j = i + 1, j + 1
-        elif best[i, j] == best[i + 1, j]:
-            i += 1
-        else:
-            j += 1
-    return pairs
-
-
-def _by_parts(a: Run, b: Run, ours: dict[Place, list[Call]], found: dict[Place, Place]) -> None:
-    """Match modules whose submodules have counterparts inside one module, if the sizes of the outputs agree."""
-    taken = set(found.values())
-    first = {(call.path, call.method): call for call in reversed(b.calls)}
-    for place, calls in ours.items():
-        if place in found:
-            continue
-        inside = [(call.path, call.method) for call in a.calls if calls[0].encloses(call)]
-        parts = [first[other] for other in dict.fromkeys(found[key] for key in inside if key in found)]
-        if not parts:
-            continue
-        around = (each for each in b.calls if all(each.encloses(part) for part in parts))
-        nearest = next(around, None)
-        if nearest is None or (nearest.path, nearest.method) in taken:
-            continue
-        if nearest.outputs[0].size == calls[0].outputs[0].size:
-            found[place] = nearest.path, nearest.method
-            taken.add(found[place])
 
 
 def _check_some(

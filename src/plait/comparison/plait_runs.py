@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import MethodType
 from typing import Any
 
 import numpy as np
 
 from ..core.functional.merge import clone
-from ..core.functional.update import children_by_key
 from ..core.objects.module import Module
 from ..core.objects.variable_kinds import Intermediate
-from ..core.objects.variables import Variable
 from ..core.objects.visit import iter_graph_nodes
 from ..ground.paths import Path, iter_layer_paths
 from ..observing.capture import recording
@@ -102,9 +100,8 @@ def run_plait(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R
     # The inputs of the model itself are already known; its own call is recorded once.
     inner = [each for each in calls if each[0].path or each[0].method != method]
     whole = Call((), ((),), "", own, root, inputs, statics, recorder.outputs(output), enter, recorder.tick())
-    before = _by_layer(owner_of(model))
     ordered = _in_steps(_one_layer_after_another(inner, modules), whole)
-    return Run("plait", tuple(ordered), lambda call: dict(_own_arrays(*before.get(call.path, (None, ())))), unseen)
+    return Run("plait", tuple(ordered), unseen)
 
 
 Modules = dict[Path, tuple[Any, tuple[int, ...]]]
@@ -211,11 +208,3 @@ def _in_steps(calls: list[Stacked], whole: Call) -> list[Call]:
 def _at_step(call: Call, sizes: tuple[int, ...], step: int) -> Stacked:
     inputs = {name: array[step] for name, array in call.inputs.items()}
     return dataclasses.replace(call, inputs=inputs, outputs=[array[step] for array in call.outputs]), sizes[1:]
-
-
-def _own_arrays(module: Any, layers: tuple[int, ...]) -> Iterator[tuple[str, np.ndarray]]:
-    for key, child in ({} if module is None else children_by_key(module)).items():
-        value = child.get_raw_value() if isinstance(child, Variable) else child
-        array = numpy_of(value)
-        if array is not None:
-            yield str(key), array[layers] if layers else array

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..ground.paths import Path
-from .calls import Begun, Call, Parameters, Recorder, Run, numpy_of, owner_of
+from .calls import Begun, Recorder, Run, numpy_of, owner_of
 
 
 def is_torch(model: Any) -> bool:
@@ -51,7 +51,7 @@ def run_torch(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R
                 stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
                 stack.callback(module.register_forward_hook(after(places), with_kwargs=True).remove)
         recorder.around(lambda: model(*args, **kwargs), ((),), "", root, args, kwargs)
-    return recorder.run("torch", _parameters)
+    return recorder.run("torch")
 
 
 def _modules(root: Any) -> list[tuple[Any, tuple[Path, ...]]]:
@@ -94,8 +94,3 @@ def _from_torch(leaf: Any) -> np.ndarray | None:
     if tensor.dtype is torch.bfloat16:
         return tensor.float().numpy().astype(jnp.bfloat16)
     return np.array(tensor.numpy())
-
-
-def _parameters(call: Call) -> Parameters:
-    named = [*call.module.named_parameters(recurse=False), *call.module.named_buffers(recurse=False)]
-    return {name: array for name, tensor in named if (array := _from_torch(tensor)) is not None}
