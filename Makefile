@@ -12,6 +12,9 @@ SET := $(shell { $(BIN)/python -c '$(OLDEST_OR_NEWEST)' || $(PYTHON) -c '$(OLDES
 LOCK      := requirements/dev$(SET).lock
 DEMO_LOCK := requirements/demo$(SET).lock
 
+# A worker for each core, as far as the memory goes (tests/conftest.py).
+PYTEST := $(BIN)/python -m pytest -q -n auto --dist worksteal
+
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export UV_HTTP_TIMEOUT ?= 300
 export UV_NATIVE_TLS ?= 1
@@ -77,16 +80,16 @@ demo: $(VENV)/demo.stamp
 test slow again long browser optimized: export PYTHONDONTWRITEBYTECODE =
 
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -q -m "not slow and not browser"
+	$(PYTEST) -m "not slow and not browser"
 
 slow: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -q -m "slow and not long and not browser"
+	$(PYTEST) -m "slow and not long and not browser"
 
 again: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -q -n 0 --last-failed --last-failed-no-failures none
+	$(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none
 
 long: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -q -m "long and not browser"
+	$(PYTEST) -m "long and not browser"
 
 # Elsewhere Chromium, or Chrome, is the reader's to install.
 CHROMIUM := command -v chromium || command -v chromium-browser || command -v google-chrome
@@ -94,7 +97,7 @@ CHROMIUM := command -v chromium || command -v chromium-browser || command -v goo
 IN_BROWSER ?= browser and not long
 
 browser: chromium $(VENV)/dev.stamp
-	PLAIT_BROWSER=1 $(BIN)/python -m pytest -q -n 0 -m "$(IN_BROWSER)"
+	PLAIT_BROWSER=1 $(BIN)/python -m pytest -q -m "$(IN_BROWSER)"
 
 chromium:
 	@if ! { $(CHROMIUM); } >/dev/null && command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
@@ -105,7 +108,7 @@ torch: $(VENV)/torch.stamp
 
 older: $(VENV)/dev.stamp $(OLDER_TENSORFLOW:%=$(VENV)/tensorflow-%/stamp)
 	PLAIT_TESTS_OPTIMIZE=1 PLAIT_OLDER_TENSORFLOW="$(OLDER_TENSORFLOW:%=$(abspath $(VENV))/tensorflow-%/bin/python)" \
-	  $(BIN)/python -m pytest -q tests/export/tensorflow/test_readers.py
+	  $(PYTEST) tests/export/tensorflow/test_readers.py
 
 newest:
 	$(MAKE) test VENV=$(NEWEST) PYTHON=$(NEWER)
@@ -140,10 +143,10 @@ types: $(VENV)/dev.stamp
 check: lint types test slow
 
 fuzz: $(VENV)/dev.stamp
-	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q --timeout=0 tests/laws
+	HYPOTHESIS_PROFILE=fuzz $(PYTEST) --timeout=0 tests/laws
 
 laws: $(VENV)/dev.stamp
-	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -q --timeout=0 tests/laws
+	HYPOTHESIS_PROFILE=nightly $(PYTEST) --timeout=0 tests/laws
 
 differential: N = 20000
 differential: $(VENV)/dev.stamp
@@ -152,14 +155,14 @@ differential: $(VENV)/dev.stamp
 
 # The tests ask XLA to compile quickly, not well; here it compiles as it does for users.
 optimized: $(VENV)/dev.stamp
-	PLAIT_TESTS_OPTIMIZE=1 $(BIN)/python -m pytest -q -m "not long and not browser"
+	PLAIT_TESTS_OPTIMIZE=1 $(PYTEST) -m "not long and not browser"
 
 faults: $(VENV)/dev.stamp
 	PLAIT_FAULTS=100 HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q -n 2 --timeout=0 tests/faults
 
 trackers: $(VENV)/dev.stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TRACKERS)
-	$(BIN)/python -m pytest -q -n 0 tests/training/test_trackers.py
+	$(BIN)/python -m pytest -q tests/training/test_trackers.py
 
 nightly: IN_BROWSER = browser
 nightly: long browser older between newest-slow lowest laws differential faults optimized trackers

@@ -5,6 +5,10 @@ import shutil
 import tempfile
 from importlib.metadata import version
 
+from tests.environment import leave_out_settings
+
+leave_out_settings()
+
 # Before JAX is imported: it reads these once. Workers and subprocesses of tests inherit them. The tests compile many
 # small programs and run each a few times, so XLA is told not to spend its time on optimizing them, and a program that
 # one process of the run has compiled is not compiled by another. PLAIT_TESTS_OPTIMIZE=1 leaves both as users have them.

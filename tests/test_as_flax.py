@@ -1,8 +1,6 @@
 """plait.as_flax: in a process of its own, flax.nnx is plait, and the rest of Flax is Flax."""
 
 import importlib
-import os
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +8,7 @@ import pytest
 
 import plait
 from plait.cli import main
+from tests.environment import environment
 from tests.forked import run_python
 from tests.sampling import slow_but
 
@@ -41,8 +40,7 @@ EXPECTED = "(4, 3) ['--steps', '3'] [[1.]]\n"
 
 def run(*command, folder, status=0):
     """What a new process writes, to standard output and to standard error."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(plait.__file__).parents[1])}
-    done = run_python(*command, cwd=folder, env=environment)
+    done = run_python(*command, cwd=folder, env=environment())
     assert done.returncode == status, done.stderr
     return done.stdout, done.stderr
 

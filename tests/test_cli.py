@@ -18,16 +18,17 @@ from plait.cli import MAX_SEED
 from plait.demo import digits, gpt
 from tests.command_line import FILE, interface
 from tests.commands import plait_command
+from tests.environment import environment
 
 SOURCE = Path(cli.__file__).parents[1]
 
 
-def command(*arguments, cwd=None, **environment):
+def command(*arguments, cwd=None, **settings):
     """Run ``plait ARGUMENTS`` in a process of its own, in which warnings are errors as they are here."""
     return subprocess.run(
         [sys.executable, "-m", "plait.cli", *arguments],
         capture_output=True, text=True, cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(SOURCE), **environment},
+        env=environment(**settings),
     )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from plait.export import load
 from plait.export.formats.descriptions import Description, Tensor
 from plait.export.proof.report import ExportReport
 from tests.commands import plait_command
+from tests.environment import environment
 
 pytestmark = pytest.mark.usefixtures("standing_runners")
 
@@ -57,10 +58,8 @@ def run(folder, *arguments):
 
 
 def run_apart(folder, *arguments):
-    source = pathlib.Path(__file__).parents[1] / "src"
-    environment = {**os.environ, "PYTHONPATH": str(source), "COLUMNS": "120"}
     command = [sys.executable, "-m", "plait.cli", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment(COLUMNS="120"))
 
 
 @pytest.mark.slow

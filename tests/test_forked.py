@@ -1,11 +1,11 @@
 """A forked program does what one of a fresh process does."""
 
-import os
 import subprocess
 import sys
 
 import pytest
 
+from tests.environment import environment
 from tests.forked import run_python
 from tests.sampling import slow_but
 
@@ -30,7 +30,7 @@ def last(text):
 
 @pytest.mark.parametrize("name", slow_but(lambda name: name != "numbers", PROGRAMS))
 def test_a_program_ends_as_in_a_fresh_process(name, tmp_path):
-    options = {"env": {**os.environ, "A_SETTING": "1"}, "cwd": tmp_path}
+    options = {"env": environment(A_SETTING="1"), "cwd": tmp_path}
     command = ["-c", PROGRAMS[name], "a", "b c"]
     fresh = subprocess.run([sys.executable, *command], capture_output=True, text=True, **options)
     found = run_python(*command, **options)
@@ -58,7 +58,7 @@ def test_a_failure_can_be_an_error():
 
 def test_the_environment_of_jax_cannot_be_another():
     with pytest.raises(AssertionError, match="another environment"):
-        run_python("-c", "", env={**os.environ, "JAX_ENABLE_X64": "1"})
+        run_python("-c", "", env=environment(JAX_ENABLE_X64="1"))
 
 
 def test_whoever_watches_hears_of_each_process():

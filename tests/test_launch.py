@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from plait import cli, launch
+from tests.environment import environment
 from tests.sampling import slow_but
 
 LIMIT = 300  # seconds, on a busy machine; what is waited for would sleep for 600
-SOURCE = str(Path(__file__).parents[1] / "src")
 # Signals mean what they mean in a terminal, also where the tests run in the background or under nohup.
 LISTENING = """
 import os, signal, sys
@@ -33,7 +33,7 @@ def start(program, *options, processes=2, patience=launch.PATIENCE, before=()):
     command = [sys.executable, "-c", main, "launch", f"--processes={processes}", *options, "--"]
     return subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", LISTENING, *command, *before, sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": SOURCE}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 
@@ -157,7 +157,7 @@ def test_what_a_process_has_started_does_not_end_the_run(tmp_path, process):
     command = [sys.executable, "-m", "plait.cli", "launch", "--processes=2", "--devices=1", "--"]
     done = subprocess.run(
         [*command, sys.executable, tmp_path / "program.py", str(process)],
-        env={**os.environ, "PYTHONPATH": SOURCE, "http_proxy": "http://127.0.0.1:9"},  # nobody listens there
+        env=environment(http_proxy="http://127.0.0.1:9"),  # nobody listens there
         capture_output=True, text=True, timeout=LIMIT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

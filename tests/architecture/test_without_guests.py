@@ -27,7 +27,7 @@ exec(compile("from plait.stacks import stack", str(alone.SOURCE / "core" / "file
 
 @pytest.mark.parametrize(("files", "fewest"), PARTS)
 def test_the_heart_passes_its_own_tests_alone(files, fewest):
-    options = ["-q", "-n", "0", "-m", "not slow and not long", "-p", "tests.architecture.heart_alone"]
+    options = ["-q", "-m", "not slow and not long", "-p", "tests.architecture.heart_alone"]
     options += [f"--deselect={test}" for test in OF_A_GUEST]
     command = [sys.executable, "-m", "pytest", *options, *files]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

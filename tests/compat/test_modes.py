@@ -1,6 +1,5 @@
 """Tree mode and value-only updates (rules G57, U32, S5)."""
 
-import os
 import threading
 
 import jax
@@ -11,6 +10,7 @@ import plait
 from plait import Param
 from plait.compat.modes import graph_mode, graph_updates_mode
 from plait.errors import ArgumentError, GraphError
+from tests.environment import environment
 from tests.forked import run_python
 from tests.oracles import describe
 
@@ -238,7 +238,5 @@ def test_a_mode_holds_for_functions_that_were_called_before():
 def test_the_environment_sets_the_defaults():
     """S5."""
     code = "from plait.compat.modes import graph_mode, graph_updates_mode as u; print(graph_mode(), u())"
-    done = run_python(
-        "-c", code, env={**os.environ, "PLAIT_GRAPH_MODE": "0", "PLAIT_GRAPH_UPDATES": "false"}, check=True
-    )
+    done = run_python("-c", code, env=environment(PLAIT_GRAPH_MODE="0", PLAIT_GRAPH_UPDATES="false"), check=True)
     assert done.stdout.split() == ["False", "False"]

@@ -1,8 +1,5 @@
 """Conversion without the other libraries: laws over all layers, sharing, sharding, and what does not fit."""
 
-import os
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,10 +13,9 @@ from plait._public import PUBLIC
 from plait.convert import linen_layouts, torch_layouts  # noqa: F401 - they register the layouts
 from plait.convert.layouts import alternatives, path_of_name
 from plait.errors import ArgumentError, ArgumentTypeError, CheckpointError, ConversionError
+from tests.environment import environment
 from tests.forked import run_python
 from tests.sampling import slow_but
-
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(plait.__file__).parents[1])}
 
 
 def _attention(rngs, **options):
@@ -392,7 +388,7 @@ model = plait.Linear(2, 3, rngs=plait.Rngs(0))
 plait.convert.convert_checkpoint(plait.convert.to_torch(model), model, layout="torch")
 print({"flax", "torch", "orbax", "msgpack", "safetensors", "libcst", "optax"} & set(sys.modules))
 """
-    done = run_python("-c", program, env=ENVIRONMENT)
+    done = run_python("-c", program, env=environment())
     assert (done.stdout, done.stderr) == ("set()\n", "")
 
 

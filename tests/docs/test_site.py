@@ -3,7 +3,6 @@
 import functools
 import html.parser
 import http.server
-import os
 import posixpath
 import re
 import subprocess
@@ -15,6 +14,7 @@ import pytest
 
 from tests.browser import chromium
 from tests.docs.examples import ROOT
+from tests.environment import environment
 
 yaml = pytest.importorskip("yaml")
 pytest.importorskip("mkdocs")
@@ -116,7 +116,7 @@ def site(tmp_path_factory):
     built = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder)],
         cwd=ROOT,
-        env={**os.environ, **nowhere, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT / "src")},
+        env=environment(**nowhere, NO_MKDOCS_2_WARNING="1"),
         capture_output=True,
         text=True,
         check=False,

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import plait
+from tests.environment import environment
 
 PYTHON = os.environ.get("PLAIT_DOWNSTREAM", "")
 PROGRAMS = Path(__file__).with_name("programs")
@@ -22,10 +23,9 @@ pytestmark = pytest.mark.skipif(not PYTHON, reason="make downstream runs these")
 
 def numbers_of(name: str, *start: str, file: Path) -> dict[str, np.ndarray]:
     """What a program computes in a process of its own."""
-    environment = {**os.environ, **KERAS, "PYTHONPATH": str(Path(plait.__file__).parents[1])}
     done = subprocess.run(
         [PYTHON, *start, str(PROGRAMS / f"use_{name}.py"), str(file)],
-        cwd=file.parent, env=environment, capture_output=True, text=True, check=False,
+        cwd=file.parent, env=environment(**KERAS), capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-5000:]
     with np.load(file) as stored:
@@ -58,9 +58,8 @@ def test_all_programs_of_the_page_on_the_ecosystem_run():
     """Those of distrax among them, which needs more than the tests install."""
     script = "from tests.docs.examples import ROOT, run_page; print(run_page(ROOT / 'docs' / 'ecosystem.md')[1])"
     root = Path(plait.__file__).parents[2]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])}
     command = [PYTHON, "-c", script]
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=root, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-5000:]
     assert done.stdout.splitlines()[-1] == "[]"
 
@@ -71,7 +70,7 @@ def test_the_tests_that_nnx_ppo_brings_along_pass(tmp_path):
     folder = subprocess.run([PYTHON, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
     done = subprocess.run(
         [PYTHON, "-m", "plait.as_flax", "-m", "pytest", "-q", "-c", os.devnull, "-p", "no:cacheprovider", folder],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(Path(plait.__file__).parents[1])},
+        cwd=tmp_path, env=environment(),
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-5000:]

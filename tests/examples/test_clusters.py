@@ -13,6 +13,7 @@ import yaml
 
 from plait.checkpoint import Checkpoints
 from plait.launch import _free_port
+from tests.environment import environment
 
 ROOT = Path(__file__).parents[2]
 CLUSTERS = ROOT / "examples" / "clusters"
@@ -112,14 +113,13 @@ def test_a_job_that_slurm_ends_saves_and_goes_back_into_the_queue(tmp_path, to):
         (programs / name).chmod(0o755)
     (programs / "python").symlink_to(sys.executable)
     runs = tmp_path / "run"
-    surroundings = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}:{programs}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT / "src"), "JAX_PLATFORMS": "cpu", "JAX_NUMPY_DTYPE_PROMOTION": "standard",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=1",
-        "RUN": str(runs), "PORT": str(_free_port()), "SLURM_JOB_ID": "7", "STARTED": str(tmp_path / "started"),
-        "PROGRAM": "examples/clusters/run.py --steps 1000000 --save-every 1000000",
-    }  # fmt: skip
+    surroundings = environment(
+        PATH=f"{Path(sys.executable).parent}:{programs}:{os.environ['PATH']}",
+        JAX_PLATFORMS="cpu", JAX_NUMPY_DTYPE_PROMOTION="standard",
+        XLA_FLAGS="--xla_force_host_platform_device_count=1",
+        RUN=str(runs), PORT=str(_free_port()), SLURM_JOB_ID="7", STARTED=str(tmp_path / "started"),
+        PROGRAM="examples/clusters/run.py --steps 1000000 --save-every 1000000",
+    )  # fmt: skip
     job = subprocess.Popen(
         ["bash", CLUSTERS / "slurm.sh"], cwd=ROOT, env=surroundings,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -160,7 +160,7 @@ def test_a_slice_that_was_preempted_is_waited_for_and_starts_again(tmp_path):
         each.chmod(0o755)
     done = subprocess.run(
         [CLUSTERS / "tpu_pod.sh", "slice", "europe-west4-b", "/mnt/my run"], cwd=home, text=True, timeout=60,
-        env={**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "CALLS": str(calls), "PAUSE": "0"},
+        env=environment(PATH=f"{programs}:{os.environ['PATH']}", CALLS=str(calls), PAUSE="0"),
         capture_output=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")

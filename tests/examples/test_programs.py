@@ -4,7 +4,6 @@ import dataclasses
 import importlib
 import importlib.util
 import json
-import os
 import re
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import pytest
 
 from tests.docs.examples import ROOT
 from tests.docs.test_reference import module_of
+from tests.environment import environment
 
 EXAMPLES = ROOT / "examples"
 
@@ -164,7 +164,3 @@ def outputs_of(cell):
     found = cell.get("outputs", [])
     printed = "".join(each.text for each in found if each.output_type == "stream" and each.name == "stdout")
     return [printed, *(" ".join(sorted(each.data)) for each in found if each.output_type != "stream")]
-
-
-def environment():
-    return {**os.environ, "PYTHONPATH": str(ROOT / "src")}

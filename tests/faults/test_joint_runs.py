@@ -13,13 +13,14 @@ import pytest
 
 import plait
 from plait.checkpoint import Checkpoints
+from tests.environment import environment
 from tests.faults import joint, matrix, small_disk, two_machines
 from tests.faults.test_killed import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux's /proc")]
 in_one_process = pytest.mark.parametrize("process", [pytest.param(0, marks=pytest.mark.long), 1])
 LIMIT = 240  # seconds, on a busy machine
-SURROUNDINGS = {**os.environ, "JAX_NUMPY_DTYPE_PROMOTION": "standard", "PYTHONPATH": f"{ROOT}/src{os.pathsep}{ROOT}"}
+SURROUNDINGS = environment(JAX_NUMPY_DTYPE_PROMOTION="standard", PYTHONPATH=f"{ROOT}/src{os.pathsep}{ROOT}")
 
 
 def launched(program, processes, around=((), ()), grace=30):

@@ -20,6 +20,7 @@ import pytest
 import plait
 from plait.checkpoint import Checkpoints
 from tests.compare import assert_same, readable
+from tests.environment import environment
 from tests.faults import witness
 
 pytestmark = pytest.mark.slow
@@ -34,7 +35,7 @@ def begin(folder):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "JAX_NUMPY_DTYPE_PROMOTION": "standard"},
+        env=environment(JAX_NUMPY_DTYPE_PROMOTION="standard"),
     )
 
 

@@ -13,12 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.environment import environment
 from tests.faults import witness
 from tests.faults.test_killed import ROOT, outcome, wait_for_steps
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux's /proc")]
 LIMIT = 300  # seconds
-SURROUNDINGS = {**os.environ, "JAX_NUMPY_DTYPE_PROMOTION": "standard", "PYTHONPATH": f"{ROOT}/src{os.pathsep}{ROOT}"}
+SURROUNDINGS = environment(JAX_NUMPY_DTYPE_PROMOTION="standard", PYTHONPATH=f"{ROOT}/src{os.pathsep}{ROOT}")
 
 
 def begin(folder, processes):

@@ -1,12 +1,12 @@
 """Memory stays as it is over very many calls; ``make faults`` makes 20 times more of them."""
 
 import json
-import os
 import subprocess
 import sys
 
 import pytest
 
+from tests.environment import environment
 from tests.faults.test_killed import KILLS, ROOT
 
 pytestmark = pytest.mark.slow
@@ -19,12 +19,8 @@ def found():
     done = subprocess.run(
         [sys.executable, "-m", "tests.faults.steady", str(DISPATCHES), str(MODELS)],
         cwd=ROOT,
-        env={
-            **os.environ,
-            "JAX_NUMPY_DTYPE_PROMOTION": "standard",
-            "PYTHONPATH": f"{ROOT}/src{os.pathsep}{ROOT}",
-            "PLAIT_CHECK_DISPATCH": "0",  # as users run it: each check makes thousands of objects
-        },
+        # As users run it: each check makes thousands of objects.
+        env=environment(JAX_NUMPY_DTYPE_PROMOTION="standard", PLAIT_CHECK_DISPATCH="0"),
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

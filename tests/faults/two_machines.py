@@ -7,12 +7,13 @@ connection is closed, and no packet arrives any more.
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from tests.environment import environment
 
 LIMIT = 240  # seconds
 _SETUP = """
@@ -60,14 +61,13 @@ def run(folder: Path, command: Sequence[str], processes: int = 2) -> tuple[int, 
     Returns:
         Its status, output and errors, each line with the number of its process, as ``plait launch`` prints them.
     """
-    surroundings = {
-        **os.environ,
-        "JAX_COORDINATOR_ADDRESS": "10.9.0.1:5000",
-        "JAX_NUM_PROCESSES": str(processes),
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=1",
-        "PYTHONUNBUFFERED": "1",
-    }
+    surroundings = environment(
+        JAX_COORDINATOR_ADDRESS="10.9.0.1:5000",
+        JAX_NUM_PROCESSES=str(processes),
+        JAX_PLATFORMS="cpu",
+        XLA_FLAGS="--xla_force_host_platform_device_count=1",
+        PYTHONUNBUFFERED="1",
+    )
     done = subprocess.run(
         [*_COMMAND, _SETUP + _RUN, "bash", str(folder), str(processes), sys.executable, *command],
         env=surroundings, capture_output=True, text=True, timeout=LIMIT, check=False,

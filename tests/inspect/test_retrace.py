@@ -1,7 +1,6 @@
 """Why a jitted function was traced again (ask 6)."""
 
 import contextlib
-import os
 import re
 import threading
 
@@ -12,6 +11,7 @@ import pytest
 import plait
 from plait import Param
 from plait.errors import ArgumentTypeError, RetraceError
+from tests.environment import environment
 from tests.forked import run_python
 
 
@@ -123,7 +123,7 @@ def test_a_decorator_without_parentheses_is_told_when_it_is_called():
 @pytest.mark.slow
 def test_the_environment_switches_it_on():
     code = "import plait, jax.numpy as jnp; plait.jit(lambda x: x)(jnp.ones(2))"
-    done = run_python("-c", code, env={**os.environ, "PLAIT_EXPLAIN_RETRACES": "1"}, check=True)
+    done = run_python("-c", code, env=environment(PLAIT_EXPLAIN_RETRACES="1"), check=True)
     assert "traced for the first time" in done.stderr
 
 
@@ -255,5 +255,5 @@ def test_the_setting_of_the_environment_holds_for_all_threads():
         "step = plait.jit(lambda x: x * 2)\n"
         "thread = threading.Thread(target=lambda: step(jnp.ones(3))); thread.start(); thread.join()"
     )
-    done = run_python("-c", code, env={**os.environ, "PLAIT_EXPLAIN_RETRACES": "1"}, check=True)
+    done = run_python("-c", code, env=environment(PLAIT_EXPLAIN_RETRACES="1"), check=True)
     assert "traced for the first time" in done.stderr

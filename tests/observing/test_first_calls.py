@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +15,7 @@ import pytest
 import plait
 from plait.errors import UnrolledLoopWarning
 from plait.observing import first_calls, unrolled_loops
+from tests.environment import environment
 
 
 @pytest.fixture
@@ -107,10 +107,9 @@ def slow(x):
 plait.jit(slow)(jnp.ones(3))
 time.sleep(0.5)
 """
-    kept = {name: value for name, value in os.environ.items() if name not in ("PLAIT_PROGRESS", "NO_COLOR", "TERM")}
-    environment = {**kept, "PYTHONPATH": str(Path(plait.__file__).parents[1]), "TERM": "xterm"}
     ours, theirs = pty.openpty()
-    subprocess.run([sys.executable, "-c", program], stderr=theirs, env=environment, timeout=120, check=True)
+    settings = environment(TERM="xterm")
+    subprocess.run([sys.executable, "-c", program], stderr=theirs, env=settings, timeout=120, check=True)
     os.close(theirs)
     assert re.search(rb"slow: tracing, \d+ s", os.read(ours, 1 << 16))
     os.close(ours)

@@ -12,7 +12,8 @@ import jax
 import pytest
 import transformer
 
-from plait.launch import Options, _free_port, environment
+from plait import launch as launcher
+from tests.environment import environment
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -23,15 +24,11 @@ STEPS = 50
 pytestmark = pytest.mark.slow
 
 
-def surroundings():
-    return {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-
-
 def launch(processes, *program):
     command = [sys.executable, "-m", "plait.cli", "launch", f"--processes={processes}", f"--devices={8 // processes}"]
     done = subprocess.run(
         [*command, "--", sys.executable, *map(str, program)],
-        env=surroundings(), capture_output=True, text=True, timeout=240, check=False,
+        env=environment(), capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     return done.returncode, done.stdout, done.stderr
 
@@ -85,11 +82,11 @@ def test_a_killed_run_of_four_processes_goes_on_with_two(unbroken, tmp_path):
     ],
 )
 def test_without_a_launcher_the_others_end_clearly_within_a_minute(death, says, tmp_path):
-    options = Options([sys.executable, DYING, "data=4", "1000", str(tmp_path), death, "0"], 2, devices=2)
-    address = f"127.0.0.1:{_free_port()}"
+    options = launcher.Options([sys.executable, DYING, "data=4", "1000", str(tmp_path), death, "0"], 2, devices=2)
+    address = f"127.0.0.1:{launcher._free_port()}"
     started = [
         subprocess.Popen(
-            options.command, env=environment(surroundings(), options, number, address),
+            options.command, env=launcher.environment(environment(), options, number, address),
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
         for number in range(2)

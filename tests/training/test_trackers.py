@@ -1,7 +1,6 @@
 """Loggers for Weights & Biases, MLflow and ClearML, each with the service's own package, without a network."""
 
 import json
-import os
 import struct
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import pytest
 import plait
 from plait.errors import MissingDependencyError
 from plait.training import ClearML, MLflow, WeightsAndBiases, fit
+from tests.environment import environment
 
 MAKE = {
     "wandb": lambda: WeightsAndBiases(project="p"),
@@ -129,8 +129,8 @@ logger.close()
 def test_clearml_gets_each_number_at_its_step(tmp_path):
     """In a process of its own: ClearML has one task for each process, and hooks that stay."""
     pytest.importorskip("clearml")
-    environment = {**os.environ, "CLEARML_OFFLINE_MODE": "1", "HOME": str(tmp_path), "CLEARML_CACHE_DIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", CLEARML], env=environment, capture_output=True, text=True)
+    surroundings = environment(CLEARML_OFFLINE_MODE="1", HOME=str(tmp_path), CLEARML_CACHE_DIR=str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", CLEARML], env=surroundings, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     (file,) = tmp_path.rglob("offline-*.zip")
     with zipfile.ZipFile(file) as archive:

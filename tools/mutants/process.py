@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import importlib.util
 import json
 import os
 import resource
@@ -149,8 +148,7 @@ def _run_in_child(tests: list[str], output: Path, result: Path, each: float, wat
         outcomes = Outcomes()
         reach = Reach(watched) if watched else None
         options = [*ALONE, "-m", marked, *([f"--timeout={each}"] if each else []), *([] if watched else ["-x"])]
-        parallel = ["-n", "0"] if importlib.util.find_spec("xdist") else []
-        code = int(pytest.main([*options, *parallel, *tests], plugins=[outcomes, *([reach] if reach else [])]))
+        code = int(pytest.main([*options, *tests], plugins=[outcomes, *([reach] if reach else [])]))
         reached = reach.reached if reach else {}
         result.write_text(json.dumps({**vars(outcomes), "reached": reached}))
     except BaseException:

@@ -1,12 +1,12 @@
 """Settings by call, by environment variable and by context, beside those of ``orbax.export``."""
 
 import importlib
-import os
 import threading
 
 import pytest
 
 from plait.export import config
+from tests.environment import environment
 from tests.forked import run_python
 
 NAME = "obx_export_tf_preprocess_only"
@@ -56,7 +56,7 @@ def test_e40_a_context_ends_with_an_error():
 
 def by_environment(module, value):
     script = f"from {module} import config; print('value:', config.config.{NAME})"
-    done = run_python("-c", script, env={**os.environ, NAME.upper(): value})
+    done = run_python("-c", script, env=environment(**{NAME.upper(): value}))
     lines = done.stdout.split("value: ")
     return lines[1].strip() if len(lines) == 2 else done.stderr.strip().splitlines()
 

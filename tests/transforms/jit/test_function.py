@@ -3,7 +3,6 @@
 import copy
 import functools
 import gc
-import os
 import sys
 import threading
 import tracemalloc
@@ -19,6 +18,7 @@ from plait.core.graph.walks import find_walk
 from plait.errors import ArgumentError
 from plait.transforms.call import call as call_module
 from plait.transforms.jit import function as function_module
+from tests.environment import environment
 from tests.forked import run_python
 from tests.oracles import describe
 from tests.sampling import slow_but
@@ -684,8 +684,7 @@ except plait.errors.DispatchError as error:
 )
 def test_the_checking_mode_catches_a_write_round_the_hooks(flag, said):
     """U33: such writes are outside the promise; PLAIT_CHECK_DISPATCH=1 finds them."""
-    environment = {**os.environ, "PLAIT_CHECK_DISPATCH": flag}
-    result = run_python("-c", CHECKED, env=environment)
+    result = run_python("-c", CHECKED, env=environment(PLAIT_CHECK_DISPATCH=flag))
     assert said in result.stdout, result.stderr
 
 
