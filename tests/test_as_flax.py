@@ -1,6 +1,9 @@
 """plait.as_flax: in a process of its own, flax.nnx is plait, and the rest of Flax is Flax."""
 
 import importlib
+import re
+import subprocess
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -78,6 +81,25 @@ def test_a_program_may_import_it_first(folder):
 def test_a_module_runs_from_the_current_folder(folder):
     out, _ = run("-m", "plait.as_flax", "-m", "program", "--steps", "3", folder=folder / "here")
     assert out == EXPECTED
+
+
+BOTH_IMPORTS = """from flax import nnx  # first
+if True:
+    import flax.nnx as nnx
+print(nnx.Linear.__module__)
+"""
+
+
+@pytest.mark.oracle
+def test_both_commands_of_the_page_run_a_program_with_plait(tmp_path):
+    page = (Path(__file__).parents[1] / "docs" / "migrating.md").read_text(encoding="utf-8")
+    (tmp_path / "train.py").write_text(BOTH_IMPORTS)
+    _, *arguments = re.search(r"^python -m plait.as_flax .*", page, re.MULTILINE)[0].split()
+    assert run(*arguments, folder=tmp_path)[0] == "plait.nn.linear\n"
+    subprocess.run(re.search(r"^sed .*", page, re.MULTILINE)[0], shell=True, cwd=tmp_path, check=True)
+    assert (tmp_path / "train.py").read_text().count("import plait as nnx") == 2
+    assert (tmp_path / "train.py.old").read_text() == BOTH_IMPORTS
+    assert run("train.py", folder=tmp_path)[0] == "plait.nn.linear\n"
 
 
 @pytest.mark.oracle

@@ -213,25 +213,6 @@ def test_the_options_reach_what_is_run(case, monkeypatch):
     assert asked == [expected()]
 
 
-MIGRATED = {
-    "migrate a b": ("migrate", {"write": False}),
-    "migrate a b --write": ("migrate", {"write": True}),
-    "migrate a b --check": ("check", {}),
-}
-
-
-@pytest.mark.parametrize("words", MIGRATED)
-def test_migrate_shows_writes_or_checks(words, monkeypatch):
-    asked = []
-    for name in ("migrate", "check"):
-        monkeypatch.setattr(
-            f"plait.migrate.files.{name}", lambda *paths, n=name, **more: asked.append((n, paths, more)) or 2
-        )
-    assert cli.main(words.split()) == 2
-    name, more = MIGRATED[words]
-    assert asked == [(name, ([Path("a"), Path("b")],), more)]
-
-
 RUN = {
     "run --as-flax train.py --epochs 3": ("train.py", "--epochs", "3"),
     "run --as-flax --report train.py -m x": ("--report", "train.py", "-m", "x"),
@@ -263,7 +244,6 @@ WRONG_NUMBERS = {
     "launch --processes 1 --grace -1 -- x": "-1 is not 0 or more",
     "demo digits --output ": "the path is empty; name a folder, such as runs/digits",
     "demo gpt --output ": "the path is empty; name a folder, such as runs/digits",
-    "migrate ": "the path is empty; name a folder, such as runs/digits",
 }
 
 

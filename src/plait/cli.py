@@ -1,8 +1,7 @@
 """The command ``plait``.
 
 Exit status: 0 for success; 1 if an export's output differs from its model's, two compared models depart, or a program
-cannot be stored; 2 for an invalid request (with the reason on standard error), or for files that `migrate` could not
-rewrite; 130 after Ctrl-C.
+cannot be stored; 2 for an invalid request (with the reason on standard error); 130 after Ctrl-C.
 ``plait launch`` returns the status of the first process that failed, or 128 plus the number of the signal that ended
 it.
 """
@@ -76,7 +75,6 @@ def _parser() -> argparse.ArgumentParser:
     demos = demo.add_subparsers(metavar="NAME", required=True)
     _add_digits(demos.add_parser("digits", help="handwritten digits, with figures and exports", allow_abbrev=False))
     _add_gpt(demos.add_parser("gpt", help="a transformer on the source of Python's library", allow_abbrev=False))
-    _add_migrate(commands.add_parser("migrate", help="rewrite Flax NNX imports to plait", allow_abbrev=False))
     cli_export.add_commands(commands)
     cli_explore.add_command(commands)
     cli_compile.add_command(commands)
@@ -142,24 +140,6 @@ def _run_gpt(options: argparse.Namespace) -> int:
 
     names = ("output", "size", "steps", "bf16", "seed", "resume", "sample")
     return gpt.run(gpt.Options(**{name: getattr(options, name) for name in names}))
-
-
-def _add_migrate(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Rewrite the imports of Flax NNX in Python programs to plait, and list what plait lacks or does differently. "
-        "Without --write, the changes are only shown. Only imports are changed."
-    )
-    parser.add_argument("paths", nargs="+", type=_folder, metavar="PATH", help="a file, or a folder of Python files")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--write", action="store_true", help="write the files")
-    what.add_argument("--check", action="store_true", help="only list what plait lacks or does differently")
-    parser.set_defaults(run=_run_migrate)
-
-
-def _run_migrate(options: argparse.Namespace) -> int:
-    from .migrate.files import check, migrate
-
-    return check(options.paths) if options.check else migrate(options.paths, write=options.write)
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:

@@ -76,8 +76,6 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     # It reads a name map as convert does, and measures differences as proofs of exports do.
     "comparison": CORE | {"sowing", "surgery", "observing", "convert", "export/proof"},
     "training": LOWER | {"checkpoint"},
-    # It looks names up in the modules of plait, and imports none of them by itself.
-    "migrate": frozenset({"ground", "compat"}),
 }
 MAY_IMPORT["demo"] = frozenset(MAY_IMPORT)
 MAY_IMPORT["program"] = frozenset(MAY_IMPORT)
@@ -94,7 +92,6 @@ OWNERS: dict[str, frozenset[str]] = {
     "safetensors": frozenset({"checkpoint"}),
     "flax": frozenset({"bridge/wrappers", "bridge", "comparison"}),
     "torch": frozenset({"comparison"}),
-    "libcst": frozenset({"migrate"}),
     "numpyro": frozenset({"bridge"}),
     "msgpack": frozenset({"convert"}),
     "tensorflow": frozenset({"export/formats"}),

@@ -19,7 +19,6 @@ CHANGING = {
     "export/orbax/signatures.py": 1,
     "export/orbax/validation_report.py": 1,
     "inspect/tabulate.py": 1,
-    "migrate/files.py": 1,
     "text/module_repr.py": 1,
     "training/callbacks.py": 1,
     "transforms/call/gather.py": 1,

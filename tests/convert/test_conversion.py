@@ -386,7 +386,7 @@ import numpy as np
 import plait
 model = plait.Linear(2, 3, rngs=plait.Rngs(0))
 plait.convert.convert_checkpoint(plait.convert.to_torch(model), model, layout="torch")
-print({"flax", "torch", "orbax", "msgpack", "safetensors", "libcst", "optax"} & set(sys.modules))
+print({"flax", "torch", "orbax", "msgpack", "safetensors", "optax"} & set(sys.modules))
 """
     done = run_python("-c", program, env=environment())
     assert (done.stdout, done.stderr) == ("set()\n", "")

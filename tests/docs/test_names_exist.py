@@ -24,7 +24,6 @@ TARGET = re.compile(r"make ([a-z][a-z-]*)")
 
 # Texts that name what is not there, and say so: (text, name) → why.
 SAID_TO_BE_MISSING = {
-    ("docs/migrate.md", "tabulate_everything"): "the example of a name that plait lacks",
     ("docs/spec/layers_and_transforms.md", "grads"): "the classic form of Flax, in the column for it",
 }
 # Files that plait writes, and no part of the repository.

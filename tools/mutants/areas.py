@@ -73,7 +73,6 @@ AREAS: dict[str, Area] = {
     "explorer": Area("src/plait/explorer", ("tests/explorer", "tests/test_cli_explore.py", _FROZEN)),
     "command line": Area("src/plait", _COMMANDS, pattern="cli*.py"),
     "ground": Area("src/plait/ground", ("tests/ground", "tests/checkpoint/test_layout.py")),
-    "migrate": Area("src/plait/migrate", ("tests/migrate",)),
 }
 
 
