@@ -102,6 +102,16 @@ def test_both_commands_of_the_page_run_a_program_with_plait(tmp_path):
     assert run("train.py", folder=tmp_path)[0] == "plait.nn.linear\n"
 
 
+@pytest.mark.slow
+@pytest.mark.oracle
+def test_numpyro_takes_models_as_its_page_shows(tmp_path):
+    pytest.importorskip("numpyro")
+    page = (Path(__file__).parents[1] / "docs" / "ecosystem.md").read_text(encoding="utf-8").partition("## numpyro")[2]
+    (tmp_path / "program.py").write_text(re.search(r"```python no-run\n(.*?)```", page, re.DOTALL)[1])
+    expected = re.search(r"```text\n(.*?)```", page, re.DOTALL)[1]
+    assert run("program.py", folder=tmp_path)[0] == expected
+
+
 @pytest.mark.oracle
 def test_the_report_names_what_was_used_and_what_is_lacking(folder):
     _, said = run("-m", "plait.as_flax", "--report", "here/fails.py", folder=folder, status=1)

@@ -92,7 +92,6 @@ OWNERS: dict[str, frozenset[str]] = {
     "safetensors": frozenset({"checkpoint"}),
     "flax": frozenset({"bridge/wrappers", "bridge", "comparison"}),
     "torch": frozenset({"comparison"}),
-    "numpyro": frozenset({"bridge"}),
     "msgpack": frozenset({"convert"}),
     "tensorflow": frozenset({"export/formats"}),
     "jax2onnx": frozenset({"export/formats"}),

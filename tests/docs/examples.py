@@ -14,12 +14,9 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "plait"
 FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=indent)``` *$", re.MULTILINE | re.DOTALL)
-OPTIONAL = ("numpyro",)  # libraries that docstrings import, and that need not be there
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -27,7 +24,7 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 class Block:
     """A Python block of a page. ``output`` is what it must print, or None where the page does not say.
 
-    ``needs`` is a library that the page says it needs, as in ``python needs-numpyro``.
+    ``needs`` is a library that the page says it needs, as in ``python needs-lineax``.
     """
 
     page: Path
@@ -158,12 +155,8 @@ def run_docstring(test: doctest.DocTest) -> None:
         import optax
 
         test.globs["optax"] = optax
-    library = next((name for name in OPTIONAL if any(f"import {name}" in each.source for each in test.examples)), None)
-    if library is not None and not is_there(library):
-        pytest.skip(f"{library} is not installed")
     report = io.StringIO()
     runner = doctest.DocTestRunner(optionflags=FLAGS, verbose=False)
-    with _as_a_library_needs_it(library):
-        runner.run(test, out=report.write)
+    runner.run(test, out=report.write)
     if runner.failures:
         raise AssertionError(f"the example of plait.{test.name} does not hold\n{report.getvalue()}")

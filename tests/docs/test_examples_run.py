@@ -64,8 +64,6 @@ LONG_EXAMPLES = (
     "training.loss_scaling.DynamicLossScale",
     "training.classification.Precision",
     "training.classification.ConfusionMatrix",
-    "bridge.numpyro_modules.numpyro_module",
-    "bridge.numpyro_modules.random_numpyro_module",
     "checkpoint.checkpoints.Checkpoints",
     "partitioning.creation.create_sharded",
 )

@@ -77,13 +77,6 @@ CASES = [
         "long",
     ),
     Case(
-        "bayesian",
-        "--points 20 --width 6 --warmup 60 --samples 60",
-        lambda found: found["error"] < 0.1 and found["covered"] > 0.8 and found["spread in the gap"] > found["spread"],
-        ("numpyro",),
-        "long",
-    ),
-    Case(
         "gaussian_process",
         "--steps 150",
         lambda found: found["deep error"] < 0.5 * found["plain error"] and found["deep surprise"] < 0,

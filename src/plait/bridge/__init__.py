@@ -1,4 +1,4 @@
-"""The bridge to Linen and NumPyro: plait modules and variables inside their code, and Linen modules inside plait.
+"""The bridge to Linen: plait modules and variables inside their code, and Linen modules inside plait.
 
 ``plait.convert`` converts checkpoints; its names are available here too.
 
@@ -35,11 +35,6 @@ if TYPE_CHECKING:
         AttrPriority as AttrPriority,
         current_context as current_context,
         current_module as current_module,
-    )
-    from .numpyro_modules import (
-        numpyro_module as numpyro_module,
-        numpyro_state as numpyro_state,
-        random_numpyro_module as random_numpyro_module,
     )
     from .variables.boxed_variables import (
         get_col_name as get_col_name,
@@ -80,7 +75,6 @@ _NAMES = {
     "interop": "linen_in_bridge_mdl nnx_in_bridge_mdl",
     "module.compact_module": "Module compact",
     "module.running": "AttrPriority current_context current_module",
-    "numpyro_modules": "numpyro_module numpyro_state random_numpyro_module",
     "variables.boxed_variables": "get_col_name is_vanilla_variable to_linen_var to_nnx_var with_partitioning",
     "variables.collection_types": (
         "VariableTypeCache register_variable_name_type_pair sort_variable_types variable_type variable_type_name"

@@ -29,8 +29,7 @@ def _warn_if_flax_reads(node: Pytree) -> None:
                 f"flax.nnx was given a plait {type(node).__name__}, in which its filters find no variables",
                 found=f"{frame.f_globals['__name__']} of Flax, which treats the object as a container of arrays",
                 expected="plait functions",
-                do="start the program with: python -m plait.as_flax program.py; in a NumPyro program use "
-                "plait.bridge.numpyro_module",
+                do="start the program with: python -m plait.as_flax program.py",
             )
             return
 
