@@ -1,73 +1,29 @@
 """Mistakes with what is kept for Flax's programs: modes, bound arguments, mappings and small functions."""
 
-from plait.errors import ArgumentError, ArgumentTypeError, GraphError
+from plait.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    GraphError,
+)
 
 from .rows import Row
 
 JITTED = "f = plait.jit(lambda model: model.calls * 2); jitted = f\n"
 
 ROWS = {
-    "a shared object in tree mode": Row(
-        "plait.jit(f, graph=False)(model)",
-        GraphError,
+    "a shared object in tree mode": Row("plait.jit(f, graph=False)(model)", GraphError,
         (r"at +m\.layers\[0\] and m\.layers\[1\]\n", "the same Linear"),
-        setup="f = lambda m: m.calls * 2\nmodel.layers[1] = model.layers[0]",
-        fix="graph=True",
-        cure="plait.jit(f, $)(model)",
-    ),
-    "a shared object in *args in tree mode": Row(
-        "plait.jit(f, graph=False)(model, model)",
-        GraphError,
-        (r"at +ms\[0\] and ms\[1\]\n", "the same Two"),
-        setup="f = lambda *ms: ms[0].calls * 2",
-        fix="graph=True",
-        cure="plait.jit(f, $)(model, model)",
-    ),
-    "a class without a pytree in tree mode": Row(
-        "plait.jit(f, graph=False)(node)",
-        GraphError,
-        (r"at +node\n", "pytree=False"),
-        setup="class Plain(plait.Module, pytree=False):\n    pass\nnode = Plain(); f = lambda node: 1.0",
-        fix="graph=True",
-        cure="plait.jit(f, $)(node)",
-    ),
-    "no function for cached_partial": Row(
-        "plait.cached_partial(x, model)",
-        ArgumentTypeError,
-        "takes a function",
-        setup="f = lambda model: model.calls * 2",
-        fix="plait.cached_partial(plait.jit(f), model)",
-        cure="$()",
-    ),
-    "cached_partial where only values are carried": Row(
-        "plait.cached_partial(jitted, model, graph_updates=False)",
-        ArgumentError,
-        "graph_updates=False",
-        setup=JITTED,
-        fix="plait.cached_partial(jitted, model, graph=True, graph_updates=True)",
-        cure="$()",
-    ),
-    "jit_partial with structure": Row(
-        "plait.jit_partial(f, model, graph_updates=True)",
-        ArgumentError,
-        "graph_updates=True",
-        setup="f = lambda model: model.calls * 2",
-        fix="plait.cached_partial(plait.jit(f), model)",
-        cure="$()",
-    ),
-    "a list where a mapping is flattened": Row(
-        "plait.traversals.flatten_mapping([1])",
-        ArgumentTypeError,
-        "a list",
-        fix='{"layer": {"kernel": 1.0}}',
-        cure="plait.traversals.flatten_mapping($)",
-    ),
-    "a padding for other axes": Row(
-        "canonicalize_padding((1, 2, 3), 2)",
-        ArgumentError,
-        r"\(1, 2, 3\)",
-        setup="from plait.compat.small_functions import canonicalize_padding",
-        fix='padding="SAME"',
-        cure="$; canonicalize_padding(padding, 2)",
-    ),
-}
+        setup="f = lambda m: m.calls * 2\nmodel.layers[1] = model.layers[0]"),
+    "a shared object in *args in tree mode": Row("plait.jit(f, graph=False)(model, model)", GraphError,
+        (r"at +ms\[0\] and ms\[1\]\n", "the same Two"), setup="f = lambda *ms: ms[0].calls * 2"),
+    "a class without a pytree in tree mode": Row("plait.jit(f, graph=False)(node)", GraphError, r"at +node\n",
+        setup="class Plain(plait.Module, pytree=False):\n    pass\nnode = Plain(); f = lambda node: 1.0"),
+    "no function for cached_partial": Row("plait.cached_partial(x, model)", ArgumentTypeError, "takes a function"),
+    "cached_partial where only values are carried": Row("plait.cached_partial(jitted, model, graph_updates=False)",
+        ArgumentError, "graph_updates=False", setup=JITTED),
+    "jit_partial with structure": Row("plait.jit_partial(f, model, graph_updates=True)", ArgumentError,
+        "graph_updates=True", setup="f = lambda model: model.calls * 2"),
+    "a list where a mapping is flattened": Row("plait.traversals.flatten_mapping([1])", ArgumentTypeError, "a list"),
+    "a padding for other axes": Row("canonicalize_padding((1, 2, 3), 2)", ArgumentError, r"\(1, 2, 3\)",
+        setup="from plait.compat.small_functions import canonicalize_padding"),
+}  # fmt: skip

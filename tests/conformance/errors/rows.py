@@ -1,7 +1,8 @@
 """What a row of the table of errors is, and how it is run.
 
-A row is a mistake in a user's program, the error that answers it, and the program that follows the error's advice.
-Where the advice holds Python, the cure takes it from the message, word for word; so it runs, or the test fails.
+A row is a mistake in a user's program and the error that answers it, which is known by its class and by the place that
+it names. Thirty rows are flagships: they have the whole message, and a program that follows its advice. Where the
+advice holds Python, that program takes it from the message, word for word; so it runs, or the test fails.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ class Row:
     Attributes:
         wrong: the code that raises, or warns.
         error: the class of the error or warning.
-        says: regular expressions that the message matches: a word of it, and the path.
-        text: the whole message; any white space is as good as any other.
-        cure: the program that follows the advice. ``$`` stands for ``fix``.
-        fix: a piece of the advice that is Python, word for word; the cure is ``fix`` alone if none is given.
+        says: regular expressions that the message matches: the path, and what was found there.
         setup: code before both; ``model``, ``x``, … are there already (``program``).
+        text: the whole message of a flagship; any white space is as good as any other.
+        fix: a piece of the advice that is Python, word for word; the cure is ``fix`` alone if none is given.
+        cure: the program that follows the advice. ``$`` stands for ``fix``.
     """
 
     wrong: str
     error: type[BaseException]
     says: tuple[str, ...] | str = ()
-    cure: str = "$"
-    fix: str = ""
     setup: str = ""
     text: str = ""
+    fix: str = ""
+    cure: str = "$"
 
 
 class Two(plait.Module):
