@@ -73,8 +73,11 @@ help:
 	@echo 'make publish    the site of one version, into the branch gh-pages: make publish VERSION=0.1 ALIAS=latest'
 	@echo 'make lock       resolve the locks again (needs uv; UPGRADE=1 takes newer versions)'
 
+# TensorFlow has these say less.
+demo: export TF_CPP_MIN_LOG_LEVEL := 2
+demo: export TF_ENABLE_ONEDNN_OPTS := 0
 demo: $(VENV)/demo.stamp
-	$(BIN)/plait demo digits
+	$(BIN)/python examples/digits.py
 
 # The tests start a few hundred processes. Without bytecode files, each of them would compile all of plait again.
 test slow again long browser optimized: export PYTHONDONTWRITEBYTECODE =

@@ -14,13 +14,11 @@ import pytest
 
 import plait
 from plait import cli, launch
-from plait.cli import MAX_SEED
-from plait.demo import digits, gpt
 from tests.command_line import FILE, interface
-from tests.commands import plait_command
 from tests.environment import environment
 
 SOURCE = Path(cli.__file__).parents[1]
+LAUNCH = ["launch", "--processes", "1", "--", "x"]
 
 
 def command(*arguments, cwd=None, **settings):
@@ -48,13 +46,9 @@ def test_the_version_is_that_of_the_package():
 REFUSED = {
     "nothing": ((), "COMMAND"),
     "unknown command": (("train",), "train"),
-    "no demo": (("demo",), "NAME"),
-    "unknown demo": (("demo", "faces"), "faces"),
-    "unknown flag": (("demo", "digits", "--speed"), "--speed"),
-    "abbreviated flag": (("demo", "digits", "--epoch", "3"), "--epoch"),
-    "no number": (("demo", "digits", "--epochs", "many"), "'many' is not a whole number"),
-    "too few": (("demo", "digits", "--batch-size", "0"), "0 is not 1 or more"),
-    "too large": (("demo", "digits", "--seed", "99999999999"), "is not from 0 to 2147483647"),
+    "unknown flag": (("inspect", "x", "--speed"), "--speed"),
+    "abbreviated flag": (("launch", "--process", "3", "--", "x"), "--process"),
+    "no number": (("launch", "--processes", "many", "--", "x"), "'many' is not a whole number"),
 }
 
 
@@ -69,46 +63,16 @@ def test_a_request_that_makes_no_sense_is_refused(case, capsys):
 
 
 @pytest.mark.slow
-def test_an_unknown_demo_is_refused_by_the_process_too(tmp_path):
-    check_refused(command("demo", "faces", cwd=tmp_path), "faces", "digits")
+def test_an_unknown_command_is_refused_by_the_process_too(tmp_path):
+    check_refused(command("train", cwd=tmp_path), "train", "launch")
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("demo", "--help"), ("demo", "digits", "--help")], ids=" ".join)
+@pytest.mark.parametrize("arguments", [("--help",), ("launch", "--help")], ids=" ".join)
 def test_help_is_there(arguments, capsys):
     with pytest.raises(SystemExit, match="0"):
         cli.main(arguments)
     assert "usage: plait" in capsys.readouterr().out
-
-
-def test_an_output_folder_that_cannot_be_written_is_refused(tmp_path):
-    pytest.importorskip("sklearn")
-    (tmp_path / "file").write_text("mine")
-    check_refused(plait_command("demo", "digits", "--output", str(tmp_path / "file")), "not writable", str(tmp_path))
-    assert (tmp_path / "file").read_text() == "mine"
-
-
-def test_a_damaged_checkpoint_is_refused_and_kept(tmp_path):
-    pytest.importorskip("sklearn")
-    place = tmp_path / "checkpoints" / "epoch-0001"
-    place.mkdir(parents=True)
-    (place / "plait.json").write_text("{")
-    check_refused(
-        plait_command("demo", "digits", "--resume", "--output", str(tmp_path)), "no intact checkpoint", "--resume"
-    )
-    assert [file.relative_to(tmp_path).as_posix() for file in tmp_path.rglob("*") if file.is_file()] == [
-        "checkpoints/epoch-0001/plait.json"
-    ]
-
-
-@pytest.mark.slow
-def test_without_scikit_learn_the_extra_is_named(tmp_path):
-    """A package that cannot be imported stands before the real one."""
-    (tmp_path / "hidden" / "sklearn").mkdir(parents=True)
-    (tmp_path / "hidden" / "sklearn" / "__init__.py").write_text("raise ModuleNotFoundError(name='sklearn')")
-    done = command("demo", "digits", cwd=tmp_path, PYTHONPATH=f"{tmp_path / 'hidden'}{os.pathsep}{SOURCE}")
-    check_refused(done, "plait: sklearn is needed to load the handwritten digits", "pip install 'plait[demo]'")
-    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(
@@ -124,8 +88,8 @@ def test_an_error_is_a_message_and_a_status(monkeypatch, capsys, error, status, 
     def fail(options):
         raise error
 
-    monkeypatch.setattr("plait.demo.digits.run", fail)
-    assert cli.main(["demo", "digits"]) == status
+    monkeypatch.setattr("plait.launch.run", fail)
+    assert cli.main(LAUNCH) == status
     assert capsys.readouterr().err == message
 
 
@@ -155,23 +119,23 @@ def test_an_interruption_in_a_callback_is_not_lost(where, monkeypatch, capsys, r
         assert ref() is None
         time.sleep(10)
 
-    monkeypatch.setattr("plait.demo.digits.run", work)
+    monkeypatch.setattr("plait.launch.run", work)
     if where == "collector":
         gc.callbacks.append(callback)
         request.addfinalizer(lambda: gc.callbacks.remove(callback))
     outer = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, outer))
     before = signal.getsignal(signal.SIGINT), sys.unraisablehook
-    assert cli.main(["demo", "digits"]) == 130
+    assert cli.main(LAUNCH) == 130
     assert capsys.readouterr().err == "plait: interrupted\n"
     assert (signal.getsignal(signal.SIGINT), sys.unraisablehook) == before
     assert met == [where]
 
 
 def test_a_mistake_in_plait_keeps_its_traceback(monkeypatch):
-    monkeypatch.setattr("plait.demo.digits.run", lambda options: 1 // 0)
+    monkeypatch.setattr("plait.launch.run", lambda options: 1 // 0)
     with pytest.raises(ZeroDivisionError, match="zero"):
-        cli.main(["demo", "digits"])
+        cli.main(LAUNCH)
 
 
 def test_the_interface_is_the_one_that_users_have():
@@ -180,18 +144,6 @@ def test_the_interface_is_the_one_that_users_have():
 
 
 REACHED = {
-    "digits": (
-        "plait.demo.digits.run",
-        "demo digits --epochs 1 --batch-size 1 --seed 2147483647 --output a/b --resume --no-export",
-        lambda: digits.Options(Path("a/b"), epochs=1, batch_size=1, seed=MAX_SEED, resume=True, export=False),
-    ),
-    "digits, defaults": ("plait.demo.digits.run", "demo digits", digits.Options),
-    "gpt": (
-        "plait.demo.gpt.run",
-        "demo gpt --size medium --steps 1 --bf16 --seed 0 --sample 1 --output a/b --resume",
-        lambda: gpt.Options(Path("a/b"), size="medium", steps=1, bf16=True, sample=1, resume=True),
-    ),
-    "gpt, defaults": ("plait.demo.gpt.run", "demo gpt", gpt.Options),
     "launch": (
         "plait.launch.run",
         "launch --processes 1 --devices 1 --port 65535 --grace 0 -- python train.py --steps 3",
@@ -229,21 +181,11 @@ def test_run_replaces_the_process_by_the_program(words, monkeypatch):
 
 
 WRONG_NUMBERS = {
-    "demo digits --epochs 0": "0 is not 1 or more",
-    "demo digits --batch-size 1.5": "'1.5' is not a whole number",
-    "demo digits --seed -1": "-1 is not from 0 to 2147483647",
-    "demo digits --seed 2147483648": "2147483648 is not from 0 to 2147483647",
-    "demo gpt --steps 0": "0 is not 1 or more",
-    "demo gpt --sample 0": "0 is not 1 or more",
-    "demo gpt --seed -1": "-1 is not from 0 to 2147483647",
-    "demo gpt --seed 2147483648": "2147483648 is not from 0 to 2147483647",
     "launch --processes 0 -- x": "0 is not 1 or more",
     "launch --processes 1 --devices 0 -- x": "0 is not 1 or more",
     "launch --processes 1 --port 0 -- x": "0 is not from 1 to 65535",
     "launch --processes 1 --port 65536 -- x": "65536 is not from 1 to 65535",
     "launch --processes 1 --grace -1 -- x": "-1 is not 0 or more",
-    "demo digits --output ": "the path is empty; name a folder, such as runs/digits",
-    "demo gpt --output ": "the path is empty; name a folder, such as runs/digits",
 }
 
 
@@ -279,13 +221,13 @@ def test_an_error_of_the_system_is_a_message_whatever_it_says(error, message, mo
     def fail(options):
         raise error
 
-    monkeypatch.setattr("plait.demo.digits.run", fail)
-    assert cli.main(["demo", "digits"]) == 2
+    monkeypatch.setattr("plait.launch.run", fail)
+    assert cli.main(LAUNCH) == 2
     assert capsys.readouterr().err == message
 
 
 def test_a_reader_that_has_gone_away_is_no_error_to_print(monkeypatch, capsys):
-    """As in ``plait demo digits | head``: what is still in the buffer goes nowhere, and nothing is said."""
+    """As in ``plait inspect folder | head``: what is still in the buffer goes nowhere, and nothing is said."""
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, "w") as stream:
@@ -294,8 +236,8 @@ def test_a_reader_that_has_gone_away_is_no_error_to_print(monkeypatch, capsys):
             print("a line", flush=True)
 
         monkeypatch.setattr("sys.stdout", stream)
-        monkeypatch.setattr("plait.demo.digits.run", work)
-        assert cli.main(["demo", "digits"]) == 2
+        monkeypatch.setattr("plait.launch.run", work)
+        assert cli.main(LAUNCH) == 2
         assert os.readlink(f"/proc/self/fd/{writer}") == os.devnull
     assert capsys.readouterr().err == ""
 
@@ -312,10 +254,10 @@ def test_an_ignored_interrupt_is_raised_again_and_other_ignored_errors_are_repor
         for _ in range(500):  # seconds of one sleep would not be interrupted
             time.sleep(0.01)
 
-    monkeypatch.setattr("plait.demo.digits.run", work)
+    monkeypatch.setattr("plait.launch.run", work)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        assert cli.main(["demo", "digits"]) == 130
+        assert cli.main(LAUNCH) == 130
     finally:
         signal.signal(signal.SIGINT, before)
     assert [each.exc_type for each in reported] == [ValueError]

@@ -15,13 +15,10 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 from . import cli_cache, cli_compare, cli_compile, cli_explore, cli_export
 from .errors import ArgumentError, PlaitError
-
-MAX_SEED = 2**31 - 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PlaitError as error:
         print(f"plait: {error}", file=sys.stderr)
     except BrokenPipeError:
-        # The pipe is closed, as in `plait demo digits | head`: nobody reads the output.
+        # The pipe is closed, as in `plait inspect folder | head`: nobody reads the output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         print(f"plait: {error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
@@ -71,10 +68,6 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="plait", description="Neural networks for JAX.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"plait {_version()}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    demo = commands.add_parser("demo", help="train a small example model", allow_abbrev=False)
-    demos = demo.add_subparsers(metavar="NAME", required=True)
-    _add_digits(demos.add_parser("digits", help="handwritten digits, with figures and exports", allow_abbrev=False))
-    _add_gpt(demos.add_parser("gpt", help="a transformer on the source of Python's library", allow_abbrev=False))
     cli_export.add_commands(commands)
     cli_explore.add_command(commands)
     cli_compile.add_command(commands)
@@ -88,58 +81,6 @@ def _parser() -> argparse.ArgumentParser:
 def _version() -> str:
     # Nothing inside plait imports plait; but it has been imported, since this file is part of it.
     return sys.modules[str(__package__)].__version__
-
-
-def _add_digits(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Train a convolutional network on scikit-learn's handwritten digits, with a checkpoint after each epoch; "
-        "plot figures; export to TensorFlow, StableHLO, ONNX and LiteRT, and compare each export with the model."
-    )
-    parser.add_argument("--epochs", type=_whole(1), default=15, help="number of epochs (default: %(default)s)")
-    parser.add_argument("--batch-size", type=_whole(1), default=32, help="images per step (default: %(default)s)")
-    parser.add_argument("--seed", type=_whole(0, MAX_SEED), default=0, help="random seed (default: 0)")
-    parser.add_argument(
-        "--output", type=_folder, default=Path("runs/digits"), metavar="FOLDER",
-        help="output folder; an earlier run in it is replaced (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument("--resume", action="store_true", help="resume from the newest checkpoint in the folder")
-    parser.add_argument("--no-export", dest="export", action="store_false", help="skip the exports")
-    parser.set_defaults(run=_run_digits)
-
-
-def _run_digits(options: argparse.Namespace) -> int:
-    from .demo import digits
-
-    names = ("output", "epochs", "batch_size", "seed", "resume", "export")
-    return digits.run(digits.Options(**{name: getattr(options, name) for name in names}))
-
-
-def _add_gpt(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Train a transformer on the bytes of Python's standard library, with checkpoints; compare its bits per byte "
-        "on held-out files with those of n-gram models and xz; plot the learning curve, and write a sample."
-    )
-    parser.add_argument(
-        "--size", choices=("small", "medium", "large"), default="small",
-        help="small: minutes on two cores; the others need a GPU (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument("--steps", type=_whole(1), metavar="N", help="number of steps (default: by size)")
-    parser.add_argument("--bf16", action="store_true", help="compute in bfloat16; the parameters stay float32")
-    parser.add_argument("--seed", type=_whole(0, MAX_SEED), default=0, help="random seed (default: 0)")
-    parser.add_argument("--sample", type=_whole(1), default=600, metavar="N", help="bytes of the sample (default: 600)")
-    parser.add_argument(
-        "--output", type=_folder, default=Path("runs/gpt"), metavar="FOLDER",
-        help="folder of the results; an earlier run in it is replaced (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument("--resume", action="store_true", help="resume from the newest checkpoint in the folder")
-    parser.set_defaults(run=_run_gpt)
-
-
-def _run_gpt(options: argparse.Namespace) -> int:
-    from .demo import gpt
-
-    names = ("output", "size", "steps", "bf16", "seed", "resume", "sample")
-    return gpt.run(gpt.Options(**{name: getattr(options, name) for name in names}))
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
@@ -204,13 +145,6 @@ def _run_launch(options: argparse.Namespace) -> int:
     from . import launch
 
     return launch.run(launch.Options(options.command, options.processes, options.devices, options.port, options.grace))
-
-
-def _folder(text: str) -> Path:
-    """A non-empty path: an empty one would mean the current folder."""
-    if not text:
-        raise argparse.ArgumentTypeError("the path is empty; name a folder, such as runs/digits")
-    return Path(text)
 
 
 def _whole(least: int, most: int | None = None) -> Callable[[str], int]:

@@ -77,7 +77,6 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "comparison": CORE | {"sowing", "surgery", "observing", "convert", "export/proof"},
     "training": LOWER | {"checkpoint"},
 }
-MAY_IMPORT["demo"] = frozenset(MAY_IMPORT)
 MAY_IMPORT["program"] = frozenset(MAY_IMPORT)
 
 # Third-party packages, and the areas that may import them. What is not named here may be imported nowhere.
@@ -86,7 +85,7 @@ OWNERS: dict[str, frozenset[str]] = {
     "jaxlib": frozenset({"ground"}),
     "numpy": frozenset(MAY_IMPORT),
     "typing_extensions": frozenset(MAY_IMPORT),
-    "optax": frozenset({"training", "demo"}),
+    "optax": frozenset({"training"}),
     "orbax": frozenset({"checkpoint"}),
     "tensorstore": frozenset({"checkpoint"}),
     "safetensors": frozenset({"checkpoint"}),
@@ -102,10 +101,8 @@ OWNERS: dict[str, frozenset[str]] = {
         {"export/proof"}
     ),  # export/proof/runners/exchange.py, as its neighbours see it in their own processes
     "treescope": frozenset({"inspect"}),
-    "rich": frozenset({"inspect", "observing", "training", "demo", "program"}),
-    "sklearn": frozenset({"demo"}),
+    "rich": frozenset({"inspect", "observing", "training", "program"}),
     "tensorboardX": frozenset({"training"}),
-    "matplotlib": frozenset({"demo", "inspect"}),
 }
 
 # The one file that may ask for a version, or look into JAX's private modules.

@@ -43,8 +43,6 @@ _COMMANDS = (
     "tests/test_cli_compile.py",
     "tests/test_cli_explore.py",
     "tests/test_cli_export.py",
-    "tests/demo/test_digits.py",
-    "tests/demo/test_gpt.py",
 )
 _LAZY = "tests/architecture/test_lazy_packages.py"
 _FROZEN = "tests/architecture/test_frozen.py"

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import plait
-from plait.demo.exports import iter_exports, remove_exports
 from plait.errors import ArgumentError
 from plait.export import describe_exports, prove, save
 from plait.export.formats.table import FORMATS
@@ -59,14 +58,6 @@ def test_a_new_row_is_a_format_of_the_command_line(toy, tmp_path):
     assert "toy out/model.toy" in plait_command("inspect", "out", cwd=tmp_path).stdout
     validated = plait_command("validate", "out", cwd=tmp_path)
     assert (validated.returncode, "toy: " in validated.stdout) == (0, True)
-
-
-def test_a_new_row_is_a_format_of_the_demo(toy, model, tmp_path, monkeypatch):
-    monkeypatch.setattr("plait.demo.exports.FORMATS", {"toy": FORMATS["toy"]})
-    outcomes = list(iter_exports(model, tmp_path, np.ones((3, 4), np.float32)))
-    assert [(each.title, each.status) for each in outcomes] == [("Toy", "ok")]
-    remove_exports(tmp_path)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_name_that_no_row_has_is_refused(model, tmp_path):

@@ -1,1 +1,0 @@
-"""Example programs: ``plait demo digits``."""
