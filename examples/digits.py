@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ def loss_of(model: ConvNet, x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 @plait.jit
-def accuracy(model: Callable[[jax.Array], jax.Array], x: jax.Array, y: jax.Array) -> jax.Array:
+def accuracy(model: ConvNet, x: jax.Array, y: jax.Array) -> jax.Array:
     return (model(x).argmax(-1) == y).mean()
 
 

@@ -29,7 +29,7 @@ class Case:
     options: str
     reached: Callable[[Any], bool]
     needs: tuple[str, ...] = ()
-    speed: str = "slow"
+    is_long: bool = False
 
 
 CASES = [
@@ -43,9 +43,8 @@ CASES = [
         "gpt",
         "--steps 60 --width 64 --length 64 --bytes 200000 --write 20",
         lambda bits: bits < 4.4,
-        speed="long",
+        is_long=True,
     ),
-    Case("vision_transformer", "--epochs 6 --width 32", lambda accuracy: accuracy > 0.6, ("sklearn",), "long"),
     Case("vae", "--epochs 6", lambda loss: loss < 27, ("sklearn",)),
     Case(
         "diffusion",
@@ -65,7 +64,7 @@ CASES = [
             and found["share"] < 0.06
             and abs(found["merged"] - found["after"]) < 1e-3
         ),
-        speed="long",
+        is_long=True,
     ),
     Case("ppo", "--updates 20", lambda found: found["last"] > 2.5 * found["first"]),
     Case("maml", "--steps 200", lambda found: found["trained"] < 0.3 * found["untrained"]),
@@ -75,31 +74,19 @@ CASES = [
         lambda found: found["error"] < 0.05 and found["spread outside"] > 10 * found["spread inside"],
     ),
     Case(
-        "neural_ode",
-        "--steps 200",
-        lambda found: found["seen"] < 0.05 and found["continued"] < 0.1 * found["untrained"],
-        ("diffrax",),
-        "long",
-    ),
-    Case(
-        "gaussian_process",
-        "--steps 150",
-        lambda found: found["deep error"] < 0.5 * found["plain error"] and found["deep surprise"] < 0,
-        speed="long",
-    ),
-    Case(
         "linen_interop",
         "--epochs 2",
         lambda found: found["accuracy"] > 0.75 and found["difference"] < 1e-5,
         ("flax", "sklearn"),
     ),
-    Case("serve", "--epochs 5", lambda right: right > 0.85, ("sklearn",), "fast"),
 ]
-MARKS = {"fast": (), "slow": (pytest.mark.slow,), "long": (pytest.mark.slow, pytest.mark.long)}
 TESTED_ELSEWHERE = {"embed", "tiny_plait", "transformer"}
 
 
-@pytest.mark.parametrize("case", [pytest.param(each, id=each.program, marks=MARKS[each.speed]) for each in CASES])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "case", [pytest.param(each, id=each.program, marks=[pytest.mark.long] * each.is_long) for each in CASES]
+)
 def test_an_example_learns(case, tmp_path, monkeypatch):
     for library in case.needs:
         pytest.importorskip(library)
