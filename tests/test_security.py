@@ -20,7 +20,6 @@ import pytest
 import plait
 from plait.checkpoint.layout import check_whole, write_manifest
 from plait.errors import CheckpointError, ExportError, ProgramCacheError, ProgramCacheWarning
-from plait.export.orbax.exported_maps import load_jax_exported_map
 from tests.sampling import slow_but
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -242,15 +241,6 @@ def test_a_bundle_that_claims_terabytes_is_refused_before_any_memory_is_taken(tm
         plait.export.load(bundle)(jnp.ones((1, 2)))
     assert tracemalloc.get_traced_memory()[1] < 2**26
     tracemalloc.stop()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_folder_of_programs_runs_nothing(tmp_path, poison, kind):
-    (tmp_path / "programs").mkdir()
-    (tmp_path / "programs" / "manifest.json").write_bytes(poison.contents[kind])
-    with pytest.raises(RuntimeError):
-        load_jax_exported_map(tmp_path / "programs")
-    poison.check()
 
 
 def test_every_claim_of_the_page_names_a_test_that_exists():

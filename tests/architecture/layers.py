@@ -31,7 +31,7 @@ GUESTS = frozenset({"text", "states", "sowing", "stacks", "surgery", "observing"
 CORE = frozenset({"ground", "core", "core/objects", "core/graph", "core/functional"})
 TRANSFORMS = frozenset({"transforms/call", "transforms/jit", "transforms"})
 HEART = (CORE - {"ground"}) | TRANSFORMS
-EXPORT = frozenset({"export/program", "export/tensorflow", "export/formats", "export/proof", "export/orbax"})
+EXPORT = frozenset({"export/program", "export/tensorflow", "export/formats", "export/proof"})
 LOWER = CORE | TRANSFORMS | GUESTS | {"partitioning"}
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
@@ -68,7 +68,6 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     # Bundles store their weights as checkpoint/ writes safetensors.
     "export/formats": CORE | {"observing", "export/program", "export/tensorflow", "checkpoint"},
     "export/proof": frozenset({"ground", "export/program", "export/formats"}),
-    "export/orbax": frozenset({"ground"}) | EXPORT - {"export/orbax"},
     "export": EXPORT | {"ground"},
     "inspect": LOWER,
     "generation": LOWER,

@@ -9,15 +9,8 @@ from jax.sharding import PartitionSpec
 import plait
 from plait.errors import PlaitError
 from plait.export import InputSpec, describe_exports, save, validate_export
-from plait.export.formats.manifest import check_file_names
+from plait.export.dtensor_utils import spec_axes
 from plait.export.formats.table import formats_of
-from plait.export.orbax.config import bool_env
-from plait.export.orbax.dtensor_utils import spec_axes
-from plait.export.orbax.pipeline import connected, named_outputs as values_of
-from plait.export.orbax.size_variants import every_size
-from plait.export.orbax.typing import ApplyFnInfo
-from plait.export.orbax.validation_job import ValidationSingleJobResult, checked_batches
-from plait.export.orbax.validation_report import compared
 from plait.export.program.input_spec import resolve_input_specs
 from plait.export.program.lowering import export_program, known_platforms, lowered
 from plait.export.program.program import named_outputs, program_of, shared_weights
@@ -25,6 +18,7 @@ from plait.export.program.rewriting import FOR_LITERT, rewritten
 from plait.export.program.unsupported import Operation, refusal
 from plait.export.proof.prove import check_example
 from plait.export.tensorflow.names import check_savable
+from plait.export.tensorflow.size_variants import every_size
 
 
 class Net(plait.Module):
@@ -53,10 +47,6 @@ def raising(params, x):
     raise ValueError("no")
 
 
-def ran(*outputs):
-    return ValidationSingleJobResult([0.0] * len(outputs), list(outputs), "N/A")
-
-
 def example(**arrays):
     names = {"x": ["batch", 2], "z": ["batch", 2]}
     check_example(arrays, [{"name": name, "dtype": "float32", "shape": shape} for name, shape in names.items()])
@@ -72,7 +62,6 @@ def raised(error):
 
 
 F32 = np.float32
-METHOD = ApplyFnInfo(same, ("ids",), ("y",))
 SINES = [Operation("sin", (f"layers[{n}]", "head"), "E: no") for n in range(14)]
 
 ROWS = {  # a mistake: how it is made, the first line of its error, and the others
@@ -433,72 +422,6 @@ ROWS = {  # a mistake: how it is made, the first line of its error, and the othe
             "do": "pass an array of this shape, or array.astype('float32')",
         },
     ),
-    "outputs of other keys": (
-        lambda: values_of(("a", "b"), {"a": 1}, "'step'"),
-        "'step' does not return the values of its output_keys",
-        {
-            "found": "a mapping with the keys ['a']",
-            "expected": "a mapping with the keys ['a', 'b'], or 2 values in this order",
-            "do": "return {'a': ..., 'b': ...}",
-        },
-    ),
-    "fewer outputs than keys": (
-        lambda: values_of(("a", "b"), [1], "'step'"),
-        "'step' does not return the values of its output_keys",
-        {
-            "found": "a list",
-            "expected": "a mapping with the keys ['a', 'b'], or 2 values in this order",
-            "do": "return {'a': ..., 'b': ...}",
-        },
-    ),
-    "inputs without names": (
-        lambda: connected([{3: None}], [], METHOD, []),
-        "the inputs of a pipeline need names",
-        {
-            "found": "input_signature=[{3: None}]",
-            "expected": "one dictionary of specs, or specs with different names",
-            "do": "input_signature=[{'text': tf.TensorSpec((None,), tf.string)}]",
-        },
-    ),
-    "keys that are no names": (
-        lambda: ApplyFnInfo(same, ("a", "a"), ("y",)),
-        "input_keys must be unique names",
-        {
-            "at": "ApplyFnInfo",
-            "found": "input_keys=('a', 'a')",
-            "expected": "a sequence of different names",
-            "do": "input_keys=('x', 'mask')",
-        },
-    ),
-    "keys that are no sequence": (
-        lambda: ApplyFnInfo(same, 3, ("y",)),
-        "input_keys must be unique names",
-        {
-            "at": "ApplyFnInfo",
-            "found": "an int",
-            "expected": "a sequence of different names",
-            "do": "input_keys=('x', 'mask')",
-        },
-    ),
-    "no keys": (
-        lambda: ApplyFnInfo(same, ("a",), ()),
-        "a method in a pipeline needs at least one input and one output",
-        {
-            "at": "ApplyFnInfo",
-            "found": "output_keys=()",
-            "expected": "at least one",
-            "do": "ApplyFnInfo(apply_fn, input_keys=('x',), output_keys=('y',))",
-        },
-    ),
-    "a setting that is neither": (
-        lambda: bool_env("PLAIT_X", True),
-        "an environment variable is neither yes nor no",
-        {
-            "found": "PLAIT_X='maybe'",
-            "expected": "one of y, yes, t, true, on, 1, n, no, f, false, off, 0",
-            "do": "export PLAIT_X=1",
-        },
-    ),
     "no operation is refused": (
         lambda: raised(refusal("cannot", ValueError("no"), [], expected="ops")),
         "cannot",
@@ -547,12 +470,12 @@ ROWS = {  # a mistake: how it is made, the first line of its error, and the othe
         },
     ),
     "a name with a slash": (
-        lambda: check_file_names("a file is named", "methods", {"a/b": 1}, "rename it"),
-        "a file is named",
+        lambda: save(({}, same), "m", inputs=(2,), methods={"a/b": "encode"}),
+        "the name of a signature is part of a file's name",
         {
             "found": "'a/b' in methods",
             "expected": "a string without / \\ : that does not start with a dot",
-            "do": "rename it",
+            "do": "methods={'encode': 'encode'}",
         },
     ),
     "a variable that cannot be saved": (
@@ -591,35 +514,6 @@ ROWS = {  # a mistake: how it is made, the first line of its error, and the othe
             "found": "()",
             "expected": "a sequence of different whole numbers",
             "do": "input_polymorphic_shape_symbol_values={'b': (1, 8)}",
-        },
-    ),
-    "no batches": (
-        lambda: checked_batches([], "inputs['a']", "pass some"),
-        "a validation needs inputs",
-        {"at": "inputs['a']", "found": "[]", "expected": "a list of at least one batch", "do": "pass some"},
-    ),
-    "batches that are no list": (
-        lambda: checked_batches({}, "inputs['a']", "pass some"),
-        "a validation needs inputs",
-        {"at": "inputs['a']", "found": "a dict", "expected": "a list of at least one batch", "do": "pass some"},
-    ),
-    "another number of batches": (
-        lambda: compared(ran({"y": np.ones(2)}), ran()),
-        "the candidate has outputs of another number of batches",
-        {"found": "0 batches", "expected": "1 batches", "do": "run both on the same batches"},
-    ),
-    "outputs of another structure": (
-        lambda: compared(ran({"y": np.ones(2)}), ran({"z": np.ones(3)})),
-        "the outputs of the candidate differ from the baseline's in structure",
-        {"found": "{'z': (3,)}", "expected": "{'y': (2,)}", "do": "give them the same structure in tf_postprocessor"},
-    ),
-    "outputs of another kind": (
-        lambda: compared(ran({"y": np.ones(2)}), ran({"y": np.ones(2, int)})),
-        "a floating-point output has a counterpart that is none",
-        {
-            "found": "{'y': 'not floating'}",
-            "expected": "{'y': 'floating'}",
-            "do": "cast one of the two in tf_postprocessor",
         },
     ),
     "a spec that is too long": (
@@ -677,7 +571,6 @@ ROWS = {  # a mistake: how it is made, the first line of its error, and the othe
 @pytest.fixture(autouse=True)
 def _where_there_are_other_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PLAIT_X", "maybe")
     (tmp_path / "file.txt").touch()
     (tmp_path / "folder").mkdir()
 

@@ -11,21 +11,13 @@ from ..ground.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from . import (
-        config as config,
-        constants as constants,
-        data_processors as data_processors,
         dtensor_utils as dtensor_utils,
         export_manager as export_manager,
         jax_module as jax_module,
-        obm_configs as obm_configs,
-        typing as typing,
         utils as utils,
         validate as validate,
     )
-    from .formats.onnx import save_onnx as save_onnx
-    from .formats.saved_model import save_saved_model as save_saved_model
-    from .formats.stablehlo import load_stablehlo as load_stablehlo, save_stablehlo as save_stablehlo
-    from .orbax.dtensor_utils import (
+    from .dtensor_utils import (
         dtensor_initialized as dtensor_initialized,
         get_current_dtensor_mesh as get_current_dtensor_mesh,
         get_current_mesh as get_current_mesh,
@@ -34,38 +26,41 @@ if TYPE_CHECKING:
         maybe_enable_dtensor_export_on as maybe_enable_dtensor_export_on,
         shutdown_dtensor as shutdown_dtensor,
     )
-    from .orbax.export_manager import ExportManager as ExportManager
-    from .orbax.jax_module import JaxModule as JaxModule
-    from .orbax.serving import ServingConfig as ServingConfig
-    from .orbax.signatures import (
-        TensorSpecWithDefault as TensorSpecWithDefault,
-        remove_signature_defaults as remove_signature_defaults,
-    )
+    from .export_manager import ExportManager as ExportManager
+    from .formats.onnx import save_onnx as save_onnx
+    from .formats.saved_model import save_saved_model as save_saved_model
+    from .formats.stablehlo import load_stablehlo as load_stablehlo, save_stablehlo as save_stablehlo
+    from .jax_module import JaxModule as JaxModule
     from .program.input_spec import InputSpec as InputSpec
     from .program.program import Program as Program, program_of as program_of
     from .proof.describe import describe_exports as describe_exports
     from .proof.prove import prove as prove
     from .proof.report import ExportReport as ExportReport, validate_export as validate_export
     from .saving import load as load, save as save
+    from .serving_config import ServingConfig as ServingConfig
+    from .utils import (
+        TensorSpecWithDefault as TensorSpecWithDefault,
+        remove_signature_defaults as remove_signature_defaults,
+    )
 
 # The names of each file.
 _NAMES = {
-    ".": "config constants data_processors dtensor_utils export_manager jax_module obm_configs typing utils validate",
+    ".": "dtensor_utils export_manager jax_module utils validate",
+    "dtensor_utils": "dtensor_initialized get_current_dtensor_mesh get_current_mesh get_pspec_from_jax_arrays"
+    " initialize_dtensor maybe_enable_dtensor_export_on shutdown_dtensor",
+    "export_manager": "ExportManager",
     "formats.onnx": "save_onnx",
     "formats.saved_model": "save_saved_model",
     "formats.stablehlo": "load_stablehlo save_stablehlo",
-    "orbax.dtensor_utils": "dtensor_initialized get_current_dtensor_mesh get_current_mesh get_pspec_from_jax_arrays"
-    " initialize_dtensor maybe_enable_dtensor_export_on shutdown_dtensor",
-    "orbax.export_manager": "ExportManager",
-    "orbax.jax_module": "JaxModule",
-    "orbax.serving": "ServingConfig",
-    "orbax.signatures": "TensorSpecWithDefault remove_signature_defaults",
+    "jax_module": "JaxModule",
     "program.input_spec": "InputSpec",
     "program.program": "Program program_of",
     "proof.describe": "describe_exports",
     "proof.prove": "prove",
     "proof.report": "ExportReport validate_export",
     "saving": "load save",
+    "serving_config": "ServingConfig",
+    "utils": "TensorSpecWithDefault remove_signature_defaults",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _NAMES)

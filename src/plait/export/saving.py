@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError, ArgumentTypeError
+from ..ground.schemas import file_name
 from ..typing import FilterLiteral
-from .formats.manifest import check_file_names
 from .formats.options import WriteOptions
 from .formats.stablehlo import load_stablehlo
 from .formats.table import FORMATS, exports_at, formats_of
@@ -112,8 +112,14 @@ def _programs(
             expected="a dictionary",
             do="methods={'serving_default': '__call__'}",
         )
-    message = "the name of a signature is part of a file's name"
-    check_file_names(message, "methods", methods, "methods={'encode': 'encode'}")
+    for name in methods:
+        if not file_name(name) or not name.strip() or name.startswith("."):
+            raise ArgumentError(
+                "the name of a signature is part of a file's name",
+                found=f"{name!r} in methods",
+                expected="a string without / \\ : that does not start with a dot",
+                do="methods={'encode': 'encode'}",
+            )
     if not methods or (len(methods) > 1 and not (isinstance(inputs, Mapping) and set(inputs) == set(methods))):
         raise ArgumentError(
             "each signature needs a method and its inputs",

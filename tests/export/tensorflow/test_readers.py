@@ -92,10 +92,9 @@ def versions_of(path):
 @pytest.mark.slow
 @pytest.mark.oracle
 def test_e42_both_doors_write_for_the_same_reader(tmp_path):
-    """E42: methods, their gradients and processors of a JaxModule too."""
+    """E42: methods of a JaxModule and their gradients too."""
     tf = pytest.importorskip("tensorflow")
     from plait.export import ExportManager, JaxModule, ServingConfig
-    from plait.export.data_processors import JaxDataProcessor
 
     found = {}
     for target in (None, "tensorflow==2.14"):
@@ -103,8 +102,7 @@ def test_e42_both_doors_write_for_the_same_reader(tmp_path):
         one = save((params, apply), tmp_path / f"one {target}", inputs=(4, 2), formats="saved_model", target=target)
         module = JaxModule(params, apply, trainable=True, target=target)
         module.methods[module.DEFAULT_METHOD_KEY](tf.ones((4, 2)))
-        steps = [JaxDataProcessor(jnp.tanh, jax2tf_kwargs={"with_gradient": True})]
-        config = ServingConfig("serve", [tf.TensorSpec((4, 2))], preprocessors=steps)
+        config = ServingConfig("serve", [tf.TensorSpec((4, 2))])
         ExportManager(module, [config]).save(tmp_path / f"other {target}")
         found[target] = versions_of(one["saved_model"])
         assert versions_of(tmp_path / f"other {target}") == found[target]

@@ -94,7 +94,7 @@ def write(
             "weights": [_described(name, array.shape, array.dtype) for name, array in weights.items()],
             "weight_files": weight_files,
         }
-        write_manifest(draft, (stablehlo_loader.FORMAT, stablehlo_loader.FORMAT_VERSION), content)
+        write_manifest(draft, content)
 
 
 def load_stablehlo(path: str | os.PathLike[str], signature: str | None = None) -> Callable[..., Any]:

@@ -67,19 +67,19 @@ def load(path, signature=None, manifest=None):
     return apply
 
 
-def read_manifest(path, kind=(FORMAT, FORMAT_VERSION), part="signatures"):
+def read_manifest(path):
     """The manifest as a dictionary; raises if it is not a complete manifest of this format and version."""
     place = Path(path) / MANIFEST
     try:
         manifest = json.loads(place.read_text(encoding="utf-8"))
         found = manifest["format"], manifest["format_version"]
-        need(found == kind, f"format {found}, not {kind}", place)
-        need(manifest[part], f"a manifest without {part}", place)
-        needed = [*manifest.get("weight_files", ()), *(chosen["file"] for chosen in manifest[part].values())]
+        need(found == (FORMAT, FORMAT_VERSION), f"format {found}, not {(FORMAT, FORMAT_VERSION)}", place)
+        need(manifest["signatures"], "a manifest without signatures", place)
+        needed = [*manifest.get("weight_files", ()), *(chosen["file"] for chosen in manifest["signatures"].values())]
         for name in needed:  # no other file is opened
             need(is_file_name(name), f"{name!r} is not a file of this folder", place)
             need(len(bytes.fromhex(manifest["files"][name]["sha256"])) == 32, f"no SHA-256 of {name!r}", place)
-        for chosen in manifest.get("signatures", {}).values():
+        for chosen in manifest["signatures"].values():
             names = [entry["name"] for entry in (*chosen["inputs"], *chosen["outputs"])] + chosen["weights"]
             need(all(isinstance(name, str) for name in (*names, *chosen["state"])), "a non-string name", place)
     except DAMAGED as error:

@@ -13,6 +13,7 @@ from ..formats.table import FORMATS
 from ..program.checks import check_equal, check_known
 from .apart import Arrays, run_apart
 from .compare import agree, difference, tolerance_of
+from .runners import exchange
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +81,7 @@ def _examples(given: Any, name: str) -> list[Arrays]:
     """A list or tuple is a list of examples; anything else is one example. A bare array has the usual name."""
     examples = given if isinstance(given, (list, tuple)) else [given]
     named = [each if isinstance(each, Mapping) else {name: each} for each in examples]
-    return [{key: np.asarray(array) for key, array in each.items()} for each in named]
+    return [{key: exchange.array_of(value) for key, value in each.items()} for each in named]
 
 
 def _compare(
@@ -116,9 +117,9 @@ def _unlike(where: str, result: Arrays, output: Arrays) -> list[str]:
     return [
         f"{where}: {'' if key == 'y' else f'{key} is '}{_shown(result[key])} instead of {_shown(output[key])}"
         for key in output
-        if (result[key].shape, result[key].dtype) != (output[key].shape, output[key].dtype)
+        if _shown(result[key]) != _shown(output[key])
     ]
 
 
 def _shown(array: np.ndarray) -> str:
-    return f"{array.dtype.name}{list(array.shape)}"
+    return f"{'text' if array.dtype.kind == 'S' else array.dtype.name}{list(array.shape)}"

@@ -7,38 +7,17 @@ the operation, never constants in it. The gradient is ``jax.vjp`` of the same fu
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.export
-import numpy as np
 
-from ...errors import ArgumentTypeError
 from ...ground.dependencies import require
-from ..program.lowering import PLATFORMS, lowered
-from ..program.numbers import instead_of_numbers, is_number_dtype
+from ..program.lowering import lowered
 from .calling import call_exported, without_foreign_calls
-from .readers import Reader, current_reader
-
-
-@dataclasses.dataclass(frozen=True)
-class CallOptions:
-    """How a function becomes an operation.
-
-    Attributes:
-        with_gradient: whether TensorFlow may differentiate it.
-        platforms: where it can run.
-        disabled_checks: safety checks of ``jax.export`` to disable.
-        reader: the reader that will run it; ``None`` means that of the model being written.
-    """
-
-    with_gradient: bool = False
-    platforms: tuple[str, ...] = PLATFORMS
-    disabled_checks: tuple[Any, ...] = ()
-    reader: Reader | None = None
+from .conversion import Conversion, dtype_in_jax, input_specs
 
 
 def call_from_tensorflow(
@@ -46,8 +25,7 @@ def call_from_tensorflow(
     variables: Sequence[Any],
     params_def: Any,
     x: Any,
-    shapes: Sequence[jax.ShapeDtypeStruct],
-    options: CallOptions,
+    conversion: Conversion,
 ) -> Any:
     """``function(params, x)`` as TensorFlow operations on the current values of ``variables``.
 
@@ -56,10 +34,10 @@ def call_from_tensorflow(
         variables: a TensorFlow variable (or tensor) for each leaf of the parameters.
         params_def: the structure of the parameters.
         x: a pytree of tensors.
-        shapes: the traced shape of each leaf of ``x``; dynamic sizes are symbolic.
-        options: how the function is converted.
+        conversion: how the function is converted.
     """
     tf = require("tensorflow", extra="tensorflow", purpose="to convert a function")
+    shapes = input_specs(x, conversion)
     inputs, x_def = jax.tree_util.tree_flatten(x)
     tensors = [tf.convert_to_tensor(each) for each in (*variables, *inputs)]
     fixed = [jax.ShapeDtypeStruct(tuple(each.shape), dtype_in_jax(each)) for each in tensors[: len(variables)]]
@@ -72,22 +50,23 @@ def call_from_tensorflow(
         out_defs.append(out_def)
         return [jax.numpy.asarray(leaf) for leaf in leaves_out]
 
-    outputs = _call(tf, flat, tensors, [*fixed, *shapes], options)
+    outputs = _call(tf, flat, tensors, [*fixed, *shapes], conversion)
     return jax.tree_util.tree_unflatten(out_defs[-1], outputs)
 
 
-def _call(tf: Any, flat: Callable[..., list[Any]], tensors: list[Any], specs: list[Any], options: CallOptions) -> list:
+def _call(
+    tf: Any, flat: Callable[..., list[Any]], tensors: list[Any], specs: list[Any], conversion: Conversion
+) -> list[Any]:
     """The results of ``flat`` for ``tensors``."""
-    reader = options.reader or current_reader()
-    lower = functools.partial(lowered, platforms=options.platforms, disabled_checks=options.disabled_checks)
+    lower = functools.partial(lowered, platforms=conversion.platforms, disabled_checks=conversion.disabled_checks)
 
     def operation(exported: jax.export.Exported, tensors: Sequence[Any]) -> list[Any]:
-        return call_exported(tf, without_foreign_calls(exported), tensors, reader)
+        return call_exported(tf, without_foreign_calls(exported), tensors, conversion.reader)
 
     exported = lower(flat, *specs)
     # TensorFlow has 64-bit tensors; JAX, by default, does not.
     tensors = [tf.cast(tensor, spec.dtype.name) for tensor, spec in zip(tensors, specs, strict=True)]
-    if not options.with_gradient:
+    if not conversion.with_gradient:
         message = "this method was converted with with_gradient=False: none of its parameters is trainable"
         return _without_gradient(tf, operation(exported, tensors), message)
 
@@ -131,27 +110,3 @@ def _without_gradient(tf: Any, tensors: list[Any], message: str) -> list[Any]:
 
 def _is_smooth(dtype: Any) -> bool:
     return jax.numpy.issubdtype(dtype, jax.numpy.inexact)
-
-
-def check_tensor(tf: Any, leaf: Any) -> None:
-    """Raise for a value that is not a tensor or array of numbers.
-
-    Raises:
-        ArgumentTypeError: names what was found.
-    """
-    found = instead_of_numbers(leaf)
-    if tf.is_tensor(leaf):
-        numeric = leaf.dtype not in (tf.variant, tf.resource) and is_number_dtype(leaf.dtype.as_numpy_dtype)
-        found = None if numeric else f"a tensor of dtype {leaf.dtype.name}"
-    if found is not None:
-        raise ArgumentTypeError(
-            "a method takes a pytree of tensors of numbers",
-            found=found,
-            expected="tensors of numbers",
-            do="convert the inputs to one pytree of tensors in tf_preprocessor",
-        )
-
-
-def dtype_in_jax(tensor: Any) -> np.dtype:
-    """The dtype that JAX computes with; by default it has no 64-bit dtypes."""
-    return jax.dtypes.canonicalize_dtype(tensor.dtype.as_numpy_dtype)

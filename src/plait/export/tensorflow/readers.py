@@ -5,14 +5,11 @@ Both depend on the TensorFlow release. The installed one is queried; the table h
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import importlib
 import re
 from typing import Any, NamedTuple
 
 from ...errors import ArgumentError, ExportError
-from ...ground.context_values import held
 from ...ground.dependencies import require
 from .portable import current_version, is_older
 
@@ -91,16 +88,3 @@ def reader_of(target: str | None) -> Reader:
         expected=f"'tensorflow==2.14' or newer, or a StableHLO version such as '1.9.0', at most {current_version()}",
         do="target='tensorflow==2.16', or omit it for the installed TensorFlow",
     )
-
-
-_of_the_model: contextvars.ContextVar[Reader | None] = contextvars.ContextVar("reader", default=None)
-
-
-def written_for(reader: Reader) -> contextlib.AbstractContextManager[None]:
-    """Inside ``with``, traced functions are part of a model for this reader."""
-    return held(_of_the_model, reader)
-
-
-def current_reader() -> Reader:
-    """The reader of the model being written; the installed TensorFlow if there is none."""
-    return _of_the_model.get() or installed_tensorflow()

@@ -19,12 +19,18 @@ def write(path, arrays, milliseconds=None):
     """Write a dictionary of arrays; also writes ``milliseconds``, if given."""
     stored = {} if milliseconds is None else {MILLISECONDS: np.asarray(milliseconds)}
     for name, array in arrays.items():
-        array = np.asarray(array)
+        array = array_of(array)
         if array.dtype.kind == "V":  # an extension dtype
             stored[f"{array.dtype.name}|{name}"] = array.view(f"u{array.dtype.itemsize}")
         else:
             stored[f"|{name}"] = array
     np.savez(path, **stored)  # pyright: ignore[reportArgumentType]  # no name is that of an option
+
+
+def array_of(value):
+    """The value as an array; text, which TensorFlow has as objects, as bytes."""
+    array = np.asarray(value)
+    return array.astype("S") if array.dtype.kind == "O" else array
 
 
 def read(path):

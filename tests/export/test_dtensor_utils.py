@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 from plait.export import get_pspec_from_jax_arrays
-from plait.export.orbax.dtensor_utils import spec_axes
+from plait.export.dtensor_utils import spec_axes
 
 PROGRAM = Path(__file__).parent / "dtensor_program.py"
 CHECKS = (

@@ -10,14 +10,13 @@ import jax
 import jax.export
 import numpy as np
 
-from ...errors import ArgumentError
+from ...errors import ArgumentError, ArgumentTypeError
 from ...ground.dependencies import require
 from ..program.checks import check_known, check_type
-from ..program.lowering import PLATFORMS, lowered
+from ..program.lowering import PLATFORMS
+from ..program.numbers import instead_of_numbers, is_number_dtype
 from ..program.sizes import read_sizes
-from ..tensorflow.functions import CallOptions, call_from_tensorflow, check_tensor, dtype_in_jax
-from ..tensorflow.readers import Reader
-from .typing import ApplyFn
+from .readers import Reader
 
 ADVICE = 'JaxModule(..., input_polymorphic_shape="b, ...")'
 OPTIONS = (
@@ -27,24 +26,28 @@ OPTIONS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Conversion(CallOptions):
+class Conversion:
     """How one method is converted; the fields are the options of ``jax2tf.convert`` that still have an effect.
 
     Args:
+        with_gradient: whether TensorFlow may differentiate it.
+        platforms: where it can run.
+        disabled_checks: safety checks of ``jax.export`` to disable.
+        reader: the reader that will run it.
         input_shape: symbolic sizes of the input, in any form that ``jax.export.symbolic_args_specs`` takes.
         constraints: assumptions about symbolic sizes, such as ``"b >= 2"``.
     """
 
-    input_shape: Any = None
-    constraints: tuple[str, ...] = ()
-
-    def called(self, function: ApplyFn, variables: Sequence[Any], params_def: Any, x: Any) -> Any:
-        """``function(params, x)`` as TensorFlow operations, on the current values of ``variables``."""
-        return call_from_tensorflow(function, variables, params_def, x, _input_specs(x, self), self)
+    with_gradient: bool
+    platforms: tuple[str, ...]
+    disabled_checks: tuple[Any, ...]
+    reader: Reader
+    input_shape: Any
+    constraints: tuple[str, ...]
 
 
 def resolve_conversion(
-    kwargs: Mapping[str, Any] | None, *, input_shape: Any, trainable: bool, reader: Reader | None = None
+    kwargs: Mapping[str, Any] | None, *, input_shape: Any, trainable: bool, reader: Reader
 ) -> Conversion:
     """The options of one method, from its ``jax2tf_kwargs``.
 
@@ -84,8 +87,8 @@ def resolve_conversion(
     return Conversion(trainable, platforms, tuple(checks), reader, input_shape, tuple(constraints))
 
 
-def _input_specs(x: Any, conversion: Conversion) -> list[jax.ShapeDtypeStruct]:
-    """The input's shapes for tracing."""
+def input_specs(x: Any, conversion: Conversion) -> list[jax.ShapeDtypeStruct]:
+    """The traced shape of each tensor of an input; dynamic sizes are symbolic."""
     pairs = specs_and_sizes(x, conversion.input_shape, conversion.constraints)
     return [jax.ShapeDtypeStruct(sizes, dtype_in_jax(spec)) for spec, sizes in pairs]
 
@@ -96,7 +99,7 @@ def specs_and_sizes(x: Any, input_shape: Any, constraints: Sequence[str] = ()) -
     Raises:
         ArgumentError: a symbolic shape does not fit its tensor, or a size is neither fixed nor symbolic.
     """
-    specs, scope = specs_of(x), jax.export.SymbolicScope(constraints)
+    specs, scope = _specs_of(x), jax.export.SymbolicScope(constraints)
     pairs = []
     for spec, shape in zip(jax.tree_util.tree_leaves(specs), _shape_of_each_leaf(specs, input_shape), strict=True):
         if spec.shape.rank is None:
@@ -118,36 +121,37 @@ def specs_and_sizes(x: Any, input_shape: Any, constraints: Sequence[str] = ()) -
     return pairs
 
 
-def specs_of(x: Any) -> Any:
-    """``tf.TensorSpec`` for each array, ``jax.ShapeDtypeStruct`` or ``tf.TensorSpec`` of a pytree."""
+def _specs_of(x: Any) -> Any:
+    """``tf.TensorSpec`` for each tensor, array or ``tf.TensorSpec`` of a pytree."""
     tf = require("tensorflow", extra="tensorflow", purpose="to describe an input")
 
     def spec(leaf: Any) -> Any:
         if isinstance(leaf, tf.TensorSpec):
             return leaf
-        if not isinstance(leaf, jax.ShapeDtypeStruct):
-            check_tensor(tf, leaf)
+        _check_tensor(tf, leaf)
         shaped = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
         return tf.TensorSpec(shaped.shape, shaped.dtype)
 
     return jax.tree_util.tree_map(spec, x)
 
 
-def export_method(function: ApplyFn, params: Any, x: Any, options: Conversion) -> jax.export.Exported:
-    """``function(params, x)`` as a ``jax.export`` program.
+def _check_tensor(tf: Any, leaf: Any) -> None:
+    found = instead_of_numbers(leaf)
+    if tf.is_tensor(leaf):
+        numeric = leaf.dtype not in (tf.variant, tf.resource) and is_number_dtype(leaf.dtype.as_numpy_dtype)
+        found = None if numeric else f"a tensor of dtype {leaf.dtype.name}"
+    if found is not None:
+        raise ArgumentTypeError(
+            "a method takes a pytree of tensors of numbers",
+            found=found,
+            expected="tensors of numbers",
+            do="convert the inputs to one pytree of tensors in tf_preprocessor",
+        )
 
-    Args:
-        function: the JAX function.
-        params: its parameters; they stay arguments.
-        x: arrays, ``jax.ShapeDtypeStruct`` or ``tf.TensorSpec``.
-        options: how the function is converted.
-    """
-    x = specs_of(x)
-    inputs = jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(x), _input_specs(x, options))
-    avals = jax.tree_util.tree_map(
-        lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), jax.numpy.result_type(leaf)), params
-    )
-    return lowered(function, avals, inputs, platforms=options.platforms, disabled_checks=options.disabled_checks)
+
+def dtype_in_jax(tensor: Any) -> np.dtype:
+    """The dtype that JAX computes with; by default it has no 64-bit dtypes."""
+    return jax.dtypes.canonicalize_dtype(tensor.dtype.as_numpy_dtype)
 
 
 def _shape_of_each_leaf(tensors: Any, shapes: Any) -> list[str | None]:

@@ -62,16 +62,11 @@ def program(export, folder):
         for key, batch in inputs.items()
     }
     seen["derivative"] = tape.gradient(y, tensor).numpy()
-    validate = importlib.import_module(f"{export.__name__}.validate")
-    option = validate.ValidationReportOption(floating_atol=1e-5, floating_rtol=1e-5)
-    reports = validate.ValidationManager(module, configs[-1:], {"five": [X, X]}).validate(loaded, report_option=option)
-    seen["report"] = (reports["five"].status.name, reports["five"].latency["candidate"].num_batches)
-    seen["keys"] = sorted(reports["five"].to_dict()), sorted(reports["five"].to_dict()["outputs"])
     return seen
 
 
 def test_the_same_program_gives_the_same_model(tmp_path):
-    """E1 to E23 and E30 as a user of the reference sees them: names, defaults, gradients, values, reports."""
+    """E1 to E23 as a user of the reference sees them: names, defaults, gradients, values."""
     orbax = pytest.importorskip("orbax.export")
     theirs = program(orbax, tmp_path / "orbax")
     ours = program(importlib.import_module("plait.export"), tmp_path / "plait")

@@ -8,14 +8,13 @@ from hypothesis import given, strategies as st
 
 import plait
 from plait.errors import ArgumentError
-from plait.export import constants, utils
 
 tf = pytest.importorskip("tensorflow")
-from plait.export import JaxModule  # noqa: E402  (needs TensorFlow)
+from plait.export.jax_module import ExportModelType, JaxModule  # noqa: E402  (needs TensorFlow)
 
 pytestmark = pytest.mark.oracle
 
-KEY = constants.DEFAULT_METHOD_KEY
+KEY = JaxModule.DEFAULT_METHOD_KEY
 
 
 def params():
@@ -36,7 +35,7 @@ def test_e3_the_module_is_a_tf_module_with_the_classic_positional_order():
     module = JaxModule(params(), affine, True, "b, ...", {}, False, "my_module", None, None)
     assert isinstance(module, tf.Module)
     assert module.name == "my_module"
-    assert JaxModule.DEFAULT_METHOD_KEY == KEY == "jax_module_default_method"
+    assert KEY == "jax_module_default_method"
     assert set(module.methods) == {KEY}
 
 
@@ -191,7 +190,7 @@ def test_e13_several_methods_have_their_own_options():
     assert module.apply_fn_map == {"one": affine, "two": double}
     assert module.input_polymorphic_shape_map == {"one": None, "two": "b, ..."}
     assert module.jax2tf_kwargs_map["two"] == {"native_serialization_platforms": ("cpu",), "with_gradient": False}
-    assert module.export_version is constants.ExportModelType.TF_SAVEDMODEL
+    assert module.export_version is ExportModelType.TF_SAVEDMODEL
     assert module.model_param_names == {"dense": {"kernel": "dense.kernel", "bias": "dense.bias"}}
     assert kwargs == {"one": None, "two": {"native_serialization_platforms": ("cpu",)}}
     assert len(module.variables) == 2
@@ -269,7 +268,7 @@ SHAPES = {"f": None, "g": None}
             r"pspecs(.*\n)*.*initialize_dtensor.*maybe_enable_dtensor_export_on",
         ),
         (
-            {"apply_fn": affine, "export_version": constants.ExportModelType.ORBAX_MODEL},
+            {"apply_fn": affine, "export_version": ExportModelType.ORBAX_MODEL},
             NotImplementedError,
             "export_version",
         ),
@@ -296,53 +295,13 @@ def test_e31_the_format_that_is_not_written_is_named():
     with pytest.raises(
         NotImplementedError, match=r"^export_version=.*ORBAX_MODEL: plait writes SavedModels only \(TF_SAVEDMODEL\)$"
     ):
-        JaxModule(params(), affine, export_version=constants.ExportModelType.ORBAX_MODEL)
+        JaxModule(params(), affine, export_version=ExportModelType.ORBAX_MODEL)
 
 
 def test_e31_the_default_values_of_the_other_format_are_taken():
     """E31."""
-    module = JaxModule(params(), affine, jax2obm_kwargs=None, export_version=constants.ExportModelType.TF_SAVEDMODEL)
-    assert module.export_version is constants.ExportModelType.TF_SAVEDMODEL
-
-
-def test_e39_methods_become_programs_of_jax(tmp_path):
-    """E39: by method, with free sizes, on several platforms, and saved."""
-    module = JaxModule(
-        params(),
-        {"affine": affine, "sum": lambda p, x: {"s": x["a"] + x["b"]}},
-        input_polymorphic_shape={"affine": "b, 2", "sum": "n"},
-        jax2tf_kwargs={"affine": {"native_serialization_platforms": ("cpu", "tpu")}, "sum": None},
-    )
-    inputs = {
-        "affine": jax.ShapeDtypeStruct((7, 2), jnp.float32),
-        "sum": {"a": np.ones(3), "b": tf.TensorSpec((None,))},
-    }
-    programs = module.obm_module_to_jax_exported_map(inputs)
-    assert {key: each.platforms for key, each in programs.items()} == {
-        "affine": ("cpu", "tpu"),
-        "sum": ("cpu", "cuda", "tpu"),
-    }
-    utils.save_jax_exported_map(tmp_path / "programs", programs)
-    loaded = utils.load_jax_exported_map(tmp_path / "programs")
-    x = np.ones((5, 2), np.float32)
-    np.testing.assert_allclose(loaded["affine"].call(params(), x), module.jax_methods["affine"](x), rtol=1e-6)
-    halves = np.float32([0.5, 1])
-    assert loaded["sum"].call(params(), {"a": halves, "b": halves})["s"].tolist() == [1, 2]
-
-
-def test_e39_one_input_serves_all_methods_and_must_fit():
-    """E39."""
-    module = JaxModule(
-        {"w": np.float64(3)},
-        {"f": lambda p, x: x * p["w"], "g": lambda p, x: x - p["w"]},
-        input_polymorphic_shape={"f": "b", "g": None},
-    )
-    programs = module.obm_module_to_jax_exported_map(np.ones(2, np.float32))
-    assert [str(each.in_avals[1].shape) for each in programs.values()] == ["(b,)", "(2,)"]
-    with pytest.raises(ValueError, match="input_polymorphic_shape does not fit the input"):
-        module.obm_module_to_jax_exported_map(np.ones((2, 2), np.float32))
-    with pytest.raises(TypeError, match="tensors"):
-        module.obm_module_to_jax_exported_map("text")
+    module = JaxModule(params(), affine, jax2obm_kwargs=None, export_version=ExportModelType.TF_SAVEDMODEL)
+    assert module.export_version is ExportModelType.TF_SAVEDMODEL
 
 
 @pytest.mark.parametrize("leaf", [jax.random.key(0), "text", object(), np.array("text")])
@@ -369,7 +328,7 @@ def test_e10_every_leaf_of_any_tree_becomes_the_variable_of_its_path(tree, data)
     leaves, structure = jax.tree.flatten(tree)
     flags = data.draw(st.lists(st.booleans(), min_size=len(leaves), max_size=len(leaves)))
     module = JaxModule(tree, lambda p, x: x, trainable=jax.tree.unflatten(structure, flags))
-    names = jax.tree.leaves(utils.get_param_names(tree))
+    names = jax.tree.leaves(module.model_param_names)
     paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
     for variable, name, path, leaf, flag in zip(module.tf_var_leaves, names, paths, leaves, flags, strict=True):
         words = [str(getattr(entry, "key", getattr(entry, "idx", None))) for entry in path]

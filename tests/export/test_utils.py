@@ -1,6 +1,5 @@
 """Signatures: defaults, batching, and SavedModels as functions."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -126,63 +125,6 @@ def test_e22_a_saved_model_keeps_its_defaults(tmp_path):
         served["s"](scale=[1, 2])
     loaded = tf.saved_model.load(str(tmp_path / "model"))
     np.testing.assert_array_equal(loaded(tf.ones((2, 2))), np.full((2, 2), 6))
-
-
-def test_helpers_of_the_reference_have_their_names():
-    """Rows 282 and 285 of the checklist."""
-    assert utils.get_param_names({"a": [1.0, {"~b": 2.0}]}) == {"a": ["a.0", {"~b": "a.1._b"}]}
-    assert utils.get_lowering_platforms({"native_serialization_platforms": ("cpu",)}) == ("cpu",)
-    assert utils.get_lowering_platforms({}) is None
-
-
-KEYS = [
-    (jax.tree_util.DictKey("a"), "a"),
-    (jax.tree_util.DictKey(5), "5"),
-    (jax.tree_util.SequenceKey(3), 3),
-    (jax.tree_util.GetAttrKey("z"), "z"),
-    (jax.tree_util.FlattenedIndexKey(4), 4),
-]
-
-
-@pytest.mark.parametrize(("key", "name"), KEYS)
-def test_e10_steps_of_a_key_path_have_names(key, name):
-    """E10."""
-    assert utils.get_key_name(key) == name
-    with pytest.raises(ValueError, match="not an entry of a key path"):
-        utils.get_key_name(name)
-
-
-@pytest.mark.oracle
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_e10_names_of_steps_are_those_of_orbax():
-    """E10."""
-    theirs = pytest.importorskip("orbax.export.utils")
-    assert [theirs.get_key_name(key) for key, _ in KEYS] == [name for _, name in KEYS]
-    with pytest.raises(ValueError):
-        theirs.get_key_name("a")
-    tree = {"a": [1.0, {"~b": 2.0}], "c": (3.0,)}
-    assert theirs.get_param_names(tree) == utils.get_param_names(tree)
-
-
-def test_e22_floating_arrays_become_bfloat16():
-    """Values, shapes without values, and what stays as it is."""
-    tree = {
-        "w": np.float32([1.5, 3.14159]),
-        "b": jnp.float16(2),
-        "spec": jax.ShapeDtypeStruct((2, 3), jnp.float32),
-        "n": np.arange(3),
-        "z": np.complex64(1j),
-        "yes": True,
-        "x": 0.1,
-    }
-    found = utils.to_bfloat16(tree)
-    assert {key: str(found[key].dtype) for key in ("w", "b", "spec", "x")} == dict.fromkeys(
-        ("w", "b", "spec", "x"), "bfloat16"
-    )
-    assert found["w"].tolist() == [1.5, 3.140625]
-    assert found["spec"].shape == (2, 3)
-    assert all(found[key] is tree[key] for key in ("n", "z", "yes"))
 
 
 def test_e22_a_model_that_cannot_be_loaded_leaves_tensorflows_logging_as_it_was(tmp_path):

@@ -7,8 +7,8 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from plait.errors import ArgumentError, ArgumentTypeError
-from plait.export.orbax import variable_trees
-from plait.export.orbax.variable_trees import resolve_placement, resolve_values
+from plait.export import variable_trees
+from plait.export.variable_trees import resolve_placement, resolve_values
 
 
 @pytest.fixture

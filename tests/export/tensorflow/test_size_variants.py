@@ -1,6 +1,5 @@
 """A method for a finite set of sizes: which program runs, what is refused, and that all share the variables."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ from hypothesis import given, strategies as st
 tf = pytest.importorskip("tensorflow")
 
 from plait.export import ExportManager, JaxModule, ServingConfig  # noqa: E402
-from plait.export.orbax.size_variants import every_size, fitting  # noqa: E402
+from plait.export.tensorflow.size_variants import every_size, fitting  # noqa: E402
 
 pytestmark = pytest.mark.oracle
 
@@ -130,12 +129,3 @@ def test_e41_an_input_fits_exactly_the_combination_of_its_sizes(batches, lengths
     else:
         with pytest.raises(ValueError, match="not among"):
             fitting(x, variants)
-
-
-def test_e41_a_program_of_one_size_is_exported():
-    """E41, E39."""
-    made = module()
-    (program,) = made.obm_module_to_jax_exported_map(jax.ShapeDtypeStruct((4, 2), jnp.float32)).values()
-    assert program.call({"w": jnp.ones((2, 3))}, jnp.ones((4, 2)))["y"].tolist() == [[20.0] * 3] * 4
-    with pytest.raises(ValueError, match="not among"):
-        made.obm_module_to_jax_exported_map(np.ones((3, 2), np.float32))

@@ -1,7 +1,5 @@
 """The example of chapter export, section 10, and what importing ``plait.export`` costs."""
 
-import importlib
-import inspect
 import subprocess
 import sys
 
@@ -27,11 +25,6 @@ NAMES = (
     "get_current_mesh",
     "get_current_dtensor_mesh",
     "get_pspec_from_jax_arrays",
-    "config",
-    "constants",
-    "data_processors",
-    "obm_configs",
-    "typing",
     "utils",
     "dtensor_utils",
     "validate",
@@ -42,59 +35,24 @@ def test_e1_the_package_has_the_names_and_importing_it_loads_no_tensorflow():
     """E1."""
     assert set(NAMES) <= set(dir(export)) & set(export.__all__)
     script = (
-        "import sys, plait.export, plait.export.validate, plait.export.constants, plait.export.utils, "
-        "plait.export.config, plait.export.data_processors, plait.export.typing, plait.export.obm_configs; "
+        "import sys, plait.export, plait.export.validate, plait.export.utils, plait.export.serving_config; "
         "print('tensorflow' in sys.modules)"
     )
     done = run_python("-c", script, check=True)
     assert done.stdout.strip() == "False"
 
 
-def test_e1_the_kinds_of_models_are_those_of_orbax():
-    """E1."""
-    kinds = export.constants.ExportModelType
-    assert {each.name: each.value for each in kinds} == {name: name for name in ("TF_SAVEDMODEL", "ORBAX_MODEL")}
-
-
 def test_e1_without_tensorflow_the_first_use_names_package_and_extra(monkeypatch):
     """E1, first row of section 8."""
     monkeypatch.setitem(sys.modules, "tensorflow", None)
-    monkeypatch.delitem(sys.modules, "plait.export.orbax.jax_module", raising=False)
-    monkeypatch.delitem(sys.modules, "plait.export.orbax.export_manager", raising=False)
+    monkeypatch.delitem(sys.modules, "plait.export.jax_module", raising=False)
+    monkeypatch.delitem(sys.modules, "plait.export.export_manager", raising=False)
     with pytest.raises(ImportError, match=r"tensorflow is needed (.*\n)*  do +pip install 'plait\[tensorflow\]'"):
         export.JaxModule
     with pytest.raises(MissingDependencyError):
         export.ExportManager
     with pytest.raises(MissingDependencyError):
         export.initialize_dtensor()
-
-
-def test_e1_both_ways_of_validation_stand_in_one_module():
-    """E1, E30: the manager joins ``validate_export``."""
-    assert export.validate.ValidationManager.__module__ == "plait.export.orbax.validation"
-    assert export.validate.validate_export is export.validate_export
-
-
-# Module of Orbax Export → its public names.
-PATHS = {
-    "serving_config": ["ServingConfig"],
-    "validate.validation_job": ["ValidationJob", "ValidationSingleJobResult"],
-    "validate.validation_manager": ["ValidationManager"],
-    "validate.validation_report": ["ValidationReport", "ValidationReportOption", "ValidationSingleJobResult"],
-    "validate.validation_utils": ["Status"],
-}
-
-
-@pytest.mark.oracle
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("path", PATHS)
-def test_e1_modules_have_the_paths_of_orbax(path):
-    """E1, E30."""
-    ours, theirs = (importlib.import_module(f"{root}.{path}") for root in ("plait.export", "orbax.export"))
-    public = export if path == "serving_config" else export.validate
-    for name in PATHS[path]:
-        assert getattr(ours, name) is getattr(public, name)
-        assert inspect.isclass(getattr(theirs, name))
 
 
 READER = """
@@ -147,15 +105,3 @@ def test_e20_the_example_of_the_chapter_runs_where_there_is_only_tensorflow(tmp_
     command = [sys.executable, "-I", str(isolated), "jax,jaxlib,flax,plait", *files]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.stdout.strip().endswith("same"), done.stderr[-2000:]
-
-
-@pytest.mark.oracle
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_e4_constants_are_those_of_orbax():
-    """E4, E5: every constant that plait has."""
-    theirs = pytest.importorskip("orbax.export.constants")
-    ours = {name: value for name, value in vars(export.constants).items() if name.isupper()}
-    assert len(ours) == 3
-    assert ours == {name: getattr(theirs, name) for name in ours}
-    assert [kind.name for kind in export.constants.ExportModelType] == [kind.name for kind in theirs.ExportModelType]
