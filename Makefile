@@ -28,13 +28,13 @@ LOWEST := .venv-lowest
 DOWNSTREAM := .venv-downstream
 JAX_NIGHTLY := .venv-jax-nightly
 BETWEEN ?= python3.12
-ON_BETWEEN := core ground warm/test_calls.py warm/test_outside.py warm/test_reads.py
+ON_BETWEEN := core ground
 NEW_FLAX := .venv-new-flax
 AREA   ?= core
 N      ?= 60
 SEED   ?= 0
 ON_NEWEST := formats/test_saved_model.py formats/test_stablehlo.py orbax/test_conversion.py tensorflow test_saving.py
-ON_JAX_NIGHTLY := core transforms text stacks observing surgery warm nn partitioning training compat checkpoint inspect conformance laws
+ON_JAX_NIGHTLY := core transforms text stacks observing surgery nn partitioning training compat checkpoint inspect conformance laws
 
 .PHONY: help demo test slow again long browser chromium torch older newest newest-slow between lowest downstream new-flax jax-nightly laws differential faults optimized trackers nightly lint types lock bench fuzz mutate reference drawings docs publish check clean
 .NOTPARALLEL:

@@ -12,7 +12,7 @@ from typing import Any
 
 NAMES = (
     "dispatch", "graph", "transitions", "tracing", "memory", "imports", "whole_models", "scaling", "exports",
-    "export_zoo", "loop", "build", "warm", "stack", "tabulate", "compare", "eager",
+    "export_zoo", "loop", "build", "stack", "tabulate", "compare", "eager",
 )  # fmt: skip
 
 
@@ -25,8 +25,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--steps", help="dispatch: only these steps, separated by commas")
     parser.add_argument("--alone", action="store_true", help="dispatch and build: only plait and the floor")
     parser.add_argument("--wide", action="store_true", help="whole_models: sizes for a GPU")
-    parser.add_argument("--blocks", default="6,12,24", help="warm: the depths, separated by commas")
-    parser.add_argument("--rounds", type=int, default=5, help="warm: second processes of each kind")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="also write the tables to FILE")
     options = parser.parse_args(arguments)
     unknown = [name for name in options.names if name not in NAMES]
@@ -44,8 +42,6 @@ def main(arguments: list[str] | None = None) -> None:
         given: dict[str, Any] = {"alone": options.alone} if name in ("dispatch", "build") else {}
         if name == "dispatch" and options.steps:
             given["steps"] = options.steps.split(",")
-        if name == "warm":
-            given = {"blocks": [int(blocks) for blocks in options.blocks.split(",")], "rounds": options.rounds}
         if name == "whole_models":
             given["wide"] = options.wide
         for table in benchmark.run(quick=options.quick, **given):

@@ -40,7 +40,7 @@ FOLDERS = {
 # Folders whose names are described on the page of another: what they hold is about the same objects.
 SHOWN_WITH = {
     "stacks": "nn",
-    "warm": "transforms",
+    "ground": "transforms",
     **dict.fromkeys(("observing", "states", "sowing", "surgery", "text"), "core"),
 }
 APART = "Names that programs written for Flax look for. A program written for plait does without them.\n\n"

@@ -46,7 +46,7 @@ import jax
 import pytest
 
 from tests.lowering import share_contexts
-from tests.random_numbers import share_programs, users_programs
+from tests.random_numbers import share_programs
 from tests.sampling import leave_most_to_long, leave_two_thirds_to_long
 from tests.standing import StandingProcesses
 
@@ -145,12 +145,6 @@ def standing_runners(standing_processes: StandingProcesses, monkeypatch: pytest.
     from plait.export.proof import apart
 
     monkeypatch.setattr(apart, "subprocess", standing_processes)
-
-
-@pytest.fixture
-def users_random_functions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stored program depends on each function that was called while it was traced, so none may be of the tests."""
-    users_programs(monkeypatch)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ PROGRAM = """
 import importlib, json, os, sys, tempfile, types, warnings
 
 import jax, jax.numpy as jnp, numpy as np, optax
-import jax._src.compilation_cache, jax._src.interpreters.pxla, jaxlib.xla_client, orbax.checkpoint
+import jaxlib.xla_client, orbax.checkpoint
 
 
 def move(name, places):
@@ -64,12 +64,6 @@ def train_and_save(plait, folder):
     assert np.array_equal(before, model.layers[0].kernel[...])
 
 
-def store(plait, folder):
-    for _ in range(2):  # the second one is loaded
-        f = plait.jit(lambda key, x: (jax.random.normal(key), 2 * x), cache=folder + "/programs")
-        f(jax.random.key(0), jnp.ones(3))
-
-
 def cost(plait, folder):
     plait.cost(lambda x: x @ x, jnp.ones((2, 2)), compile=False)
 
@@ -82,8 +76,7 @@ def join(plait, folder):
     plait._compat.coordinator()
 
 
-FEATURES = {"plait.jit(cache=)": store, "plait.cost": cost, "plait.partitioning.connect_processes": connect}
-FEATURES["a run of several processes"] = join
+FEATURES = {"plait.cost": cost, "plait.partitioning.connect_processes": connect, "a run of several processes": join}
 
 
 def outcome(names, feature):
@@ -157,7 +150,7 @@ def outcomes():
 
 def test_the_names_are_found():
     names = {name for name, *_ in NAMES}
-    assert {"ClusterEnv", "HloPrintOptions", "_get_fastpath_data", "UnloadedMeshExecutable", "PRNGKeyArray"} <= names
+    assert {"ClusterEnv", "HloPrintOptions", "PRNGKeyArray"} <= names
 
 
 @pytest.mark.sampled

@@ -19,7 +19,7 @@ import pytest
 
 import plait
 from plait.checkpoint.layout import check_whole, write_manifest
-from plait.errors import CheckpointError, ExportError, ProgramCacheError, ProgramCacheWarning
+from plait.errors import CheckpointError, ExportError
 from tests.sampling import slow_but
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -249,25 +249,3 @@ def test_every_claim_of_the_page_names_a_test_that_exists():
     assert len(named) >= 8
     for file, test in named:
         assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), f"{file}::{test}"
-
-
-@pytest.mark.skipif(os.name == "nt", reason="who may write is not in the mode there")
-def test_a_folder_of_programs_that_others_can_write_is_refused(tmp_path):
-    tmp_path.chmod(0o777)
-    with pytest.raises(ProgramCacheError, match=f"at +{tmp_path}"):
-        plait.jit(plait.relu, cache=tmp_path)(jnp.ones(3))
-
-
-@pytest.mark.parametrize("kind", slow_but(["a pickle"], KINDS))
-def test_a_stored_program_is_not_unpickled(tmp_path, poison, kind, recwarn):
-    """With the right sum, the poison stands for the header, for the program, and for both."""
-    folder = tmp_path / "programs"
-    plait.jit(plait.relu, cache=folder)(jnp.ones(3))
-    (file,) = folder.iterdir()
-    _, header, program = file.read_bytes().split(b"\n", 2)
-    bad = poison.contents[kind]
-    for rest in (header + b"\n" + bad, bad + b"\n" + program, bad):
-        file.write_bytes(b"plait program 1 " + hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest)
-        assert plait.jit(plait.relu, cache=folder)(jnp.ones(3)).tolist() == [1.0] * 3
-        poison.check()
-    assert {warning.category for warning in recwarn} == {ProgramCacheWarning}

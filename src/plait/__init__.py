@@ -292,7 +292,7 @@ if TYPE_CHECKING:
     from .training.optimizer import Optimizer as Optimizer
     from .training import optimizer as optimizer
     from .training.train_state import TrainState as TrainState
-    from .warm.switch import cache as cache
+    from .ground.compilation_cache import cache as cache
 
 
 __version__ = "0.1.0"

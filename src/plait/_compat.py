@@ -11,18 +11,16 @@ trace alive; its identity distinguishes traces.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib
 import inspect
 import itertools
 import os
 import sys
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import jax
-from jax.core import ShapedArray as _ShapedArray, Tracer as _Tracer
+from jax.core import Tracer as _Tracer
 
 from .errors import MissingDependencyError
 
@@ -72,9 +70,10 @@ except MissingDependencyError:  # JAX versions that keep the trace in a thread-l
 
     trace_state = _TraceState()
 
-_KEYS = ("jax._src.random.prng", "jax._src.prng")
 # Without it, arrays of typed random keys take the general path of ``jit``.
-KeyArray: Any = private("PRNGKeyArray", *_KEYS, feature="jit of typed random keys", otherwise=ArrayImpl)
+KeyArray: Any = private(
+    "PRNGKeyArray", "jax._src.random.prng", "jax._src.prng", feature="jit of typed random keys", otherwise=ArrayImpl
+)
 
 
 def current_trace() -> Any:
@@ -225,8 +224,6 @@ pmap: Any = getattr(jax, "pmap", None)  # ``None`` if JAX has removed it
 jax_version: str = jax.__version__
 # CPython 3.12.0 and 3.12.1 start no thread once the main program has ended (gh-113964).
 THREADS_CAN_END_A_PROGRAM = not (3, 12) <= sys.version_info < (3, 12, 2)
-# Instructions in whose argument the lowest bits are flags, before the number of a name.
-FLAGS_IN_BYTECODE = {"LOAD_GLOBAL": 1, "LOAD_ATTR": 1 if sys.version_info >= (3, 12) else 0, "LOAD_SUPER_ATTR": 2}
 
 # XLA's options for a program on the CPU that computes one operation after the other, as eager calls do, and for such a
 # program with products: XLA's older kernels, which JAX 0.10 can be told to use, compile these to wrong numbers.
@@ -260,262 +257,35 @@ def trace_settings() -> Any:
     return _settings()
 
 
-# Programs that outlive the process ------------------------------------------------------------------------------------
+# Looking at a first call ----------------------------------------------------------------------------------------------
 
-_STORED = "plait.jit(cache=)"
-_recorded_trace = jax.make_user_context(0)  # made here: JAX forgets what it compiled before one was made
-_recorded_traces = itertools.count(1)
+_fresh_trace = jax.make_user_context(0)  # made here: JAX forgets what it compiled before one was made
+_fresh_traces = itertools.count(1)
 
 
 @contextlib.contextmanager
 def traced_afresh() -> Iterator[None]:
     """Inside the block, JAX uses no cached traces: every function is traced again."""
-    with _recorded_trace(next(_recorded_traces)):
+    with _fresh_trace(next(_fresh_traces)):
         yield
-
-
-def is_traced_afresh() -> bool:
-    """Whether this thread is inside such a block."""
-    return _recorded_trace.value != 0
-
-
-def lowering_rules() -> Iterator[Any]:
-    """What turns primitives, constants and types into StableHLO: JAX's own functions, and those that others registered.
-
-    Raises:
-        MissingDependencyError: JAX keeps them elsewhere.
-    """
-    rules = private("_lowerings", "jax._src.interpreters.mlir", feature=_STORED)
-    by_platform = private("_platform_specific_lowerings", "jax._src.interpreters.mlir", feature=_STORED)
-    constants = private("_constant_handlers", "jax._src.interpreters.mlir", feature=_STORED)
-    types = private("ir_type_handlers", "jax._src.interpreters.mlir", feature=_STORED)
-    for table in (rules, *by_platform.values(), constants, types):
-        for rule in table.values():
-            yield getattr(rule, "rule", rule)
-
-
-class _Compiling(threading.local):
-    own = False
-
-
-_compiling = _Compiling()
 
 
 @contextlib.contextmanager
 def compiled_by_xla() -> Iterator[None]:
-    """Inside the block, XLA compiles everything for this thread, and JAX's own cache on disk is not used.
-
-    A CPU program that was read from that cache cannot be serialized again: its machine code is missing.
-    """
-    is_cache_used = private("is_cache_used", "jax._src.compilation_cache", feature=_STORED)
-    if not hasattr(is_cache_used, "plait"):
-
-        def is_cache_used_here(backend: Any) -> bool:
-            return not _compiling.own and is_cache_used(backend)
-
-        is_cache_used_here.plait = True  # type: ignore[attr-defined]
-        vars(importlib.import_module("jax._src.compilation_cache"))["is_cache_used"] = is_cache_used_here
-    _compiling.own = True
+    """Inside the block, JAX's cache on disk is not used, by any thread."""
+    before = jax.config.jax_enable_compilation_cache  # type: ignore[attr-defined]
+    _use_disk(False)
     try:
         yield
     finally:
-        _compiling.own = False
+        _use_disk(before)
 
 
-def parts_of_jit(value: Any) -> tuple[Any, dict[str, Any]] | None:
-    """The function and the options of a ``jax.jit``-ted function; ``None`` for anything else."""
-    if type(value).__name__ != "PjitFunction":  # others may have a ``__getattr__``
-        return None
-    info = getattr(value, "_jit_info", None)
-    if info is None:
-        return None
-    return value._fun, {k: v for k, v in info._asdict().items() if k not in ("fun_sourceinfo", "fun_signature")}
+def _use_disk(is_used: bool) -> None:
+    from jax.experimental.compilation_cache import compilation_cache
 
-
-def physical_mesh() -> Any:
-    """The mesh of an old ``with mesh:`` block."""
-    return private("thread_resources", "jax._src.mesh", feature=_STORED).env.physical_mesh
-
-
-def jaxlib_version() -> str:
-    """The version of the compiled part of JAX."""
-    return importlib.import_module("jaxlib.version").__version__
-
-
-def aval_of(value: Any) -> Any:
-    """Shape, dtype and weak type of an argument, which may be a ``jax.ShapeDtypeStruct``."""
-    return private("shaped_abstractify", "jax._src.core", feature=_STORED)(value)
-
-
-def key_dtype(name: str) -> Any:
-    """The dtype of random keys of an implementation: ``fry``, ``rbg``, ..."""
-    for impl in private("prngs", *_KEYS, feature=_STORED).values():
-        if impl.tag == name:
-            return private("KeyTy", *_KEYS, feature=_STORED)(impl)
-    raise LookupError(f"no implementation of random keys is called {name!r}")
-
-
-def impl_of_keys(dtype: Any) -> str:
-    """The inverse of ``key_dtype``."""
-    return dtype._impl.tag
-
-
-@dataclasses.dataclass
-class Executable:
-    """All that is needed to run a compiled program without a trace.
-
-    Attributes:
-        name: the name in profiles.
-        binary: the program, as serialized by the device's client.
-        kept: the positions of the arguments that it uses.
-        committed: whether its results are committed to their devices.
-        in_shardings: those of the arguments that it uses.
-        out_shardings: those of its results.
-        out_avals: shape, dtype and weak type of its results.
-        devices: the ids of the devices that it runs on.
-    """
-
-    name: str
-    binary: bytes
-    kept: list[int]
-    committed: bool
-    in_shardings: list[Any]
-    out_shardings: list[Any]
-    out_avals: list[tuple[tuple[int, ...], Any, bool]]
-    devices: list[int]
-
-
-def why_not_serializable(stage: Any) -> str | None:
-    """Why a compiled stage cannot be stored; ``None`` if it can."""
-    unloaded = getattr(stage._executable, "_unloaded_executable", None)
-    if unloaded is None:
-        return "this version of JAX gives no access to the executable"
-    if unloaded.host_callbacks or unloaded.keepalive:
-        return "the program calls Python while it runs (a callback, such as jax.debug.print)"
-    if unloaded.ordered_effects or unloaded.unordered_effects:
-        return "the program has effects"
-    if unloaded.mut is not None and unloaded.mut.in_mut:
-        return "the program captures a reference (jax.new_ref)"
-    if stage._params.const_args:
-        return "JAX stores an array that the function captures outside of the program"
-    if any(layout is not None for layout in unloaded.dispatch_in_layouts):
-        return "an argument has a memory layout of its own"
-    return None
-
-
-def described_executable(stage: Any) -> Executable:
-    """All that is needed to run a compiled stage, except its program."""
-    unloaded = stage._executable._unloaded_executable
-    return Executable(
-        unloaded.name,
-        b"",
-        sorted(unloaded.kept_var_idx),
-        bool(unloaded.committed),
-        [*unloaded.input_shardings],
-        [*unloaded.output_shardings],
-        [(tuple(aval.shape), aval.dtype, bool(aval.weak_type)) for aval in unloaded.output_avals],
-        [device.id for device in unloaded.device_list],
-    )
-
-
-def binary_of(stage: Any) -> bytes:
-    """The program of a compiled stage, as serialized by its device's client.
-
-    Raises:
-        RuntimeError: the client cannot serialize programs; also ``NotImplementedError``, ``ValueError``.
-    """
-    unloaded = stage._executable._unloaded_executable
-    return bytes(unloaded.backend.serialize_executable(unloaded.xla_executable))
-
-
-def read_binary(executable: Executable, backend: str | None) -> Any:
-    """What the client of the devices makes of stored bytes. Python's lock is free while it does.
-
-    Args:
-        backend: the platform; ``None`` means the default one.
-    """
-    client, devices = _client_and_devices(executable, backend)
-    return client.deserialize_executable(executable.binary, executable_devices=devices)
-
-
-def _client_and_devices(executable: Executable, backend: str | None) -> tuple[Any, Any]:
-    device_list = private("DeviceList", "jaxlib.xla_client", "jaxlib._jax", feature=_STORED)
-    client = jax.devices(backend)[0].client
-    by_id = {device.id: device for device in client.devices()}
-    return client, device_list(tuple(by_id[number] for number in executable.devices))
-
-
-def deserialized(executable: Executable, avals: Sequence[Any], backend: str | None, binary: Any) -> Any:
-    """JAX's executable of stored bytes; nothing is traced or compiled.
-
-    Args:
-        avals: those of all arguments.
-        backend: the platform; ``None`` means the default one.
-        binary: the result of ``read_binary``.
-    """
-    make = private("UnloadedMeshExecutable", "jax._src.interpreters.pxla", feature=_STORED)
-    client, devices = _client_and_devices(executable, backend)
-    outs = [_ShapedArray(shape, dtype, weak_type=weak, sharding=None) for shape, dtype, weak in executable.out_avals]
-    return make(
-        xla_executable=binary,
-        device_list=devices,
-        backend=client,
-        input_avals=[avals[i] for i in executable.kept],
-        input_shardings=executable.in_shardings,
-        output_avals=outs,
-        output_shardings=executable.out_shardings,
-        committed=executable.committed,
-        name=executable.name,
-        unordered_effects=[],
-        ordered_effects=[],
-        keepalive=[],
-        host_callbacks=[],
-        kept_var_idx=set(executable.kept),
-        mut=None,
-        xla_in_layouts=[None] * len(executable.kept),
-        dispatch_in_layouts=[None] * len(executable.kept),
-        xla_out_layouts=[None] * len(outs),
-        all_args_info=None,
-        pgle_profiler=None,
-    ).load()
-
-
-def executable_of(stage: Any, like: Executable | None = None) -> Any:
-    """JAX's executable in a compiled stage; its results have the layout of those of another executable."""
-    if like is None:
-        return stage._executable
-    unloaded = stage._executable._unloaded_executable
-    return dataclasses.replace(unloaded, committed=like.committed, output_shardings=like.out_shardings).load()
-
-
-def run_executable(executable: Any, arguments: Sequence[Any], out_tree: Any) -> tuple[Any, Any]:
-    """Run an executable. Returns its results as a pytree, and the data for JAX's fast path."""
-    fast_path = private("_get_fastpath_data", "jax._src.pjit", feature=_STORED)
-    flat = executable.unsafe_call(*arguments)
-    fast = fast_path(executable, out_tree, arguments, flat, set(), [], None, [])
-    return jax.tree_util.tree_unflatten(out_tree, flat), fast
-
-
-def dispatcher(function: Any, missed: Any) -> Any:
-    """A function with the fast dispatch of ``jax.jit``, but its own lookup of the program for new arguments.
-
-    Args:
-        function: runs instead under ``jax.disable_jit``.
-        missed: called with the arguments when they differ from those of all earlier calls. Returns the results, the
-            data for JAX's fast path (or ``None``), and ``False``.
-    """
-    make = private("pjit", "jaxlib._jax", feature=_STORED)
-    keys = private("JitGlobalCppCacheKeys", "jax._src.interpreters.pxla", feature=_STORED)
-    registry = private("dispatch_registry", "jax._src.tree_util", feature=_STORED)
-    shard = private("cc_shard_arg", "jax._src.interpreters.pxla", feature=_STORED)
-    made = make(getattr(function, "__name__", "program"), function, missed, [], [], keys(), registry, shard)
-    made._fun = function  # under ``jax.debug_nans``, JAX runs it again after a NaN
-    return made
-
-
-def treedef_from(node: Any, children: Sequence[Any]) -> Any:
-    """The treedef with this ``node_data()`` and these ``children()``."""
-    return jax.tree_util.PyTreeDef.from_node_data_and_children(jax.tree_util.default_registry, node, [*children])
+    jax.config.update("jax_enable_compilation_cache", is_used)
+    compilation_cache.reset_cache()  # JAX asks whether it is used when it first compiles, and not again
 
 
 # XLA's analysis of a program ------------------------------------------------------------------------------------------

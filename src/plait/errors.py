@@ -33,7 +33,7 @@ the builtin exception that a user would catch::
     ├── ExportError                  (RuntimeError)   an export that cannot be written, loaded or validated
     ├── MissingDependencyError       (ImportError)    an optional package that is not installed
     ├── AlreadyImportedError         (ImportError)    ``flax.nnx`` was imported before ``plait.as_flax``
-    ├── ProgramCacheError            (RuntimeError)   a folder of stored programs that is not safe, or a stale program
+    ├── ProgramCacheError            (RuntimeError)   a folder of compiled programs that is not safe
     ├── RetraceError                 (RuntimeError)   a jitted function was traced more often than allowed
     ├── InternalError                (RuntimeError)   a bug in plait
     ├── DispatchError                (AssertionError) the fast path disagreed with a fresh walk (checking mode)
@@ -47,9 +47,8 @@ change, ``LostSharingWarning``, for a shared part that JAX copies, ``ReplacedVar
 replaces a variable, ``SingleValueWarning``, for statistics of one value, ``NothingSelectedWarning``, for a filter or
 tag that matches nothing, ``UnevenLayoutWarning``, for a dimension that a mesh cannot divide, ``LoggerWarning``, for a
 logger that failed, ``CheckpointWarning``, for a checkpoint that was moved aside, or not removed, ``ProcessWarning``,
-for a process that waits for one that does not come, ``ProgramCacheWarning``, for a program that is not stored, or
-rejected, ``UnrolledLoopWarning``, for a loop over equal blocks that was traced block by block, and
-``FlaxDifferenceWarning``, for a number that Flax would compute differently.
+for a process that waits for one that does not come, ``UnrolledLoopWarning``, for a loop over equal blocks that was
+traced block by block, and ``FlaxDifferenceWarning``, for a number that Flax would compute differently.
 """
 
 from __future__ import annotations
@@ -227,7 +226,7 @@ class DispatchError(PlaitError, AssertionError):
 
 
 class ProgramCacheError(PlaitError, RuntimeError):
-    """A folder of stored programs that others can write to, or, with ``PLAIT_CHECK_CACHE=1``, a stale program."""
+    """A folder for compiled programs that cannot be made, or in which others could put programs."""
 
 
 class PartitioningUnspecifiedError(PlaitError, ValueError):
@@ -280,10 +279,6 @@ class CheckpointWarning(UserWarning):
 
 class ProcessWarning(UserWarning):
     """A process of several waits for one that does not come to what all do together: a save, a restore, a run."""
-
-
-class ProgramCacheWarning(UserWarning):
-    """A compiled program cannot be stored, or a stored one was rejected. The function works; it is compiled again."""
 
 
 class UnrolledLoopWarning(UserWarning):

@@ -15,13 +15,6 @@ from .ground.differences import when_asked
 from .sowing import sowing as _sowing  # noqa: F401  # gives modules ``sow`` and ``perturb``
 
 
-def _stored_programs(folder: Any, limit: int | None) -> Any:
-    from .observing import module_names  # noqa: F401  # not first in a trace, whose imports are recorded
-    from .warm.programs import Programs
-
-    return Programs(folder, limit)
-
-
 def _named(body: Any, entered: Any, call: Callable[[], Any]) -> Any:
     if body.name != "jit":
         return call()
@@ -64,9 +57,9 @@ def _treescope_repr(self: Any, path: str | None, subtree_renderer: Any) -> Any:
 
 
 if os.environ.get("PLAIT_CACHE"):  # before anything is compiled
-    from .warm.switch import cache as _cache
+    from .ground.compilation_cache import cache as _cache
 
     _cache(os.environ["PLAIT_CACHE"])
 
-seams.around_program, seams.around_body["names"] = _stored_programs, _named
+seams.around_body["names"] = _named
 Pytree.__repr__, Pytree.__treescope_repr__ = _repr, _treescope_repr  # type: ignore[attr-defined]

@@ -16,8 +16,6 @@ LOOSE: dict[str, tuple[str, ...]] = {
         "cli_export",
         "cli_compare",
         "cli_explore",
-        "cli_compile",
-        "cli_cache",
         "cli",
     ),
 }
@@ -26,7 +24,7 @@ HEART = frozenset(
     {"core", "core/objects", "core/graph", "core/functional", "transforms/call", "transforms/jit", "transforms"}
 )
 # Each can be removed: the heart works without it, and a test of the heart runs so.
-GUESTS = frozenset({"text", "states", "sowing", "stacks", "surgery", "observing", "warm"})
+GUESTS = frozenset({"text", "states", "sowing", "stacks", "surgery", "observing"})
 
 CORE = frozenset({"ground", "core", "core/objects", "core/graph", "core/functional"})
 TRANSFORMS = frozenset({"transforms/call", "transforms/jit", "transforms"})
@@ -49,7 +47,6 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "stacks": CORE | TRANSFORMS | {"sowing"},
     "surgery": CORE | TRANSFORMS | {"states", "stacks"},
     "observing": CORE | TRANSFORMS | {"sowing", "stacks", "surgery"},
-    "warm": CORE | TRANSFORMS | {"observing"},
     "partitioning": CORE,
     "compat": LOWER,
     "nn": LOWER,

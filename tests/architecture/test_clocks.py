@@ -13,8 +13,8 @@ from plait.checkpoint import Checkpoints, Keep, orbax
 from plait.training import Batches, fit
 
 SOURCE = Path(plait.__file__).parent
-# Dates: of a metric in MLflow, of a checkpoint, and of a process's start, to compare with those of files.
-DATES = {"training/trackers.py", "checkpoint/orbax.py", "warm/sources.py"}
+# Dates: of a metric in MLflow, and of a checkpoint.
+DATES = {"training/trackers.py", "checkpoint/orbax.py"}
 
 
 def reads_the_date(path):

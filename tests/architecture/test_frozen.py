@@ -6,7 +6,6 @@ from pathlib import Path
 import plait
 
 CHANGING = {
-    "_compat.py": 1,
     "bridge/module/running.py": 1,
     "bridge/wrappers/init_apply.py": 1,
     "comparison/plait_runs.py": 1,

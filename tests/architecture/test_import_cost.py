@@ -38,7 +38,7 @@ CLASSES = "Module Variable State GraphDef Rngs RngStream List Dict".split()
 before = {name: sorted(dir(getattr(plait, name))) for name in CLASSES}
 for name in dir(plait):
     getattr(plait, name)
-import plait.observing.capture, plait.warm.programs, plait.stacks.stack, plait.surgery.views, plait.training.loop
+import plait.observing.capture, plait.stacks.stack, plait.surgery.views, plait.training.loop
 print(json.dumps([[name, sorted(set(dir(getattr(plait, name))) - set(before[name]))] for name in CLASSES]))
 """
 

@@ -20,8 +20,6 @@ GUESTS = re.compile(r"(jax|jaxlib|flax|orbax|tensorflow)(\.\w+){2,}|jax\._src.*"
 EXEMPT = {
     "jax.nn.initializers",
     "jax.numpy.load",
-    "jax._src.random.prng",
-    "jax._src.prng",
     "_asdict",
     "_exit",
     "builtins",

@@ -40,9 +40,3 @@ def test_the_heart_passes_its_own_tests_alone(files, fewest):
 def test_a_guest_in_the_heart_is_seen():
     result = subprocess.run([sys.executable, "-c", A_GUEST_IN_THE_HEART], cwd=ROOT, capture_output=True, text=True)
     assert "core/file.py:1 imports plait.stacks, a stranger to the heart" in result.stderr
-
-
-def test_a_feature_of_a_guest_that_is_not_there_is_refused():
-    program = "import tests.architecture.heart_alone\nimport plait\nplait.jit(lambda x: x, cache='programs')"
-    result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
-    assert "InternalError: nothing stores programs in this process" in result.stderr

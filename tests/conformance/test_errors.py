@@ -24,12 +24,8 @@ FLAGSHIPS = [name for name, row in ROWS.items() if row.text]
 # What no row can reach: (file, function) → why, and where it is tested.
 ELSEWHERE = {
     ("transforms/batching.py", "pmap"): "needs a JAX without pmap: tests/transforms/test_pmap.py",
-    ("transforms/jit/function.py", "jit"): "needs a process without guests: tests/architecture/test_without_guests.py",
     ("core/objects/lost_writes.py", "__del__"): "warns in a finalizer: tests/core/objects/test_variables.py",
     ("core/objects/filters.py", "_check_not_of_flax"): "needs Flax: tests/test_as_flax.py",
-    ("warm/programs.py", "say_fallback"): "needs a device without serialization: W10 in tests/transforms",
-    ("warm/programs.py", "load"): "needs a program of other devices: W7 in tests/transforms",
-    ("warm/programs.py", "check"): "needs a program that recorded too little: W9 in tests/transforms",
     ("compat/old_methods.py", "_to_pure_dict"): "a deprecated method: tests/compat/test_old_methods.py",
     ("compat/old_methods.py", "_replace_by_pure_dict"): "a deprecated method: tests/compat/test_old_methods.py",
     ("compat/flax_reads.py", "_warn_if_flax_reads"): "needs Flax: tests/test_as_flax.py",
@@ -84,7 +80,7 @@ def test_every_error_has_a_row():
     """A new ``raise`` of one of plait's errors needs a row of the table that reaches it."""
     reached = set().union(*(outcome(name)[2] for name in ROWS))
     missing = {}
-    folders = ("core", "transforms", "compat", "states", "sowing", "surgery", "observing", "text", "warm", "training")
+    folders = ("core", "transforms", "compat", "states", "sowing", "surgery", "observing", "text", "training")
     files = [file for folder in folders for file in sorted((SOURCE / folder).rglob("*.py"))]
     for site in itertools.chain.from_iterable(map(sites, files)):
         if not any(file == site.file and site.first <= line <= site.last for file, line in reached):

@@ -28,7 +28,7 @@ class Area:
 
 
 _LAWS = ("tests/laws", "tests/conformance")
-_RULES = ("tests/laws/test_axis_name_laws.py", "tests/warm/test_environment.py")
+_RULES = ("tests/laws/test_axis_name_laws.py",)
 # What uses a part of the core that serves little else: rendering, stacks, records of calls.
 _USERS = (
     "tests/inspect/test_treescope.py",
@@ -40,7 +40,6 @@ _USERS = (
 _COMMANDS = (
     "tests/test_cli.py",
     "tests/test_cli_compare.py",
-    "tests/test_cli_compile.py",
     "tests/test_cli_explore.py",
     "tests/test_cli_export.py",
 )
@@ -54,7 +53,6 @@ AREAS: dict[str, Area] = {
     "stacks": Area("src/plait/stacks", ("tests/stacks", "tests/conformance")),
     "observing": Area("src/plait/observing", ("tests/observing",)),
     "surgery": Area("src/plait/surgery", ("tests/surgery",)),
-    "warm": Area("src/plait/warm", ("tests/warm",)),
     "partitioning": Area("src/plait/partitioning", ("tests/partitioning", *_RULES)),
     "nn": Area("src/plait/nn", ("tests/nn", "tests/conformance")),
     "training": Area("src/plait/training", ("tests/training", "tests/conformance/test_errors.py", _FROZEN)),

@@ -12,12 +12,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-around_program: Callable[[Any, int | None], Any] | None = None
-"""(folder, limit) → an object whose ``compiled`` makes the compiled functions of one jitted function."""
-
-programs_in_force: Callable[[], Any] | None = None
-"""() → the same for jitted functions that name no folder, while ``plait.cache`` is in force."""
-
 around_call: Callable[[Any, list[Callable[[], Any]]], AbstractContextManager[None]] | None = None
 """(gathered arguments, the functions that name them) → the context in which a call runs its JAX transform."""
 

@@ -152,6 +152,5 @@ def _is_shown() -> bool:
     return sys.stderr.isatty() if setting is None else setting not in ("", "0")
 
 
-# Both once, and here: what a trace does is recorded for stored programs, and must be the same each time.
 is_shown = _is_shown()
 jax.monitoring.register_event_duration_secs_listener(_heard)

@@ -82,7 +82,6 @@ x = jnp.ones((1, 2))
 KINDS = {
     "jit": calls,
     "jit, donated": lambda: calls(donate=True),
-    "jit, stored": lambda: calls(donate=True, cache=tempfile.mkdtemp()),
     "a stack": stack,
     "vmap": mapped,
     "scan": scanned,

@@ -186,7 +186,6 @@ class Compiled:
     Attributes:
         f: the function of objects.
         jitted: JAX's jitted function of the result of ``arguments``.
-        traceable: the same, with ``trace`` and ``lower``.
         layout: how calls pass their objects; ``None`` if they are inside containers, so that plain leaves are passed
             flat, for one structure of all arguments.
         first: the outcome of its first trace; ``None`` before that.
@@ -200,7 +199,7 @@ class Compiled:
 
     __slots__ = (
         "body", "deciding", "donated", "donation", "donation_trace", "f", "first", "history", "is_quick", "jitted",
-        "layout", "options", "returned", "shardings", "traceable",
+        "layout", "options", "returned", "shardings",
     )  # fmt: skip
 
     def __init__(
@@ -232,7 +231,6 @@ class Compiled:
         if donation is not None:
             self.donated = self.find_donated(call, args, kwargs)
         self.jitted: Any = self.make_jitted()
-        self.traceable = self.jitted
 
     def find_donated(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int]:
         """The positions of the written values that calls may donate; none if the function changes structure. This
@@ -315,7 +313,7 @@ class Compiled:
 
     def clear(self) -> None:
         """Drop all compiled programs."""
-        self.traceable.clear_cache()
+        self.jitted.clear_cache()
 
     def arguments(
         self, gathered: Gathered, args: Sequence[Any], kwargs: dict[str, Any]

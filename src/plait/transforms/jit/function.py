@@ -27,10 +27,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
-from ...core import seams
 from ...core.graph.walks import CachedWalk
 from ...core.objects.filters import to_predicate
-from ...errors import ArgumentError, DispatchError, InternalError
+from ...errors import ArgumentError, DispatchError
 from ...typing import FilterLiteral
 from ..call.arguments import positional as positional_arguments, static_argument, with_statics
 from ..call.call import Call
@@ -69,8 +68,6 @@ def jit(  # pyright: ignore[reportInconsistentOverload] - the overloads keep the
     device: Any = None,
     backend: str | None = None,
     inline: bool = False,
-    cache: str | os.PathLike[str] | None = None,
-    cache_limit: int | None = None,
     crossing: Crossing = STRUCTURE,
 ) -> Any:
     """``jax.jit`` for functions of modules, variables and pytrees of them.
@@ -92,12 +89,6 @@ def jit(  # pyright: ignore[reportInconsistentOverload] - the overloads keep the
         donate: a filter that selects written variables of any argument whose buffers are donated; ``True`` selects all.
             If a donating call fails while running, the donated buffers are lost.
         keep_unused, device, backend, inline: as in ``jax.jit``.
-        cache: a folder in which compiled programs are stored; without it, that of ``plait.cache``, if any. Later
-            processes with the same code, arguments, settings and versions load them, without tracing or compiling.
-            Whoever can write to the folder can run code in these processes, so it must belong to you
-            (``docs/warm-start.md``).
-        cache_limit: the maximal total size of the programs in that folder in bytes; the default is 10 GiB. The least
-            recently used programs are removed.
 
     Returns:
         A function with the signature of ``fun``. If ``fun`` raises, no argument is changed. Its ``trace(...)`` and
@@ -131,12 +122,7 @@ def jit(  # pyright: ignore[reportInconsistentOverload] - the overloads keep the
     if any(donated) or donate not in (None, False):
         donation = Donation(*donated, to_predicate(donate))
     statics = _argument_positions(fun, static_argnums, static_argnames)
-    programs = None
-    if cache is not None:
-        if seams.around_program is None:
-            raise InternalError("nothing stores programs in this process", do="import plait, not parts of it")
-        programs = seams.around_program(cache, cache_limit)
-    return JittedFunction(fun, statics, options, donation, shardings, crossing, programs).entrance()
+    return JittedFunction(fun, statics, options, donation, shardings, crossing).entrance()
 
 
 def _argument_positions(fun: Any, argnums: Any, argnames: Any) -> tuple[frozenset[int], frozenset[str]]:
@@ -180,7 +166,6 @@ class JittedFunction:
     object.
 
     Attributes:
-        programs: where programs are stored (``stored.py``); ``None`` for a function that does not store them.
         compiled: the compiled functions, by the structure of the objects and how they are passed.
         history: the signatures of all traces.
         way_in: the entrance.
@@ -194,9 +179,7 @@ class JittedFunction:
         donation: Donation | None,
         shardings: Shardings | None,
         crossing: Crossing,
-        programs: Any = None,
     ) -> None:
-        self.programs = programs
         self.f, self.options, self.donation, self.shardings, self.crossing = f, options, donation, shardings, crossing
         self.statics = statics
         self.compiled: dict[Any, Compiled] = {}
@@ -212,13 +195,7 @@ class JittedFunction:
         return wrapper
 
     def __reduce__(self) -> Any:  # without its compiled programs
-        given = self.f, self.statics, self.options, self.donation, self.shardings, self.crossing, self.programs
-        return JittedFunction, given
-
-    def described_by(self) -> tuple[Any, ...]:
-        """What a function that calls this one depends on."""
-        crossing = self.crossing.updates
-        return self.f, self.statics, self.options, self.donation, self.shardings, crossing
+        return JittedFunction, (self.f, self.statics, self.options, self.donation, self.shardings, self.crossing)
 
     def general(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The general path of a call."""
@@ -288,9 +265,8 @@ class JittedFunction:
                 call = Call("jit", self.f, args, kwargs, crossing=self.crossing, gathered=gathered, **rules)
             else:
                 call = self.shardings.call(self.f, args, kwargs, gathered)
-            make = getattr(self.stores(), "compiled", Compiled)
             given = self.options, self.history, self.donation, layout, self.shardings
-            compiled = self.compiled.setdefault(key, make(call, args, kwargs, *given))
+            compiled = self.compiled.setdefault(key, Compiled(call, args, kwargs, *given))
         return compiled
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -316,41 +292,11 @@ class JittedFunction:
         compiled = self.find(args, kwargs, gathered)
         positional, named = compiled.arguments(gathered, args, kwargs)
         try:
-            stage = getattr(compiled.traceable, kind)(*positional, **named)
+            stage = getattr(compiled.jitted, kind)(*positional, **named)
         except (TypeError, ValueError, RuntimeError) as error:
             explain("jit", self.f, gathered, error)
             raise
         return stage, compiled, gathered.structure, prepare
-
-    def stores(self) -> Any:
-        """Where a program that is compiled now is stored; ``None`` if nowhere."""
-        return self.programs or (seams.programs_in_force and seams.programs_in_force())
-
-    def store(self, *args: Any, **kwargs: Any) -> dict[str, int]:
-        """Compile and store the program of a call without running it; arrays may be ``jax.ShapeDtypeStruct``.
-
-        Returns:
-            The numbers of programs that were loaded, stored and not stored for it.
-
-        Raises:
-            ArgumentError: the function was created without ``cache=``.
-        """
-        programs = self.stores()
-        if programs is None:
-            raise ArgumentError(
-                "this function does not store its compiled programs",
-                at=getattr(self.f, "__qualname__", type(self.f).__name__),
-                found="plait.jit without cache=",
-                expected="a folder to store the programs in",
-                do="pass a folder: plait.jit(function, cache='programs'), or set PLAIT_CACHE for all functions",
-            )
-        before = dict(programs.counts)
-        args, kwargs = self.prepare(args, kwargs)
-        gathered = self.gathered(args, kwargs)
-        compiled = self.find(args, kwargs, gathered)
-        plain, named = (gathered.plain, {}) if compiled.layout is None else compiled.layout.split(args, kwargs)
-        compiled.program([*gathered.values(), *plain], named)  # type: ignore[attr-defined]
-        return {name: count - before[name] for name, count in programs.counts.items()}
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """``plait.eval_shape`` of the function."""

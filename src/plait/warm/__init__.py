@@ -1,1 +1,0 @@
-"""Programs that outlive their process, so that the next one starts warm."""
