@@ -1,4 +1,4 @@
-"""Write docs/images/*.svg: the logo, the conceptual drawings and the curves of the pages. ``make drawings``.
+"""Write docs/images/*.svg: the logo, the conceptual drawings and the curves of the pages. ``python docs/make_drawings.py``.
 
 Drawings take the colour of the text around them, so they are as good in the dark. The site puts them into its pages
 (``generated_pages.py``); elsewhere they are images.

@@ -1,4 +1,4 @@
-"""Which rows of a table ``make test`` runs: those that are chosen. ``make slow`` and ``make long`` run the others."""
+"""Which rows of a table ``make test`` runs; ``make slow`` and the nox session ``long`` run the others."""
 
 import collections
 import zlib
@@ -25,7 +25,7 @@ MANY = 6
 
 
 def leave_two_thirds_to_long(items: Iterable[pytest.Item]) -> None:
-    """Of a test marked ``sampled``, ``make test`` runs a third of its cases, by name; ``make long`` the rest."""
+    """Of a test marked ``sampled``, ``make test`` runs a third of its cases, by name; the session ``long`` the rest."""
     for item in items:
         if item.get_closest_marker("sampled") and zlib.crc32(item.nodeid.encode()) % THIRD:
             item.add_marker(pytest.mark.slow)
@@ -33,7 +33,7 @@ def leave_two_thirds_to_long(items: Iterable[pytest.Item]) -> None:
 
 
 def leave_most_to_long(items: Iterable[pytest.Item]) -> None:
-    """Of a slow test with many cases, ``make slow`` runs the first and a sixth of the others, ``make long`` the rest.
+    """Of a slow test with many cases, ``make slow`` runs the first and a sixth of the others, ``long`` the rest.
 
     Which ones depends on their names alone: every sixth one of a table with three columns could be those of one row.
     """

@@ -128,7 +128,7 @@ def test_the_newest_set_is_newer(name):
 
 @pytest.mark.parametrize("each", sorted(needed(["dev"]), key=str), ids=lambda each: each.name)
 def test_the_lowest_set_has_the_lower_bounds_of_pyproject(each):
-    """``make lowest`` runs the tests with it, so each bound is a version with which plait works."""
+    """The nox session ``lowest`` runs the tests with it, so each bound is a version with which plait works."""
     text = (ROOT / "requirements/lowest.lock").read_text(encoding="utf-8")
     locked = re.findall(rf"^{each.name}==([^ ;]+)", text, re.MULTILINE)
     (bound,) = (each.version for each in each.specifier if each.operator == ">=")

@@ -13,7 +13,7 @@ from tests.differential.interpreter import run
 from tests.differential.known import explaining
 from tests.sampling import slow_but
 
-FEW, SOME = 2, 24  # of each area; `make differential` runs thousands
+FEW, SOME = 2, 24  # of each area; the nox session `differential` runs thousands
 SHARE_OF_ERRORS = 0.7  # of one area; a program that ends early shows little
 
 

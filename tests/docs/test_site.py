@@ -61,7 +61,7 @@ def test_a_star_stands_for_the_files_that_are_not_named_beside_it(pages_from_fil
 def test_the_static_drawings_are_those_that_the_program_draws():
     drawings = module_of("make_drawings")
     for name, draw in drawings.STATIC.items():
-        assert (DOCS / "images" / f"{name}.svg").read_text(encoding="utf-8") == draw(), "run `make drawings`"
+        assert (DOCS / "images" / f"{name}.svg").read_text(encoding="utf-8") == draw(), "run docs/make_drawings.py"
 
 
 def test_every_example_is_in_the_gallery():

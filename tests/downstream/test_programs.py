@@ -1,6 +1,6 @@
 """Published packages, unmodified, with plait in the place of flax.nnx: the same numbers as with Flax.
 
-``make downstream`` makes the environment that they live in and names its Python in ``PLAIT_DOWNSTREAM``.
+The nox session ``downstream`` makes the environment that they live in and names its Python in ``PLAIT_DOWNSTREAM``.
 """
 
 import os
@@ -18,7 +18,7 @@ PYTHON = os.environ.get("PLAIT_DOWNSTREAM", "")
 PROGRAMS = Path(__file__).with_name("programs")
 KERAS = {"KERAS_BACKEND": "jax", "KERAS_NNX_ENABLED": "true"}
 
-pytestmark = pytest.mark.skipif(not PYTHON, reason="make downstream runs these")
+pytestmark = pytest.mark.skipif(not PYTHON, reason="the nox session downstream runs these")
 
 
 def numbers_of(name: str, *start: str, file: Path) -> dict[str, np.ndarray]:

@@ -565,7 +565,7 @@ def test_a_network_that_is_gone_ends_all_after_the_heartbeat(tmp_path):
     assert re.search(r"\[1\] plait: process 0, which coordinates this run, does not answer", found.errors)
 
 
-@pytest.mark.skipif("PLAIT_FAULTS" not in os.environ, reason="make faults runs all of the matrix, in 45 minutes")
+@pytest.mark.skipif("PLAIT_FAULTS" not in os.environ, reason="the nox session faults runs all of it, in 45 minutes")
 @pytest.mark.parametrize("processes", [2, 4])
 @pytest.mark.parametrize(
     "case", [case for process in (0, 1) for case in matrix.cases(process)], ids=lambda case: case.name

@@ -1,6 +1,6 @@
 """A run that is killed again and again ends as the run that was not: the model is the witness.
 
-``PLAIT_FAULTS`` is how many times; ``make faults`` asks for 100.
+``PLAIT_FAULTS`` is how many times; the nox session ``faults`` asks for 100.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Memory stays as it is over very many calls; ``make faults`` makes 20 times more of them."""
+"""Memory stays as it is over very many calls; the nox session ``faults`` makes 20 times more of them."""
 
 import json
 import subprocess

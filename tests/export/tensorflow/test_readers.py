@@ -14,7 +14,7 @@ from plait.export import save, validate_export
 from plait.export.tensorflow.portable import current_version, is_older
 from plait.export.tensorflow.readers import TENSORFLOW, Reader, installed_tensorflow, reader_of
 
-OLDER = os.environ.get("PLAIT_OLDER_TENSORFLOW", "").split()  # interpreters of environments that `make older` makes
+OLDER = os.environ.get("PLAIT_OLDER_TENSORFLOW", "").split()  # interpreters that the nox session older-tensorflow names
 
 
 def test_a_release_of_tensorflow_or_a_version_of_stablehlo_names_a_reader():
@@ -65,7 +65,7 @@ class Scores(plait.Module):
 
 @pytest.mark.slow
 @pytest.mark.oracle
-@pytest.mark.parametrize("python", OLDER or [pytest.param("", marks=pytest.mark.skip("make older makes environments"))])
+@pytest.mark.parametrize("python", OLDER or [pytest.param("", marks=pytest.mark.skip("nox -s older-tensorflow"))])
 def test_a_savedmodel_for_an_older_tensorflow_runs_there(tmp_path, python):
     """In an environment that holds this release of TensorFlow, and neither JAX nor plait."""
     pytest.importorskip("tensorflow")

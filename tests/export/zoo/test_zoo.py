@@ -16,7 +16,7 @@ from plait.errors import ExportError
 from plait.export import prove, save
 from tests.export.zoo.models import FORMATS, ZOO, Eager
 
-# Every second model is proved by `make slow`, the others by `make long`.
+# Every second model is proved by `make slow`, the others by the nox session `long`.
 every_model = pytest.mark.parametrize(
     "entry",
     [pytest.param(entry, id=entry.name, marks=[pytest.mark.long] * (n % 2)) for n, entry in enumerate(ZOO)],
