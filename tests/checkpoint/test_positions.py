@@ -173,3 +173,40 @@ def test_a_module_with_methods_of_these_names_is_a_module(tmp_path):
     fresh.w.value = jnp.zeros(2)
     restore(save(tmp_path / "one", {"model": model}), {"model": fresh})
     assert fresh.w.value.tolist() == [1, 1]
+
+
+class Live:
+    """An iterator whose position is what it counts with."""
+
+    def __init__(self):
+        self.position = {
+            "step": np.zeros((), np.int64),
+            "epoch": 0,
+            "files": [{"at": 3}, bytearray(b"ab")],
+            "key": b"x",
+            "name": "n",
+            "none": None,
+        }
+
+    def get_state(self):
+        return self.position
+
+    def set_state(self, position):
+        self.position = position
+
+
+def test_a_position_is_a_copy_to_its_last_part():
+    data = Live()
+    before = positions.positions_of(data)()
+    assert before == {"step": 0, "epoch": 0, "files": [{"at": 3}, b"ab"], "key": b"x", "name": "n", "none": None}
+    data.position["step"] += 1
+    data.position["epoch"] += 1
+    data.position["files"][0]["at"] += 1
+    data.position["files"][1].extend(b"c")
+    data.position["files"].append(4)
+    assert (before["step"], before["epoch"]) == (0, 0)
+    assert before["files"] == [{"at": 3}, b"ab"]
+    assert type(before["files"][1]) is bytes
+    batches = Batches([1, 2])
+    next(batches)
+    assert positions.positions_of(batches)() == {"epoch": 0, "index": 1}

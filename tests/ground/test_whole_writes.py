@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from plait.ground.scratch import recover
-from plait.ground.whole_writes import CannotBeginError, remove_whole, write_whole, written_whole
+from plait.ground.whole_writes import CannotBeginError, remove_whole, written_whole
 
 THINGS = ["file", "folder"]
 
@@ -165,13 +165,6 @@ def test_folders_above_are_made_when_asked(tmp_path):
     with written_whole(tmp_path / "a" / "b" / "place", parents=True) as draft:
         draft.write_text("new")
     assert read(tmp_path / "a" / "b" / "place") == "new"
-
-
-def test_bytes_are_written_whole(tmp_path):
-    write_whole(tmp_path / "place", b"old")
-    write_whole(tmp_path / "place", b"new")
-    assert (tmp_path / "place").read_bytes() == b"new"
-    assert names(tmp_path) == ["place"]
 
 
 @pytest.mark.parametrize("what", THINGS)

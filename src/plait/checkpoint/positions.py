@@ -1,4 +1,4 @@
-"""Saves the positions of data iterators, so that a restored run continues with the next batch.
+"""The positions of data iterators: copies of them, and how they are saved, so that a restored run continues there.
 
 An iterator has a position if it has ``get_state()`` and ``set_state(state)``: Grain's iterators do, and
 ``plait.training.Batches`` wraps any other source. Its state is plain data or bytes. In a multi-process run each process
@@ -15,11 +15,12 @@ from __future__ import annotations
 import base64
 import json
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeGuard
 
 import jax
+import numpy as np
 
 from ..core.objects.nodes import Kind, kind_of
 from ..errors import ArgumentTypeError, CheckpointError
@@ -47,6 +48,44 @@ def has_position(value: Any) -> TypeGuard[Positioned]:
         and callable(getattr(value, "set_state", None))
         and kind_of(value) is Kind.STATIC
     )
+
+
+class KeptPosition:
+    """A position to save, while the iterator itself goes on."""
+
+    def __init__(self, position: Any) -> None:
+        self._position = position
+
+    def get_state(self) -> Any:
+        """The position."""
+        return self._position
+
+    def set_state(self, position: Any) -> None:
+        """Another position."""
+        self._position = position
+
+
+def positions_of(data: Any) -> Callable[[], Any]:
+    """A function that returns the position of an iterator; ``None`` if it has none."""
+    if not has_position(data):
+        return lambda: None
+    get_state = data.get_state
+    return lambda: copied(get_state())  # it may be what the iterator itself counts with
+
+
+def copied(position: Any) -> Any:
+    """A copy of a position, which is bytes, or what JSON can say."""
+    if isinstance(position, dict):
+        copy = position.copy()
+        for name, part in copy.items():
+            if type(part) is not int:
+                copy[name] = copied(part)
+        return copy
+    if isinstance(position, list):
+        return [copied(part) for part in position]
+    if isinstance(position, np.ndarray):  # a number that is counted in place
+        return position.copy()
+    return bytes(position) if isinstance(position, bytearray) else position
 
 
 def separated(node: Any) -> tuple[Any, dict[str, Positioned]]:

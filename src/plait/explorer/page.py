@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError
-from ..ground.whole_writes import CannotBeginError, write_whole
+from ..ground.whole_writes import CannotBeginError, written_whole
 from .calls import calls_of
 from .costs import costs_of
 from .description import description
@@ -72,7 +72,8 @@ def explore(
     text = page_of(outlines)
     _check_target(target)
     try:
-        write_whole(target, text.encode("utf-8"))
+        with written_whole(target) as draft:
+            draft.write_bytes(text.encode("utf-8"))
     except CannotBeginError as error:
         raise ArgumentError(
             "the page cannot be written",

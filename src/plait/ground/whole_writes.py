@@ -57,12 +57,6 @@ def written_whole(target: Path, check: Callable[[], None] = _always, *, parents:
         _sync_folder(target.parent)
 
 
-def write_whole(target: Path, content: bytes) -> None:
-    """Write bytes to a file, like ``written_whole``."""
-    with written_whole(target) as draft:
-        draft.write_bytes(content)
-
-
 def digest_of(file: Path) -> str:
     """The SHA-256 of a file."""
     with open(file, "rb") as stream:

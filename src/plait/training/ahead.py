@@ -14,14 +14,13 @@ from typing import Any
 import jax
 
 from .._compat import ArrayImpl
-from ..checkpoint.positions import has_position
+from ..checkpoint.positions import copied, has_position, positions_of
 from ..core.functional.split import state
 from ..errors import CheckpointWarning
 from ..ground.notices import warn
 from ..ground.words import text_of
 from .children import Children
 from .placing import owned
-from .positions import copied, positions_of
 
 NOTHING: Any = object()  # instead of a batch
 

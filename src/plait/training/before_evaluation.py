@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-from ..checkpoint.positions import has_position
+from ..checkpoint.positions import KeptPosition, has_position, positions_of
 from ..core.functional.split import state
 from ..core.functional.update import update
 from ..core.objects.cells import is_gone
@@ -27,7 +27,6 @@ from ..core.objects.variables import Variable
 from ..core.objects.visit import children_if_any, visit
 from ..ground.paths import describe_path
 from .placing import is_buffer
-from .positions import KeptPosition, positions_of
 
 _CONTAINERS = (list, dict, deque, State)
 

@@ -15,10 +15,9 @@ from typing import Any, cast
 
 from jax.sharding import Mesh, Sharding
 
-from ..checkpoint.positions import has_position
+from ..checkpoint.positions import has_position, positions_of
 from ..errors import ArgumentError
 from .placing import placing
-from .positions import positions_of
 from .timed_data import serve
 
 PATIENCE = 5.0  # seconds

@@ -12,9 +12,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ..checkpoint.positions import has_position
+from ..checkpoint.positions import has_position, positions_of
 from ..errors import DataError
-from .positions import positions_of
 
 # By the identity of the data. While a thread uses the data, nothing else may; what it has to do keeps it alive.
 _KNOWN: weakref.WeakValueDictionary[int, TimedData] = weakref.WeakValueDictionary()

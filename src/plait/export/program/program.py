@@ -8,6 +8,7 @@ changes are discarded. A variable that the function changes must be one of the l
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,7 +28,6 @@ from ...ground.words import describe_type, first_few
 from ...observing.layer_scopes import layer_scopes
 from ...states.pure_dicts import plain_value, with_value
 from ...typing import FilterLiteral
-from .arguments import arguments
 from .checks import check_different, check_type
 from .input_spec import InputSpec, resolve_input_specs
 from .numbers import check_numbers
@@ -36,6 +36,8 @@ from .weights import by_name, check_distinct, key_name, named_weights, on_host
 Arrays = dict[str, Any]
 OUTPUT = "y"
 SIGNATURE = "serving_default"  # the default name of a signature
+Call = tuple[list[Any], dict[str, Any]]  # arguments by position and by name
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +91,7 @@ def program_of(
     if isinstance(model, tuple) and len(model) == 2 and callable(model[1]):
         params, function = model
         apply = by_name(function, params)
-        given = arguments(specs, function, 1, by_name=isinstance(inputs, Mapping))
+        given = _arguments(specs, function, match_names=isinstance(inputs, Mapping))
 
         def call(weights: Arrays, xs: Arrays) -> Arrays:
             args, kwargs = given(xs)
@@ -138,7 +140,7 @@ def _program_of_module(
     check_distinct(names)
     states = [(f"the state {describe_path(path)}", name) for path, name in carried.items()]
     _check_names([*((f"input {index}", spec.name) for index, spec in enumerate(specs)), *states])
-    arguments_of = arguments(specs, getattr(type(model), method), 1, by_name=named)
+    arguments_of = _arguments(specs, getattr(type(model), method), match_names=named)
 
     def call(weights: Arrays, xs: Arrays) -> Arrays:
         given = {}
@@ -160,6 +162,43 @@ def _program_of_module(
     shapes = {name: _state_shape(path, first[name].shape, batch) for path, name in carried.items()}
     carried_specs = tuple(InputSpec(shapes[name], array.dtype, name) for name, array in first.items())
     return Program(call, weights, (*specs, *carried_specs), first, frozenset(weights))
+
+
+def _arguments(
+    specs: Sequence[InputSpec], function: Callable[..., Any], *, match_names: bool
+) -> Callable[[Mapping[str, Any]], Call]:
+    """A function from inputs by name to arguments.
+
+    Args:
+        specs: the inputs, in order.
+        function: the function that takes them, after one parameter.
+        match_names: whether to match inputs by name. If ``function`` has none of the names, they are positional anyway,
+            and the names are only those of the file.
+
+    Raises:
+        ArgumentError: some inputs have the names of parameters, but not all, so that one would be misassigned.
+    """
+    names = [spec.name for spec in specs]
+    positional = lambda xs: ([xs[name] for name in names], {})
+    if not match_names:
+        return positional
+    try:
+        parameters = list(inspect.signature(function).parameters.values())[1:]
+    except (TypeError, ValueError):  # a function without a signature
+        return positional
+    known = [parameter.name for parameter in parameters if parameter.kind in _NAMED]
+    if set(names) <= set(known):
+        return lambda xs: ([], {name: xs[name] for name in names})
+    for index, name in enumerate(names):
+        if name in known and parameters[index : index + 1] != [p for p in parameters if p.name == name]:
+            raise ArgumentError(
+                "the inputs match the arguments of the function neither by name nor by order",
+                at=name,
+                found=f"inputs {', '.join(names)}",
+                expected=f"arguments {', '.join(known)}",
+                do="name the inputs like the arguments, or pass them in a list, in order, as InputSpec(..., name=...)",
+            )
+    return positional
 
 
 def _is_key(value: Any) -> bool:
