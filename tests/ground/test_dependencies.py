@@ -11,7 +11,6 @@ import pytest
 import plait
 from plait.errors import MissingDependencyError
 from plait.export import save_onnx, save_saved_model
-from plait.export.formats.table import FORMATS
 from plait.ground.dependencies import require
 from tests.export.conv_net import IMAGES, log_probabilities, params
 from tests.forked import run_python
@@ -64,15 +63,6 @@ def test_each_package_that_is_asked_for_comes_with_the_extra_that_its_error_name
             assert re.match("to [a-z]+ ", purpose.value), where
         if isinstance(extra, ast.Constant) and isinstance(package, ast.Constant):
             assert package.value.partition(".")[0] in _installed_by(extra.value), where
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_what_a_format_needs_comes_with_its_extra_or_with_plait(name):
-    row = FORMATS[name]
-    if row.extra is None:
-        assert set(row.packages) <= {"flatbuffers", "safetensors"}
-    else:
-        assert set(row.packages) <= _installed_by(row.extra)
 
 
 def test_a_package_that_is_broken_is_not_called_missing(tmp_path, monkeypatch):

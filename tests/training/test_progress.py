@@ -11,7 +11,7 @@ from plait.training.progress import progress
 
 
 def run():
-    with progress("training", 4, done=2) as show:
+    with progress(4, done=2) as show:
         for epoch in (1, 2):
             show.advance()
             show.say(f"epoch {epoch} [red] 0.5")
@@ -26,7 +26,7 @@ def test_letters_that_the_output_does_not_have_are_escaped(monkeypatch):
     """A metric with an umlaut in its name ended the run."""
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
-    with progress("training", 1) as show:
+    with progress(1) as show:
         show.say("größe 1.0 \udc80")
     assert written.getvalue() == b"gr\\xf6\\xdfe 1.0 \\udc80\n"
 
@@ -52,5 +52,5 @@ def test_on_a_terminal_the_bar_is_gone_at_the_end(capsys, monkeypatch):
 @pytest.mark.parametrize("terminal", [True, False])
 def test_an_error_inside_comes_out(monkeypatch, terminal):
     monkeypatch.setattr(module.sys.stdout, "isatty", lambda: terminal, raising=False)
-    with pytest.raises(ZeroDivisionError, match="zero"), progress("training", 1):
+    with pytest.raises(ZeroDivisionError, match="zero"), progress(1):
         _ = 1 // 0

@@ -25,17 +25,16 @@ class Progress:
 
 
 @contextlib.contextmanager
-def progress(label: str, total: int, *, done: int = 0) -> Iterator[Progress]:
+def progress(total: int, *, done: int = 0) -> Iterator[Progress]:
     """Show progress on standard output while the body runs.
 
     Args:
-        label: one or two words, shown next to the bar.
         total: the total number of steps.
         done: the number of steps that an earlier run completed.
 
     Example:
         >>> from plait.training.progress import progress
-        >>> with progress("training", total=2) as show:
+        >>> with progress(2) as show:
         ...     for epoch in range(2):
         ...         show.advance()
         ...         show.say(f"epoch {epoch}")
@@ -56,7 +55,7 @@ def progress(label: str, total: int, *, done: int = 0) -> Iterator[Progress]:
     display = rich.progress.Progress(*columns, transient=True)
     display.start()
     try:
-        yield _Bar(display, display.add_task(label, total=total, completed=done))
+        yield _Bar(display, display.add_task("training", total=total, completed=done))
     finally:
         with contextlib.suppress(OSError):  # the terminal is gone; what was shown is over
             display.stop()

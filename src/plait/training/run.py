@@ -659,7 +659,7 @@ class Run:
                 held.callback(lambda: profile.end_with_run(self.last))
             for logger in self.loggers:
                 held.callback(self.close, logger)
-            self.display = held.enter_context(progress("training", steps, done=self.done)) if shows else Progress()
+            self.display = held.enter_context(progress(steps, done=self.done)) if shows else Progress()
             held.enter_context(self.left())
             yield
 

@@ -6,7 +6,7 @@ from plait.export.formats.descriptions import Description, Tensor, size_of
 from plait.export.formats.table import Format
 from plait.export.formats.whole_write import written_whole
 
-ROW = Format("toy", "Toy", "model.toy", blocked=("jax", "plait"), packages=("numpy",))
+ROW = Format("toy", "Toy", "model.toy", blocked=("jax", "plait"))
 
 
 def write(programs, path, options):

@@ -31,8 +31,6 @@ class Format:
         title: its name in messages.
         place: the file or folder of this format in a folder that ``save`` writes.
         blocked: packages that the users of the file may not have.
-        packages: packages needed to write and to run it.
-        extra: plait's extra that installs them; ``None`` if plait itself depends on them.
         mark: the file that identifies a folder of this format; without it the format is a single file, identified by
             its suffix.
         has_target: whether it is written for a version of its reader.
@@ -42,8 +40,6 @@ class Format:
     title: str
     place: str
     blocked: tuple[str, ...]
-    packages: tuple[str, ...]
-    extra: str | None = None
     mark: str | None = None
     has_target: bool = False
 
@@ -62,20 +58,19 @@ class Format:
 _ROWS = (
     Format(
         "stablehlo", "StableHLO", "stablehlo", mark="manifest.json",
-        blocked=("plait", "tensorflow", "flax", "safetensors"), packages=("flatbuffers", "safetensors"),
+        blocked=("plait", "tensorflow", "flax", "safetensors"),
     ),
     Format(
         "saved_model", "TensorFlow SavedModel", "saved_model", mark="saved_model.pb", has_target=True,
-        blocked=("jax", "jaxlib", "flax", "plait"), packages=("tensorflow",), extra="tensorflow",
+        blocked=("jax", "jaxlib", "flax", "plait"),
     ),
     Format(
         "onnx", "ONNX", "model.onnx",
         blocked=("jax", "jaxlib", "jax2onnx", "tensorflow", "flax", "plait"),
-        packages=("onnx", "jax2onnx", "onnxruntime"), extra="onnx",
     ),
     Format(
         "litert", "LiteRT", "model.tflite",
-        blocked=("jax", "jaxlib", "flax", "plait"), packages=("tensorflow",), extra="tensorflow",
+        blocked=("jax", "jaxlib", "flax", "plait"),
     ),
 )  # fmt: skip
 
