@@ -29,12 +29,6 @@ def count(x: int, node: list, /, *others: list, scale: int = 1, **rest: int) -> 
     return (len(node) + sum(map(len, others))) * scale + sum(rest.values()) + x
 
 
-@checked
-def size(node: list) -> int:
-    """How long."""
-    return len(node)
-
-
 def transform(f, *, crossing, scale=1):
     """Call.
 
@@ -54,19 +48,6 @@ def test_the_wrapped_function_is_called_as_it_is():
     public = checked(count, at=1)
     assert public(1, [SHARED, SHARED], [1], scale=2, more=3) == 10
     assert public(1, [SHARED, SHARED], graph=True) == 3
-
-
-@pytest.mark.parametrize(
-    "call", [lambda **mode: size([SHARED, SHARED], **mode), lambda **mode: size(node=[SHARED, SHARED], **mode)]
-)
-def test_a_shared_object_is_refused_in_tree_mode(call):
-    assert call() == 2
-    with pytest.raises(GraphError, match=r"\[0\] and \[1\]"):
-        call(graph=False)
-    with plait.set_graph_mode(False):
-        with pytest.raises(GraphError, match=r"\[0\] and \[1\]"):
-            call()
-        assert call(graph=True) == 2
 
 
 def test_only_the_graph_is_checked():

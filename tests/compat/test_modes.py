@@ -15,20 +15,9 @@ from tests.forked import run_python
 from tests.oracles import describe
 
 
-class Unregistered(plait.Object):
-    def __init__(self):
-        self.weight = Param(1.0)
-
-
 def shared_model():
     weight = Param(jnp.ones(2))
     return plait.Dict(a=weight, inner=plait.Dict(b=weight))
-
-
-def cyclic_model():
-    model = plait.Dict(a=Param(1.0))
-    model.inner = plait.Dict(back=model)
-    return model
 
 
 FUNCTIONS = {
@@ -56,26 +45,11 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_tree_mode_refuses_sharing_and_names_both_paths(name):
-    """G57."""
-    with pytest.raises(GraphError, match=r"(a and |\[0\]\.a and ).*inner\.b"):
-        FUNCTIONS[name](shared_model(), graph=False)
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
 def test_tree_mode_does_the_same_to_trees(name):
     """G57."""
     tree, other = (plait.Dict(a=Param(1.0), b=[Param(2.0)], c=plait.Dict(d=Param(3.0))) for _ in range(2))
     assert describe(FUNCTIONS[name](tree, graph=False)) == describe(FUNCTIONS[name](other))
     assert describe(tree) == describe(other)
-
-
-def test_tree_mode_refuses_cycles_and_classes_that_are_no_pytrees():
-    """G57."""
-    with pytest.raises(GraphError, match=r"the root and inner\.back"):
-        plait.split(cyclic_model(), graph=False)
-    with pytest.raises(GraphError, match="pytree=False"):
-        plait.split(Unregistered(), graph=False)
 
 
 def test_the_mode_of_the_thread_takes_effect_at_once_and_is_restored():

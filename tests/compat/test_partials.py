@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import plait
-from plait.errors import ArgumentError, ArgumentTypeError, GraphError
+from plait.errors import ArgumentError
 from tests.oracles import describe
 from tests.strategies import Node
 
@@ -108,25 +108,6 @@ def test_dropping_the_bound_function_frees_the_model():
     assert seen() is None
 
 
-@pytest.mark.parametrize("modes", [{"graph": False}, {"graph_updates": False}])
-def test_other_modes_are_refused_at_construction(modes):
-    """U36: both flags are named."""
-    f = plait.jit(step)
-    with pytest.raises(ArgumentError, match=r"found +graph=(True|False), graph_updates=(True|False)"):
-        plait.cached_partial(f, counter(), **modes)
-    setter = {"graph": plait.set_graph_mode, "graph_updates": plait.set_graph_updates}[next(iter(modes))]
-    with setter(False), pytest.raises(ArgumentError, match="needs graph mode"):
-        plait.cached_partial(f, counter())
-    with setter(False):
-        assert plait.cached_partial(plait.jit(step, graph=True, graph_updates=True), counter(), graph=True,
-                                    graph_updates=True)(1.0).item() == 3.0  # fmt: skip
-
-
-def test_only_functions_are_bound():
-    with pytest.raises(ArgumentTypeError, match=r"found +a Node"):
-        plait.cached_partial(counter(), 1)
-
-
 # jit_partial ----------------------------------------------------------------------------------------------------------
 
 
@@ -150,31 +131,6 @@ def test_options_of_jit_count_from_the_first_bound_argument():
 
     assert plait.jit_partial(f, counter(), static_argnums=2)(1.0, 2).item() == 9.0
     assert plait.jit_partial(f, counter(), static_argnames="power")(1.0, power=2).item() == 9.0
-
-
-def test_what_jit_partial_refuses():
-    """X11: variables anywhere but in the bound arguments, and structural updates."""
-    model = counter()
-    before = describe(model)
-    bound = plait.jit_partial(lambda model, x: 0.0, model)
-    places = {"x": plait.Param(1.0), r"x\[0\]": [counter()], r"x\.a": {"a": Node(b=counter())}}
-    for place, other in places.items():
-        with pytest.raises(ArgumentError, match=rf"at +argument {place}\n"):
-            bound(other)
-    with pytest.raises(ArgumentError, match=r"at +argument x\n"):
-        bound(x=model)
-    with pytest.raises(ArgumentError, match=r"found +graph_updates=True"):
-        plait.jit_partial(step, model, graph_updates=True)
-    with pytest.raises(ArgumentError, match="bound method"):
-        plait.jit_partial(plait.Linear(2, 2, rngs=plait.Rngs(0)).__call__)
-    assert describe(model) == before
-
-
-def test_jit_partial_refuses_a_shared_object_in_tree_mode_when_it_is_made():
-    """X5: as Flax does, at the line that binds it."""
-    node = counter()
-    with pytest.raises(GraphError, match=r"at +pair\.a and pair\.b\n"):
-        plait.jit_partial(lambda pair: 0.0, Node(a=node, b=node), graph=False)
 
 
 @pytest.mark.oracle

@@ -137,16 +137,6 @@ def test_a_prefix_that_does_not_fit_shows_both_trees():
         plait.to_tree((1.0, 2.0), prefix=(0,))
 
 
-def test_node_states_tell_what_they_lack():
-    states = plait.NodeStates.from_states(*plait.split(model(), plait.Param, ...)[1:])
-    with pytest.raises(GraphError, match="no graphdef"):
-        _ = states.graphdef
-    with pytest.raises(GraphError, match=r"found +2 states"):
-        _ = states.state
-    assert [list(state) for state in states.states] == [["inner"], ["n"]]
-    assert states.replace(metadata="m").metadata == "m"
-
-
 def test_a_captured_context_does_not_outlive_an_error():
     """U21, U40: after a function that raises, the objects and the contexts are as before."""
 

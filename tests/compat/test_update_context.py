@@ -274,23 +274,6 @@ def test_a_split_in_a_deeper_trace_takes_what_the_outer_one_made():
     assert pair.new.shape == (2,)
 
 
-def test_errors_name_the_tag_and_what_was_given():
-    """Section 7."""
-    with pytest.raises(GraphError, match="no active update context with the tag 'nothing'"):
-        plait.current_update_context("nothing")
-    shared = Param(1.0)
-    with plait.update_context("demo") as ctx:
-        with pytest.raises(GraphError, match="before any split"):
-            ctx.merge(*plait.split(Pair()))
-        with pytest.raises(GraphError, match="found     a str"):
-            ctx.merge("graphdef", {})
-    with plait.split_context() as split:
-        split.split(shared)
-        back_reference, _ = split.split(shared)
-    with plait.update_context("demo") as ctx, pytest.raises(GraphError, match="a NodeRef"):
-        ctx.merge(back_reference, plait.State({}))
-
-
 def test_a_context_cannot_be_used_after_its_block():
     """U6."""
     with plait.split_context() as split:
@@ -448,16 +431,6 @@ def test_a_captured_model_is_not_changed(name, trace):
     assert describe(model) == before
     by_hand(change, model, jnp.float32(5))
     assert describe(model) != before
-
-
-@pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
-def test_the_error_has_the_path_and_both_traces():
-    model = graph()
-    message = (
-        r"at +model\.inner\.w(?s:.)*found +the current trace is a function under jit(?s:.)*expected +the top level"
-    )
-    with pytest.raises(TraceContextError, match=message):
-        plait.jit(lambda x: by_hand(CHANGES["a value"][0], model, x))(jnp.float32(5))
 
 
 @pytest.mark.parametrize("trace", TRACES)

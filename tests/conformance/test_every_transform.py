@@ -91,6 +91,22 @@ def test_a_write_reaches_the_callers_own_variable(transform):
     assert model.inner.n[...] == 1
 
 
+def write_and_raise(model, x):
+    model.label, model.inner.again = "seen", plait.Variable(x)
+    step(model, x)
+    raise LookupError("of the user's own")
+
+
+@each_that_calls
+def test_a_function_that_raises_changes_nothing(transform):
+    """U21."""
+    model = make_model()
+    before = describe(model)
+    with pytest.raises((LookupError, PlaitError)):
+        transform.run(write_and_raise)(model, jnp.float32(3))
+    assert describe(model) == before
+
+
 def write_by_shape(model, x):
     written = model.inner.n if model.inner.w.ndim == 1 else model.inner.w
     written[...] += 1

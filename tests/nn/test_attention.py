@@ -20,7 +20,6 @@ from tests.nn.twins import (
     compare,
     flax_nnx,
     pure,
-    run,
     some_input,
     twins,
     users_promotion,
@@ -163,45 +162,6 @@ def test_l27_metadata_and_initializers_reach_the_parameters_as_in_flax():
 
 
 @pytest.mark.slow
-@pytest.mark.oracle
-def test_it_is_torch_s_forward_and_backward():
-    """The one matrix of torch's layer holds query, key and value one after the other."""
-    torch = pytest.importorskip("torch")
-    layer = random_biases(Attention(2, 4, rngs=plait.Rngs(0)))
-    theirs = torch.nn.MultiheadAttention(4, 2, batch_first=True)
-    projections = (layer.query, layer.key, layer.value)
-    with torch.no_grad():
-        stacked = np.concatenate([np.asarray(p.kernel[...]).reshape(4, 4).T for p in projections])
-        theirs.in_proj_weight.copy_(torch.tensor(stacked))
-        theirs.in_proj_bias.copy_(torch.tensor(np.concatenate([np.asarray(p.bias[...]).ravel() for p in projections])))
-        theirs.out_proj.weight.copy_(torch.tensor(np.asarray(layer.out.kernel[...]).reshape(4, 4).T))
-        theirs.out_proj.bias.copy_(torch.tensor(np.asarray(layer.out.bias[...])))
-    x = some_input(2, 3, 4)
-    mine = run(plait, layer, x, is_causal=True)
-    tensor = torch.tensor(np.asarray(x), requires_grad=True)
-    y, _ = theirs(tensor, tensor, tensor, attn_mask=torch.triu(torch.ones(3, 3, dtype=torch.bool), 1))
-    (torch.cos(torch.arange(y.numel())).reshape(y.shape) * y.abs()).sum().backward()
-    np.testing.assert_allclose(mine.y, y.detach().numpy(), rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(mine.x_grad, tensor.grad.numpy(), rtol=1e-4, atol=1e-4)
-    grad = theirs.in_proj_weight.grad.numpy()[:4].T
-    np.testing.assert_allclose(np.asarray(mine.grads["query.kernel"]).reshape(4, 4), grad, rtol=1e-4, atol=1e-4)
-
-
-def test_l4_arguments_are_kept_as_attributes():
-    layer = plait.MultiHeadAttention(2, 4, 8, num_kv_heads=1, in_kv_features=3, dropout_rate=0.1, rngs=plait.Rngs(0))
-    assert (layer.num_heads, layer.in_features, layer.qkv_features, layer.out_features) == (2, 4, 8, 4)
-    assert (layer.num_kv_heads, layer.in_kv_features, layer.head_dim, layer.dropout_rate) == (1, 3, 4, 0.1)
-    assert (layer.deterministic, layer.decode, layer.cached_key, layer.query_ln) == (None, None, None, None)
-
-
-def test_l27_bfloat16_throughout():
-    layer = Attention(2, 4, dtype=jnp.bfloat16, rngs=plait.Rngs(0))
-    y = layer(some_input(2, 3, 4))
-    assert y.dtype == jnp.bfloat16
-    np.testing.assert_allclose(y.astype(jnp.float32), paper(layer, some_input(2, 3, 4)), **HALF_TOLERANCE)
-
-
-@pytest.mark.slow
 def test_l27_masked_positions_do_not_matter():
     layer, x = Attention(2, 4, rngs=plait.Rngs(0)), some_input(2, 3, 4)
     tokens = jnp.array([[1, 1, 0], [1, 1, 1]])
@@ -297,50 +257,6 @@ def test_l5_shardings_are_handed_on():
         y = layer(x, out_sharding=jax.P(None, None, "model"))
         assert jax.typeof(y).sharding.spec == jax.P(None, None, "model")
     np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
-
-
-def hlo_operations(function, *args):
-    text = jax.jit(function).lower(*args).compile().as_text()
-    return len(re.findall(r"^ +(?:ROOT )?%?[\w.-]+ = ", text, re.MULTILINE))
-
-
-@pytest.mark.parametrize("options", [{}, {"num_kv_heads": 1}])
-def test_the_layer_costs_no_operation_over_plain_jax(options):
-    layer, x = Attention(2, 4, rngs=plait.Rngs(0), **options), some_input(2, 3, 4)
-    graphdef, state = plait.split(layer)
-    params = [(p.kernel[...], p.bias[...]) for p in (layer.query, layer.key, layer.value, layer.out)]
-
-    def product(x, kernel, axes):
-        contracted = (tuple(range(x.ndim - axes, x.ndim)), tuple(range(axes)))
-        return jax.lax.dot_general(x, kernel, (contracted, ((), ())))
-
-    def plain(params, x):
-        query, key, value = (product(x, kernel, 1) + bias[None, None] for kernel, bias in params[:3])
-        kernel, bias = params[3]
-        y = jax.nn.dot_product_attention(query, key, value, is_causal=True)
-        return product(y, kernel, 2) + bias[None, None]
-
-    ours = hlo_operations(lambda state, x: plait.merge(graphdef, state)(x, is_causal=True), state, x)
-    assert ours == hlo_operations(plain, params, x)
-    assert ours > 20  # the count finds the operations
-
-
-@pytest.mark.slow
-def test_transforms_agree_with_the_plain_call():
-    """``vmap`` maps a batch axis, ``grad`` is that of the whole, ``remat`` changes nothing. (ask 20)"""
-    layer, x = Attention(2, 4, rngs=plait.Rngs(0)), some_input(2, 3, 4)
-
-    def loss(layer, x):
-        return (layer(x, is_causal=True) ** 2).sum()
-
-    mapped = plait.vmap(lambda layer, x: layer(x, is_causal=True), in_axes=(None, 0))(layer, x)
-    compare(mapped, layer(x, is_causal=True), TOLERANCE, "vmap")
-    plain = plait.jit(plait.grad(loss))(layer, x)
-    again = plait.jit(plait.grad(plait.remat(loss)))(layer, x)
-    for path, gradient in pure(plain).items():
-        np.testing.assert_allclose(gradient, pure(again)[path], rtol=1e-5, atol=1e-5, err_msg=path)
-        # The same for every query, a bias of the keys changes no weight.
-        assert (np.abs(gradient).max() > 1e-3) == (path != "key.bias"), path
 
 
 @pytest.mark.slow

@@ -80,13 +80,6 @@ def test_metadata_of_the_constructor_reaches_the_parameters():
     assert (layer.kernel.a, layer.bias.b) == (1, 2)
 
 
-def test_arguments_are_kept_under_their_names():
-    layer = plait.Linear(2, 3, use_bias=False, precision="highest", dtype=jnp.bfloat16, rngs=plait.Rngs(0))
-    kept = (layer.in_features, layer.out_features, layer.use_bias, layer.precision, layer.dtype)
-    assert kept == (2, 3, False, "highest", jnp.bfloat16)
-    assert layer.bias is None
-
-
 @pytest.mark.parametrize("use_bias", [True, False])
 def test_each_parameter_draws_one_key(use_bias):
     rngs = plait.Rngs(params=0)

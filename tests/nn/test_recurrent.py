@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 import plait
 from plait.errors import ArgumentTypeError, LostUpdateWarning, ShapeError, StreamError
 from plait.nn.recurrent import flip_sequences
-from tests.nn.test_cells import CELLS, IS_PAIR, LSTM_MAPS, make
+from tests.nn.test_cells import CELLS, make
 from tests.nn.twins import (
     TOLERANCE,
     Encoder,
@@ -299,102 +299,6 @@ def test_flipping_twice_is_the_identity_on_real_steps():
     x = some_input(3, 5, 2)
     again = flip_sequences(flip_sequences(x, LENGTHS, 1, False), LENGTHS, 1, False)
     np.testing.assert_array_equal(again, x)
-
-
-def torch_weights(layer, cell, suffix=""):
-    import torch
-
-    p = pure(plait.state(cell))
-    if "ii.kernel" in p:
-        w_i, w_h = ([p[f"{pair[i]}.kernel"].T for pair in LSTM_MAPS] for i in (0, 1))
-        values = {"weight_ih": w_i, "weight_hh": w_h, "bias_hh": [p[f"{h}.bias"] for _, h in LSTM_MAPS]}
-    else:
-        values = {"weight_ih": [p["dense_i.kernel"].T], "weight_hh": [p["dense_h.kernel"].T]}
-        values["bias_ih"] = [p["dense_i.bias"]]
-    with torch.no_grad():
-        for name in ("bias_ih", "bias_hh"):
-            getattr(layer, f"{name}_l0{suffix}").zero_()
-        for name, parts in values.items():
-            getattr(layer, f"{name}_l0{suffix}").copy_(torch.from_numpy(np.concatenate(parts, 0)))
-
-
-@pytest.mark.slow
-@pytest.mark.oracle
-@pytest.mark.parametrize("name", ["LSTMCell", "GRUCell"])
-def test_a_bidirectional_run_over_padded_sequences_is_pytorch_s(name):
-    """L30, L32, L35: outputs, last carries, and the gradient of the input."""
-    torch = pytest.importorskip("torch")
-    lengths, x = np.array([5, 3, 1]), np.array(some_input(3, 5, 3))
-    cells = [getattr(plait, name)(3, 4, bias_init=plait.initializers.normal(1.0), rngs=plait.Rngs(i)) for i in (0, 1)]
-    ours = plait.Bidirectional(*map(plait.RNN, cells), return_carry=True)
-    theirs = {"LSTMCell": torch.nn.LSTM, "GRUCell": torch.nn.GRU}[name](3, 4, batch_first=True, bidirectional=True)
-    for cell, suffix in zip(cells, ["", "_reverse"], strict=True):
-        torch_weights(theirs, cell, suffix)
-
-    x_t = torch.from_numpy(x).requires_grad_()
-    packed, last = theirs(torch.nn.utils.rnn.pack_padded_sequence(x_t, torch.from_numpy(lengths), batch_first=True))
-    y_t, _ = torch.nn.utils.rnn.pad_packed_sequence(packed, batch_first=True)
-    weights = np.cos(np.arange(y_t.numel(), dtype=np.float32)).reshape(y_t.shape)
-    (y_t * torch.from_numpy(weights)).sum().backward()
-
-    real = (np.arange(5) < lengths[:, None])[..., None]
-
-    def loss(x):
-        carry, y = ours(x, seq_lengths=lengths, rngs=plait.Rngs(0))
-        return jnp.sum(jnp.where(real, y, 0) * weights), (carry, y)
-
-    gradient, (carry, y) = jax.jit(jax.grad(loss, has_aux=True))(jnp.asarray(x))
-    compare(np.where(real, y, 0), y_t.detach().numpy(), TOLERANCE, "outputs")
-    compare(gradient, x_t.grad.numpy(), TOLERANCE, "gradient of the input")
-    for part, theirs_last in enumerate(last if name in IS_PAIR else [last]):  # h before c in PyTorch
-        mine = jnp.stack([c[1 - part] if name in IS_PAIR else c for c in carry])
-        compare(mine, theirs_last.detach().numpy(), TOLERANCE, "last carry")
-
-
-@pytest.mark.slow
-def test_stacked_layers_made_by_vmap_run_under_scan():
-    """Ask 14: as the unrolled loop, with the streams of the layers kept."""
-
-    @plait.split_rngs(splits=3)
-    @plait.vmap
-    def stack(rngs):
-        return plait.RNN(plait.GRUCell(4, 4, rngs=rngs), rngs=False)
-
-    @plait.jit
-    @plait.scan(in_axes=(plait.Carry, 0, None), out_axes=plait.Carry)
-    def run(x, layer, carry):
-        return layer(x, initial_carry=carry)
-
-    layers, x = stack(plait.Rngs(0)), some_input(2, 5, 4)
-    y, carry = x, jnp.zeros((2, 4))
-    graphdef, state = plait.split(layers)
-    for i in range(3):
-        y = plait.merge(graphdef, jax.tree.map(lambda leaf, i=i: leaf[i], state))(y, initial_carry=carry)
-    np.testing.assert_allclose(run(x, layers, carry), y, rtol=1e-5, atol=1e-5)
-
-
-def test_vmap_over_the_batch_is_the_batch():
-    rnn, x = rnn_of(rngs=False), some_input(2, 5, 3)
-    y = plait.vmap(lambda rnn, x: rnn(x, initial_carry=jnp.zeros(4)), in_axes=(None, 0))(rnn, x)
-    np.testing.assert_allclose(y, rnn(x, rngs=plait.Rngs(0)), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_plait_s_grad_is_that_of_the_unrolled_loop():
-    rnn, x = rnn_of(rngs=False), some_input(2, 3, 3)
-
-    def unrolled(rnn):
-        carry = jnp.zeros((2, 4))
-        for t in range(3):
-            carry, _ = rnn.cell(carry, x[:, t])
-        return (carry**2).sum()
-
-    def scanned(rnn):
-        return (rnn(x, initial_carry=jnp.zeros((2, 4)))[:, -1] ** 2).sum()
-
-    mine, expected = (pure(plait.grad(loss)(rnn)) for loss in (scanned, unrolled))
-    for path in expected:
-        np.testing.assert_allclose(mine[path], expected[path], rtol=1e-4, atol=1e-5)
 
 
 def test_it_works_where_graph_updates_are_off():

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.test_util import check_grads
 
 import plait
 from plait.errors import ArgumentError, ShapeError, TraceContextError
@@ -94,53 +93,10 @@ def test_spectral_norm_is_flax_s_forward_and_backward(layer, options):
     assert_same(stats(plait, ours), stats(flax_nnx(), theirs), LOOSE, what="last ")
 
 
-def torch_linear(torch, layer):
-    linear = torch.nn.Linear(3, 4)
-    with torch.no_grad():
-        linear.weight.copy_(torch.from_numpy(np.array(layer.kernel[...]).T))
-        linear.bias.copy_(torch.from_numpy(np.array(layer.bias[...])))
-    return linear
-
-
 def gradients(norm, x):
     graphdef, params, rest = plait.split(norm, plait.Param, ...)
     loss = lambda params: (plait.merge(graphdef, params, rest)(x) ** 2).sum()
     return pure(jax.grad(loss)(params))
-
-
-@pytest.mark.slow
-@pytest.mark.oracle
-def test_weight_norm_is_pytorch_s_with_the_gradients_of_both_parts():
-    """L21: scale and direction."""
-    torch = pytest.importorskip("torch")
-    norm, x = plait.WeightNorm(plait.Linear(3, 4, rngs=plait.Rngs(0)), rngs=plait.Rngs(1)), some_input(5, 3)
-    norm.scales[("kernel",)][...] = jnp.arange(1.0, 5.0)
-    theirs = torch.nn.utils.parametrizations.weight_norm(torch_linear(torch, norm.layer_instance), dim=0)
-    scale, direction = theirs.parametrizations.weight.original0, theirs.parametrizations.weight.original1
-    with torch.no_grad():
-        scale.copy_(torch.arange(1.0, 5.0)[:, None])
-    y = theirs(torch.from_numpy(np.array(x)))
-    (y**2).sum().backward()
-    mine = gradients(norm, x)
-    compare(norm(x), y.detach().numpy(), TOLERANCE, "output")
-    compare(mine["scales.('kernel',)"], scale.grad.numpy()[:, 0], TOLERANCE, "gradient of the scale")
-    compare(mine["layer_instance.kernel"], direction.grad.numpy().T, {"rtol": 1e-4, "atol": 1e-4}, "of the direction")
-
-
-@pytest.mark.slow
-@pytest.mark.oracle
-def test_spectral_norm_is_pytorch_s_with_its_gradient():
-    """L22; after enough steps both have found the singular value."""
-    torch = pytest.importorskip("torch")
-    norm = plait.SpectralNorm(plait.Linear(3, 4, rngs=plait.Rngs(0)), n_steps=100, rngs=plait.Rngs(1))
-    linear, x = torch_linear(torch, norm.layer_instance), some_input(5, 3)
-    theirs = torch.nn.utils.parametrizations.spectral_norm(linear, n_power_iterations=100)
-    y = theirs(torch.from_numpy(np.array(x)))
-    (y**2).sum().backward()
-    mine = gradients(norm, x)
-    compare(norm(x), y.detach().numpy(), {"rtol": 1e-4, "atol": 1e-4}, "output")
-    expected = theirs.parametrizations.weight.original.grad.numpy().T
-    compare(mine["layer_instance.kernel"], expected, {"rtol": 1e-3, "atol": 1e-3}, "gradient of the weight")
 
 
 def test_weight_norm_is_the_formula():
@@ -172,14 +128,6 @@ def test_spectral_norm_finds_the_largest_singular_value(layer):
         np.testing.assert_allclose(
             norm.batch_stats[(*path.split("."), "sigma")], np.linalg.norm(before[path], 2), rtol=1e-4
         )
-
-
-@pytest.mark.parametrize("kind", slow_but(["WeightNorm"], ["WeightNorm", "SpectralNorm"]))
-def test_gradients_are_those_of_finite_differences(kind):
-    norm, x = norms_of(kind), some_input(2, 3)
-    graphdef, params, rest = plait.split(norm, plait.Param, ...)
-    forward = lambda params: plait.merge(graphdef, params, rest)(x)
-    check_grads(forward, (params,), 1, modes=["rev"], rtol=2e-2, atol=2e-2)
 
 
 def norms_of(kind, **options):
@@ -276,25 +224,6 @@ def test_whatever_sets_modes_switches_the_statistics(switch, on):
     norm = switch(norm, on) or norm
     assert norm.update_stats is on
     assert not hasattr(norm, "use_running_average")
-
-
-def test_train_and_eval_switch_the_statistics():
-    """L22, D4: the switch of BatchNorm, the call's argument first."""
-    norm, x = norms_of("SpectralNorm", n_steps=1), some_input(2, 3)
-    u = lambda: np.asarray(norm.batch_stats[("kernel", "u")][...])
-    before = u()
-    norm.eval()
-    norm(x)
-    assert not norm.update_stats
-    np.testing.assert_array_equal(u(), before)
-    plait.view(norm, use_running_average=False)(x)
-    assert not np.array_equal(u(), before)
-    before = u()
-    norm.train()
-    norm(x, update_stats=False)
-    np.testing.assert_array_equal(u(), before)
-    norm(x)
-    assert not np.array_equal(u(), before)
 
 
 def test_a_missing_axis_names_the_weight():

@@ -562,69 +562,8 @@ def doubled(model: Any, block: Any) -> Any:
     return model(1.0)
 
 
-def product(model: Any, block: Any) -> Any:
-    return model(2.0) * block.w[...]
-
-
 def leaves_net() -> Holder:
     return Holder(plait.Stack([Leaf(1.0) for _ in range(3)]))
-
-
-class Storing(plait.Module):
-    def __init__(self) -> None:
-        self.net = leaves_net()
-        self.first = self.net.inner[0]
-
-
-def given_nested() -> Any:
-    model = nested(plait.Stack, 1)
-    return plait.jit(lambda block, leaf: block(leaf(1.0)))(model.inner[1], model.inner[1].inner[0])
-
-
-TWICE = {
-    "jit": (lambda m: plait.jit(doubled)(m, m.inner[1]), "model.inner[1].w and block.w", "pass the model alone"),
-    "by name": (
-        lambda m: plait.jit(doubled)(m, block=m.inner[1]),
-        "model.inner[1].w and block.w",
-        "pass the model alone",
-    ),
-    "in a list": (
-        lambda m: plait.jit(lambda m, blocks: doubled(m, blocks[0]))(m, [m.inner[2]]),
-        "m.inner[2].w and blocks[0].w",
-        "pass the model alone",
-    ),
-    "grad": (lambda m: plait.grad(product)(m, m.inner[1]), "model.inner[1].w and block.w", "pass the model alone"),
-    "vmap": (
-        lambda m: plait.vmap(lambda x, m, b: m(x) * b.w[...], in_axes=(0, None, None))(jnp.ones(3), m, m.inner[1]),
-        "m.inner[1].w and b.w",
-        "pass the model alone",
-    ),
-    "two views": (
-        lambda m: plait.jit(doubled)(m.inner[1], m.inner[1]),
-        "model.w and block.w",
-        "index the stack once",
-    ),
-    "nested": (lambda _: given_nested(), "block.inner[0].w and leaf.w", "pass the model alone"),
-    "an attribute, jit": (
-        lambda _: plait.jit(lambda m: m.net(1.0))(Storing()),
-        "m.net.inner[0].w and m.first.w",
-        "do not store a view",
-    ),
-    "an attribute, grad": (
-        lambda _: plait.grad(lambda m: product(m.net, m.first))(Storing()),
-        "m.net.inner[0].w and m.first.w",
-        "do not store a view",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", TWICE)
-def test_a_layer_that_is_given_twice_is_named(case: str) -> None:
-    """ST3: the writes and gradients of one of the two would be lost."""
-    call, places, cure = TWICE[case]
-    with pytest.raises(SharingError, match=re.escape(places)) as caught:
-        call(leaves_net())
-    assert cure in str(caught.value)
 
 
 def test_a_held_view_is_checked_in_every_call() -> None:
@@ -874,21 +813,6 @@ def test_reseeded_layers_have_the_keys_of_a_list(period: int, policy: Any) -> No
 # Errors ---------------------------------------------------------------------------------------------------------------
 
 
-class Sowing(Leaf):
-    def __call__(self, x: Any) -> Any:
-        self.sow(plait.Intermediate, "x", x)
-        return super().__call__(x)
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("call", [forward, plait.jit(forward)], ids=["eager", "jit"])
-def test_a_view_that_sows_alone_is_told_how_to(call: Any) -> None:
-    stack = plait.Stack([Sowing(1.0) for _ in range(3)])
-    with pytest.raises(GraphError, match=r"plait.capture\(model, plait.Intermediate\)") as caught:
-        call(stack[1], 1.0)
-    assert "sow" in str(caught.value)
-
-
 def shared() -> list[Any]:
     blocks = blocks_of(2)
     blocks[1].linear = blocks[0].linear
@@ -965,13 +889,6 @@ def test_surgery_is_that_of_the_list() -> None:
     assert type(stacked.blocks[1].linear.layers[0]).__name__ == "LoRA"
     assert {block.dropout.rate for block in stacked.blocks} == {0.1}
     np.testing.assert_allclose(stacked(X), looped(X), rtol=1e-5, atol=1e-6)
-
-
-def test_layers_that_are_given_different_settings_are_named() -> None:
-    _, model = pair(3)
-    with pytest.raises(ArgumentError, match=re.escape("blocks[0].dropout.rate and blocks[1].dropout.rate")):
-        plait.select(model, "blocks[*].dropout.rate").map(lambda path, rate: rate + path[1])
-    assert model.blocks[0].dropout.rate == 0.3
 
 
 class CausalBlock(plait.Module):

@@ -61,21 +61,6 @@ def test_children_are_the_graph_nodes_and_variables_directly_below():
     assert [key for key, _ in plait.iter_children([Node(), 1, Node()])] == [0, 2]
 
 
-def test_children_of_something_else_are_refused():
-    """G54, section 11."""
-    with pytest.raises(ValueError, match=r"iter_children takes a module.*\n +found +3 of type int"):
-        list(plait.iter_children(3))
-
-
-@pytest.mark.parametrize("name", ["iter_modules", "iter_children"])
-def test_the_method_forms_warn(name):
-    """G54."""
-    graph = model()
-    with pytest.warns(DeprecationWarning, match=rf"plait\.{name}"):
-        found = list(getattr(graph, name)())
-    assert [key for key, _ in found] == [key for key, _ in getattr(plait, name)(graph)]
-
-
 def test_duplicates_are_lists_of_paths():
     """G56: two paths or more, variables and modules, cycles included."""
     graph = model()

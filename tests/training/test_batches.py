@@ -2,10 +2,8 @@
 
 import itertools
 
-import pytest
 from hypothesis import given, strategies as st
 
-from plait.errors import ArgumentTypeError
 from plait.training import Batches
 
 
@@ -44,12 +42,6 @@ def test_a_dataset_with_items_alone_is_a_source():
             return index
 
     assert list(Batches(Items(), epochs=2)) == [0, 1, 0, 1]
-
-
-def test_what_can_be_gone_through_once_is_refused():
-    for source in (iter([1]), (x for x in [1]), map(str, [1]), 3):
-        with pytest.raises(ArgumentTypeError, match="each epoch"):
-            Batches(source)
 
 
 def test_after_an_error_the_epoch_goes_on_where_it_was():

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import plait
-from plait.errors import ArgumentTypeError
 from plait.training import metrics
 from plait.training.metrics import Accuracy, Average, Metric, MetricState, MultiMetric, Statistics, Welford
 from tests.nn.twins import flax_nnx, some_input, users_promotion
@@ -188,12 +187,6 @@ def test_state_and_split():
 def test_statistics_can_be_changed_and_returned_from_jit():
     stats = Statistics(jnp.ones(()), jnp.ones(()), jnp.ones(()))
     assert float(jax.jit(lambda s: s.replace(mean=s.mean + 1))(stats).mean) == 2.0
-
-
-@pytest.mark.parametrize("metric", [Average("loss"), Welford("loss"), MultiMetric(a=Average("loss"))])
-def test_a_missing_keyword_is_named(metric):
-    with pytest.raises(ArgumentTypeError, match=r"found +the keywords \['values'\]\s+expected +the keyword 'loss'"):
-        metric.update(values=jnp.ones(2))
 
 
 @pytest.mark.parametrize("method", ["update", "compute", "reset"])

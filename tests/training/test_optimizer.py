@@ -9,10 +9,9 @@ from hypothesis import given, settings, strategies as st
 
 import plait
 from plait.core.objects.variable_kinds import OptArray, OptState, OptVariable
-from plait.errors import NothingSelectedWarning, OptimizerAttributeError, OptimizerError
+from plait.errors import OptimizerAttributeError, OptimizerError
 from plait.training.optimizer import ModelAndOptimizer, Optimizer
 from tests.nn.twins import flax_nnx, pure, some_input
-from tests.oracles import assert_same_graph
 from tests.sampling import slow_but
 
 
@@ -36,7 +35,6 @@ TRANSFORMATIONS = {
     "accumulation": lambda: optax.MultiSteps(optax.adam(1e-2), 2).gradient_transformation(),
     "schedule free": lambda: optax.contrib.schedule_free_adamw(1e-2),
 }
-every_transformation = pytest.mark.parametrize("name", TRANSFORMATIONS)
 
 STEPS = 3
 pytestmark = pytest.mark.usefixtures("users_promotion")  # Optax needs JAX's own promotion
@@ -256,34 +254,6 @@ def trained():
     return model, optimizer, grads
 
 
-def broken(grads, kind):
-    grads = plait.clone(grads)
-    if kind == "missing":
-        del grads["layers"][3]["bias"]
-    elif kind == "extra":
-        grads["layers"][1]["scale"] = jnp.ones(2)
-    else:
-        grads["layers"][3]["bias"] = jnp.ones((1, 2))
-    return grads
-
-
-BROKEN = {
-    "missing": r"at +layers\[3\]\.bias\s+found +no gradient for layers\[3\]\.bias\s+expected +one gradient .* the 6",
-    "extra": r"at +layers\[1\]\.scale\s+found +a gradient for layers\[1\]\.scale, which the model does not have",
-    "shape": r"at +layers\[3\]\.bias\s+found +a gradient of shape \(1, 2\) .*\s+expected +shape \(2,\)",
-}
-
-
-@pytest.mark.parametrize("kind", BROKEN)
-def test_gradients_that_do_not_fit_name_the_paths_and_change_nothing(trained, kind):
-    model, optimizer, grads = trained
-    before = plait.clone((model, optimizer))
-    with pytest.raises(OptimizerError, match=BROKEN[kind]):
-        optimizer.update(model, broken(grads, kind))
-    for a, b in zip(jax.tree.leaves((model, optimizer)), jax.tree.leaves(before), strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
 def test_an_error_in_the_transformation_changes_nothing(trained):
     model, optimizer, grads = trained
     before = plait.clone((model, optimizer))
@@ -322,48 +292,6 @@ def test_kinds_of_the_state_are_opt_states():
     assert not issubclass(OptVariable, plait.Param)
 
 
-def test_a_parameter_that_came_later_is_named_and_nothing_changes(users_promotion):
-    model = plait.Linear(2, 2, rngs=plait.Rngs(0))
-    optimizer = plait.Optimizer(model, optax.adam(1e-3), wrt=plait.Param)
-    model.extra = plait.Param(jnp.ones(2))
-    grads = plait.grad(lambda m: m.kernel[...].sum() + m.extra[...].sum())(model)
-    before = model.kernel.get_raw_value()
-    with pytest.raises(plait.errors.OptimizerError, match=r"at +extra"):
-        optimizer.update(model, grads)
-    assert model.kernel.get_raw_value() is before
-
-
-MISORDERED = {
-    "the model twice": (lambda model, grads: (model, model), r"instead of gradients.*update\(a Linear, a Linear\)"),
-    "its variables": (lambda model, grads: (model, plait.variables(model)), r"instead.*update\(a Linear, a State\)"),
-    "swapped": (lambda model, grads: (grads, model), r"wrong order.*update\(a State, a Linear\)"),
-}
-
-
-@pytest.mark.parametrize("name", MISORDERED)
-def test_the_model_in_the_place_of_its_gradients_is_refused(name):
-    """O2: found and expected are named, and nothing changes."""
-    model = plait.Linear(2, 2, rngs=plait.Rngs(0))
-    optimizer = plait.Optimizer(model, optax.adam(0.1), wrt=plait.Param)
-    grads = plait.grad(lambda model: model(jnp.ones((1, 2))).sum())(model)
-    before = plait.clone(model)
-    given, message = MISORDERED[name]
-    with pytest.raises(OptimizerError, match=rf"(?s){message}.*expected +the model first"):
-        optimizer.update(*given(model, grads))
-    assert_same_graph(model, before)
-    assert optimizer.step[...] == 0
-
-
-def test_the_arguments_of_an_update_have_names():
-    model = plait.Linear(2, 2, rngs=plait.Rngs(0))
-    grads = plait.grad(lambda model: model(jnp.ones((1, 2))).sum())(model)
-    optimizer = plait.Optimizer(model, optax.sgd(1.0), wrt=plait.Param)
-    optimizer.update(model=model, grads=grads)
-    with_model = plait.ModelAndOptimizer(model, optax.sgd(1.0), wrt=plait.Param)
-    with_model.update(grads=grads)
-    np.testing.assert_array_equal(model.bias, -2 * grads["bias"][...])
-
-
 def a_layer_more(model):
     model.layers.append(plait.Linear(2, 2, rngs=plait.Rngs(0)))
 
@@ -397,16 +325,6 @@ def test_a_model_that_was_changed_after_its_optimizer_is_told_apart(way, change,
     with pytest.raises(OptimizerError, match=found):
         way(lambda model, optimizer, grads: optimizer.update(model, grads))(model, optimizer, grads)
     jax.tree.map(np.testing.assert_array_equal, pure(plait.state((model, optimizer))), before)
-
-
-@pytest.mark.parametrize("kind", [Optimizer, ModelAndOptimizer])
-def test_a_filter_that_selects_nothing_is_told(kind):
-    """O1: silent in Flax, where each step does nothing."""
-    model = plait.Dict(norm=plait.BatchNorm(2, rngs=plait.Rngs(0)))
-    message = rf"(?s){kind.__name__}: the filter plait\.LoRAParam selects nothing.*2 Param, 2 BatchStat.*do +select"
-    with pytest.warns(NothingSelectedWarning, match=message) as caught:
-        kind(model, optax.sgd(0.1), wrt=plait.LoRAParam)
-    assert [each.filename for each in caught] == [__file__]
 
 
 LINE_SEARCHES = {

@@ -47,15 +47,6 @@ def train_step(state, x):
     return state.apply_gradients(grads, stats=stats)
 
 
-def test_creation_fills_the_fields():
-    """O9."""
-    tx = optax.adam(0.1)
-    state = created(tx, step=3, label="here")
-    assert state.step.dtype == jnp.int32
-    assert (int(state.step), state.tx, state.label) == (3, tx, "here")
-    assert jax.tree.structure(state.opt_state) == jax.tree.structure(tx.init(state.params))
-
-
 def test_it_is_a_pytree_of_what_is_not_static():
     """O9: graphdef, tx and static fields are in the treedef, everything else is a leaf with its path."""
     tx = optax.sgd(0.1)

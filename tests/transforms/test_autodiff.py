@@ -1,16 +1,13 @@
 """``grad`` and ``value_and_grad``: numbers, updates, selections, errors. (rules U21, U25, U30, X13, X14)"""
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
 from jax.test_util import check_grads
 
 import plait
-from plait.errors import FilterTypeError, NothingSelectedWarning, SharingError
+from plait.errors import SharingError
 from tests.oracles import describe
 from tests.sampling import slow_but
 from tests.strategies import Leafy, Node
@@ -171,47 +168,6 @@ def test_what_is_differentiated_is_chosen_by_argnums(case):
     assert look(plait.jit(plait.grad(mixed, argnums=argnums))(*args)) == expected
 
 
-@pytest.mark.parametrize("filter", [{"a": 1}, 42, [{}], (plait.Param, {1})])
-def test_a_diffstate_refuses_what_is_no_filter(filter):
-    """X2: when it is made."""
-    with pytest.raises(FilterTypeError, match="cannot be used as a filter"):
-        plait.DiffState(0, filter)
-
-
-NOTHING = {
-    "a filter": (plait.DiffState(0, plait.Cache), r"plait\.Cache.*so the gradient is empty.*argument net"),
-    "a word": (
-        plait.DiffState(0, plait.PathContains("krenel")),
-        r"plait\.PathContains\('krenel'\).*3 Param, 2 BatchStat",
-    ),
-    "one of two": ((1, plait.DiffState(0, plait.Cache)), r"plait\.Cache.*argument net"),
-}
-
-
-@pytest.mark.parametrize("case", NOTHING)
-@pytest.mark.parametrize("lift", [lambda f: f, plait.jit])
-def test_a_filter_that_selects_nothing_gives_an_empty_gradient_and_a_warning(case, lift):
-    """X13: silent in Flax."""
-    argnums, message = NOTHING[case]
-    args = Net(), plait.Param(jnp.float32(3)), {"a": jnp.ones(2), "b": [jnp.float32(1)]}, X
-    with pytest.warns(NothingSelectedWarning, match=f"(?s)grad: the filter {message}") as caught:
-        grads = lift(plait.grad(mixed, argnums=argnums))(*args)
-    assert dict(grads[1] if isinstance(argnums, tuple) else grads) == {}
-    assert caught[0].filename == __file__ or lift is plait.jit
-
-
-def test_a_model_without_parameters_is_told_unless_another_argument_has_some():
-    """X13."""
-    drop, dense = plait.Dropout(0.5, rngs=plait.Rngs(0)), plait.Linear(2, 2, rngs=plait.Rngs(0))
-
-    def f(drop, dense):
-        return drop(dense(jnp.ones(2))).sum()
-
-    with pytest.warns(NothingSelectedWarning, match=r"(?s)plait\.Param.*argument drop.*1 RngCount, 1 RngKey"):
-        plait.value_and_grad(f)(drop, dense)
-    assert dict(plait.grad(f, argnums=(0, 1))(drop, dense)[0]) == {}
-
-
 def test_gradients_of_several_arguments_are_those_of_plain_jax():
     """X13."""
     a, b = Node(w=plait.Param(jnp.float32(3))), Node(w=plait.Param(jnp.float32(5)))
@@ -236,17 +192,6 @@ def test_a_variable_shared_by_both_differentiated_arguments_is_counted_once():
     a = Node(w=plait.Param(jnp.float32(3)))
     first, second = plait.grad(product, argnums=(0, 1))(a, Node(w=a.w))
     assert (float(first["w"].value), len(second)) == (27.0, 0)
-
-
-@pytest.mark.parametrize(
-    ("argnums", "found"),
-    [(0, "differentiated at the first, left alone"), (1, "left alone at the first, differentiated")],
-)
-def test_a_variable_under_two_treatments_is_an_error(argnums, found):
-    """U25: both paths are named, and nothing ran."""
-    a = Node(w=plait.Param(jnp.float32(3)))
-    with pytest.raises(SharingError, match=rf"(?s)Inconsistent aliasing.*a\.w and b\.w .*Param.*{found}"):
-        plait.grad(product, argnums=argnums)(a, Node(w=a.w))
 
 
 def test_a_variable_shared_with_a_keyword_argument_is_under_two_treatments_too():
@@ -319,79 +264,6 @@ def test_where_only_values_are_carried_containers_and_positions_are_as_in_jax():
         assert type(plait.grad(lambda m: m.w.value)(args[0]["m"])) is Node
 
 
-ERRORS = {
-    "repeated": (
-        lambda: plait.grad(loss, argnums=(0, plait.DiffState(0, plait.BatchStat))),
-        ValueError,
-        "0 repeated",
-    ),
-    "repeated from both ends": (lambda: plait.grad(loss, argnums=(0, -2))(Net(), X), ValueError, "0 repeated"),
-    "not there": (lambda: plait.grad(loss, argnums=5)(Net(), X), TypeError, "argnums=5 and 2 positional"),
-    "not there either": (lambda: plait.grad(loss, argnums=-5)(Net(), X), ValueError, "argnums=-5"),
-    "a variable": (
-        lambda: plait.grad(lambda v: v)(plait.Param(1.0)),
-        TypeError,
-        r"(?s)found +a Param.*variable\[...\]",
-    ),
-    "a filter without updates": (
-        lambda: plait.grad(loss, argnums=plait.DiffState(0, plait.Param), graph_updates=False),
-        ValueError,
-        "(?s)does not accept a DiffState.*argnums.*graph_updates=True",
-    ),
-    "shared in a tree": (lambda: plait.grad(loss, graph=False)(Net(), X), ValueError, "(?s)tree mode.*duplicate"),
-    "input returned without updates": (
-        lambda: plait.grad(lambda m, x: (loss(m, x), m), has_aux=True, graph_updates=False)(untied(), X),
-        ValueError,
-        "return an input variable",
-    ),
-    "integers without updates": (
-        lambda: plait.grad(lambda m: m.w.value, graph_updates=False)(Node(w=plait.Param(1.0), n=plait.Cache(1))),
-        TypeError,
-        "int32",
-    ),
-    "reduce_axes": (lambda: plait.grad(loss, reduce_axes=("batch",)), NotImplementedError, "reduce_axes"),
-    "no pair": (lambda: plait.grad(loss, has_aux=True)(Net(), X), TypeError, r"(?s)pair.*\(output, aux\)"),
-    "no function": (lambda: plait.grad(3), TypeError, "found +an int"),
-    "bound method": (lambda: plait.grad(Net().__call__), ValueError, "bound method"),
-    "no scalar": (
-        lambda: plait.grad(lambda net, x: jnp.ones((3, 2)))(Net(), X),
-        TypeError,
-        r"a function that returns a scalar\n +found +an array of shape \(3, 2\)(?s:.*)\.mean\(\)",
-    ),
-    "two arrays": (
-        lambda: plait.grad(lambda net, x: (loss(net, x), x))(Net(), X),
-        TypeError,
-        r"(?s)found +a tuple.*has_aux=True",
-    ),
-    "integers": (lambda: plait.grad(loss, argnums=plait.DiffState(0, ...))(Net(), X), TypeError, "int32"),
-}
-
-
-@pytest.mark.parametrize("case", ERRORS)
-def test_errors_say_what_was_asked(case):
-    """X13, section 7."""
-    call, error, match = ERRORS[case]
-    with pytest.raises(error, match=match):
-        call()
-
-
-def test_a_function_that_raises_changes_nothing():
-    """U21."""
-    net = Net()
-    before, layers = describe(net), net.layers
-
-    def f(net, x):
-        loss(net, x)
-        net.z = 1
-        net.layers.append(1)
-        raise RuntimeError("stop")
-
-    with pytest.raises(RuntimeError, match="stop"):
-        plait.grad(f)(net, X)
-    assert describe(net) == before
-    assert net.layers is layers
-
-
 def test_numpy_values_are_left_alone_or_replaced_never_edited():
     """U21, U30: a statistic that holds a NumPy array takes traced values."""
     held = np.zeros(3, np.float32)
@@ -406,26 +278,6 @@ def test_numpy_values_are_left_alone_or_replaced_never_edited():
     assert (isinstance(net.mean.value, jax.Array), held.tolist()) == (True, [0.0] * 3)
 
 
-def test_second_derivatives():
-    """X13, U38: nested transforms open their own crossing."""
-    m = Node(w=plait.Param(jnp.float32(3)))
-    inner = lambda m: plait.grad(lambda m: m.w.value**3)(m)["w"].value
-    assert float(plait.grad(inner)(m)["w"].value) == 18.0
-    assert float(plait.jit(plait.grad(inner))(m)["w"].value) == 18.0
-
-
-def test_grad_is_a_decorator_and_keeps_the_name():
-    """X13."""
-
-    @plait.value_and_grad(argnums=1)
-    def cube(m, x):
-        """Doc."""
-        return m.w.value * x**3
-
-    value, grad = cube(Node(w=plait.Param(2.0)), 2.0)
-    assert (float(value), float(grad), cube.__name__, cube.__doc__) == (16.0, 24.0, "cube", "Doc.")
-
-
 def test_complex_and_integer_inputs_go_through():
     """X13: holomorphic and allow_int as in JAX."""
     z = jnp.complex64(1 + 2j)
@@ -437,49 +289,11 @@ def test_complex_and_integer_inputs_go_through():
     assert (float(grads["w"].value), grads["n"].value.dtype) == (2.0, jax.dtypes.float0)
 
 
-@st.composite
-def plain_models(draw):
-    """A small random module and the pure function of its arrays that does the same."""
-    sizes = draw(st.lists(st.integers(1, 3), min_size=2, max_size=4))
-    keys = iter(jax.random.split(jax.random.key(draw(st.integers(0, 99))), 20))
-    layers = [
-        Node(w=plait.Param(jax.random.normal(next(keys), pair)), b=plait.Param(jax.random.normal(next(keys), pair[1:])))
-        for pair in itertools.pairwise(sizes)
-    ]
-    tied = draw(st.booleans())
-    model = Node(layers=layers, scale=layers[0].b if tied else plait.Param(jnp.float32(2.0)), seen=plait.BatchStat(0.0))
-    return model, jax.random.normal(next(keys), (2, sizes[0])), tied
-
-
 def run(model, x):
     model.seen.value = model.seen.value + x.sum()
     for layer in model.layers:
         x = jnp.tanh(x @ layer.w.value + layer.b.value[None])
     return (x**2).sum() * model.scale.value.sum()
-
-
-def run_arrays(layers, scale, x):
-    for layer in layers:
-        x = jnp.tanh(x @ layer["w"] + layer["b"][None])
-    return (x**2).sum() * (layers[0]["b"] if scale is None else scale).sum()
-
-
-@pytest.mark.slow
-@given(plain_models())
-def test_random_models_have_the_gradients_of_their_pure_functions(sample):
-    """X13, X14, U19: with and without a tied variable."""
-    model, x, tied = sample
-    layers = [{"w": layer.w.value, "b": layer.b.value} for layer in model.layers]
-    value, (by_model, by_x) = plait.value_and_grad(run, argnums=(0, 1))(model, x)
-    scale = None if tied else model.scale.value
-    expected, (by_layers, by_array) = jax.value_and_grad(run_arrays, argnums=(0, 2))(layers, scale, x)
-    np.testing.assert_allclose(value, expected, rtol=1e-6)
-    np.testing.assert_allclose(by_x, by_array, rtol=1e-5, atol=1e-6)
-    for number, layer in enumerate(by_layers):
-        for name, array in layer.items():
-            np.testing.assert_allclose(by_model["layers"][number][name].value, array, rtol=1e-5, atol=1e-6)
-    assert ("scale" in by_model) == (not tied)
-    np.testing.assert_allclose(model.seen.value, x.sum(), rtol=1e-6)
 
 
 @pytest.mark.oracle
@@ -571,16 +385,6 @@ def test_statistics_and_streams_advance_once_wherever_the_gradient_is_taken(case
     assert int(model.drop.rngs.count.value) == int(eager.drop.rngs.count.value) == 1
     np.testing.assert_allclose(model.norm.mean.value, eager.norm.mean.value, rtol=1e-5, atol=1e-7)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5), grads, expected)
-
-
-def test_integers_are_told_by_path():
-    """Section 9: and nothing is changed."""
-    model = Node(w=plait.Param(jnp.ones(2)), inner=Node(index=plait.Param(jnp.arange(2))))
-    with pytest.raises(TypeError, match=r"(?s)at +m\.inner\.index\n.*int32\[2\].*DiffState.*allow_int"):
-        plait.grad(lambda m: m.w.sum())(model)
-    floats = plait.All(plait.Param, lambda path, v: jnp.issubdtype(v.dtype, jnp.inexact))
-    assert list(plait.grad(lambda m: m.w.sum(), argnums=plait.DiffState(0, floats))(model)) == ["w"]
-    assert float(plait.grad(lambda m: m.w.sum(), allow_int=True)(model)["w"][0]) == 1.0
 
 
 WRONG_POSITIONS = {

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import plait
-from plait.errors import AxisNameMismatchError, FilterError
+from plait.errors import AxisNameMismatchError
 from tests.oracles import describe
 from tests.sampling import slow_but
 from tests.strategies import Node
@@ -159,19 +159,6 @@ def test_under_jax_s_own_vmap_the_function_sees_to_the_names_itself():
     assert seen == [(("in",), ("in",))]
 
 
-def test_names_come_back_when_the_function_raises():
-    """U21."""
-
-    def f(model):
-        raise RuntimeError("stop")
-
-    model = layers()
-    before = describe(model)
-    with pytest.raises(RuntimeError, match="stop"):
-        named(f)(model)
-    assert describe(model) == before
-
-
 @pytest.mark.oracle
 def test_names_are_those_of_flax():
     nnx = pytest.importorskip("flax.nnx")
@@ -221,22 +208,8 @@ def axis_calls(nnx, use):
     return calls
 
 
-@pytest.mark.parametrize("use", AXIS_USES)
-def test_a_variable_without_names_is_told_of_a_named_axis(use):
-    """V31: where its class overrides what is called."""
-    around = [("remove", 0, "layers")] if use != "vmap, returned" else []
-    assert axis_calls(plait, use) == [*around, ("add", 0, "layers")]
-
-
 @pytest.mark.oracle
 @pytest.mark.parametrize("use", AXIS_USES)
 def test_flax_tells_a_variable_of_the_same_axes(use):
     """V31."""
     assert axis_calls(plait, use) == axis_calls(pytest.importorskip("flax.nnx"), use)
-
-
-def test_a_leaf_that_no_filter_matches_is_told_by_its_path():
-    """X27, X28: outside of other transforms as well."""
-    f = plait.transform_metadata(lambda node: None, in_axes=(plait.StateAxes({plait.Cache: 0}),), partition="layers")
-    with pytest.raises(FilterError, match=r"(?s)StateAxes matches it\n +at +b\n"):
-        f(layers())

@@ -1,7 +1,5 @@
 """``jacrev``, ``jacfwd``, ``hessian`` and ``hvp``: numbers of JAX, forms, updates, errors. (rules X13, X30, X31)"""
 
-import warnings
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +7,6 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import plait
-from plait.errors import NothingSelectedWarning
 from tests.sampling import slow_but
 from tests.strategies import Leafy, Node
 
@@ -177,27 +174,6 @@ def test_where_only_values_are_carried_a_derivative_is_a_module(name):
     np.testing.assert_allclose(part.w[...], expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", [*DERIVATIVES, "hvp"])
-def test_nothing_to_differentiate_gives_nothing_and_says_so(name):
-    derivative = hvp_of if name == "hvp" else DERIVATIVES[name][0]
-    drop = plait.Dropout(0.5, rngs=plait.Rngs(0))
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        assert len(derivative(lambda drop, x: drop(x).sum())(drop, X)) == 0
-    assert {each.category for each in caught} == {NothingSelectedWarning}
-    assert name in str(caught[0].message)
-    assert int(drop.rngs.count[...]) == 1
-
-
-@pytest.mark.parametrize("name", ["jacrev", "jacfwd", "hessian"])
-def test_they_are_decorators(name):
-    derivative = getattr(plait, name)
-    f = lambda x, y: (x**3).sum() * y
-    expected = derivative(f, argnums=1)(jnp.ones(2), 1.0)
-    assert_same(derivative(argnums=1)(f)(jnp.ones(2), 1.0), expected)
-    assert_same(derivative(argnums=1)(f)(jnp.ones(2), y=1.0), expected)
-
-
 def test_options_of_jax_are_passed_on():
     whole = jnp.arange(3)
     double = lambda x: x.astype(jnp.float32) * 2
@@ -274,10 +250,3 @@ def test_hvp_serves_conjugate_gradients():
     step, _ = jax.scipy.sparse.linalg.cg(lambda v: plait.hvp(squares, (line, x), v), grads)
     plait.update(line, jax.tree.map(lambda p, s: p - s, plait.state(line), step))
     np.testing.assert_allclose(line.kernel[...], jnp.ones((3, 1)), atol=1e-4)
-
-
-def test_hvp_is_a_decorator_and_a_function_of_primals_and_tangents():
-    cube = lambda x: (x**3).sum()
-    expected = 6 * X * X
-    for product in (plait.hvp(cube), plait.hvp(argnums=0)(cube)):
-        np.testing.assert_allclose(product((X,), X), expected, rtol=1e-5)

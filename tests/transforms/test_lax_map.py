@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import plait
-from plait.errors import ArgumentError, ArgumentTypeError
 from tests.sampling import slow_but
-from tests.strategies import Node
 
 XS = jnp.arange(10.0).reshape(5, 2)
 BATCHES = (None, 0, 1, 2, 5, 7)
@@ -161,67 +159,3 @@ def test_operands_may_be_anything():
         "on",
     )
     np.testing.assert_allclose(out, 3 * XS**2)
-
-
-def _writes(x, model):
-    model.total[...] += 1
-    return x
-
-
-def _total():
-    return Node(total=plait.Variable(jnp.zeros(())))
-
-
-def _grows(x, model):
-    model.extra = plait.Variable(x)
-    return x
-
-
-def _widens(x, model):
-    model.total.set_value(jnp.zeros(2))
-    return x
-
-
-MISTAKES = {
-    "a batch that writes": (
-        lambda: plait.lax_map(_writes, XS, _total(), batch_size=2),
-        r"(?s)batch_size: a variable of an operand was written.*at +model\.total.*omit batch_size",
-    ),
-    "a new variable": (lambda: plait.lax_map(_grows, XS, _total()), r"(?s)lax_map: .*changed the structure.*extra"),
-    "another shape": (lambda: plait.lax_map(_widens, XS, _total()), r"(?s)lax_map: an iteration changed.*model\.total"),
-    "sizes": (
-        lambda: plait.lax_map(lambda p: p["a"], {"a": XS, "b": XS[:3]}),
-        r"(?s)lax_map: the mapped axes have different sizes.*p\.a.*p\.b.*5 and 3",
-    ),
-    "no axis": (lambda: plait.lax_map(lambda x: x, 1.0), r"(?s)lax_map: axis 0 is out of range.*at +x"),
-    "nothing": (lambda: plait.lax_map(lambda x: x, ()), r"(?s)does not know how many calls.*jnp\.arange"),
-    "batch_size": (lambda: plait.lax_map(lambda x: x, XS, batch_size=-1), r"(?s)at +batch_size.*-1"),
-    "batch_size True": (lambda: plait.lax_map(lambda x: x, XS, batch_size=True), r"(?s)at +batch_size.*True"),
-    "no function": (lambda: plait.lax_map(XS, XS), r"lax_map takes a function"),
-    "a bound method": (
-        lambda: plait.lax_map(Block(plait.Rngs(0)).__call__, XS),
-        r"(?s)lax_map does not support.*plait\.lax_map\(lambda x, block: block\.__call__\(x\), xs, block\)",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", MISTAKES)
-def test_mistakes_are_told_by_path(name):
-    """Section 9."""
-    call, message = MISTAKES[name]
-    with pytest.raises((ArgumentError, ArgumentTypeError), match=message):
-        call()
-
-
-@pytest.mark.parametrize("batch_size", [None, 2])
-def test_nothing_is_changed_when_a_call_raises(batch_size):
-    """U26."""
-    node = _total()
-
-    def f(x, node):
-        node.total[...] += 1
-        raise RuntimeError("late")
-
-    with pytest.raises(RuntimeError, match="late"):
-        plait.lax_map(f, XS, node, batch_size=batch_size)
-    assert float(node.total[...]) == 0

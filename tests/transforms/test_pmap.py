@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import plait
-from plait.errors import ArgumentError, MissingDependencyError, SharingError
+from plait.errors import ArgumentError, MissingDependencyError
 from plait.transforms import batching
-from tests.oracles import describe
 from tests.strategies import Node
 
 DEVICES = 8
@@ -187,51 +186,6 @@ def test_a_buffer_goes_only_when_it_is_given_and_held_once(case):
     outputs = plait.pmap(lambda *args: [2 * x for x in arrays(args)], donate_argnums=donated)(*args)
     np.testing.assert_array_equal(outputs, 2 * np.ones((len(goes), DEVICES)))
     assert [buffer.is_deleted() for buffer in buffers] == goes
-
-
-BAD_CALLS = {
-    "sizes": (lambda x: x, (jnp.ones((8, 2)),), {"axis_size": 4}, r"at +axis_size and axis 0 of x"),
-    "devices": (lambda x: x, (jnp.ones(9),), {}, r"at +x\n +found +9 elements, 8 devices"),
-    "fewer devices": (lambda x: x, (jnp.ones(3),), {"devices": jax.devices()[:2]}, r"3 elements, 2 devices"),
-    "nothing mapped": (lambda: 1.0, (), {"axis_size": 8}, r"no argument has a mapped axis"),
-    "range": (lambda m: 0.0, (Node(w=plait.Param(jnp.ones(8))),), {"in_axes": 1}, r"at +m\.w\n.*shape \(8,\)"),
-}
-
-
-@pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
-def test_a_captured_object_is_no_output():
-    captured = Node(w=plait.Param(jnp.ones(DEVICES)))
-    with pytest.raises(ArgumentError, match=r"pmap cannot return an object that the function captured"):
-        plait.pmap(lambda x: captured)(jnp.ones(DEVICES))
-
-
-@pytest.mark.parametrize("name", BAD_CALLS)
-def test_bad_calls_name_the_path(name):
-    f, args, options, message = BAD_CALLS[name]
-    with pytest.raises(ArgumentError, match=message):
-        plait.pmap(f, **options)(*args)
-
-
-def test_one_variable_under_two_axes_is_refused():
-    """X3."""
-    model = stacked()
-    with pytest.raises(SharingError, match=r"at +a\.kernel and b"):
-        plait.pmap(lambda a, b: 0.0, in_axes=(0, None))(model, model.kernel)
-
-
-def test_nothing_is_changed_by_a_function_that_raises():
-    """U21."""
-
-    def f(model, x):
-        step(model, x)
-        model.new = plait.Param(x)
-        raise RuntimeError("stop")
-
-    model = stacked()
-    before = describe(model)
-    with pytest.raises(RuntimeError, match="stop"):
-        plait.pmap(f)(model, jnp.ones((DEVICES, 3)))
-    assert describe(model) == before
 
 
 def test_a_jax_without_pmap_is_named(monkeypatch):

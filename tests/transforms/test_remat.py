@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import plait
-from plait.errors import ArgumentError
 from tests.strategies import Node
 
 
@@ -164,13 +163,6 @@ def test_less_is_kept():
         return sum(leaf.size for leaf in jax.tree.leaves(pull))
 
     assert residuals(plait.remat) < residuals(lambda f: f) / 2
-
-
-def test_mistakes():
-    """Section 9."""
-    block = Block(plait.Rngs(0))
-    with pytest.raises(ArgumentError, match=r"(?s)bound method.*plait\.remat\(Block\.__call__\)\(block, x"):
-        plait.remat(block.__call__)
 
 
 def test_names_that_jax_sees_do_not_grow_with_the_model(monkeypatch):

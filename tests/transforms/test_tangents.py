@@ -8,7 +8,6 @@ from hypothesis import given, strategies as st
 from jax.test_util import check_grads
 
 import plait
-from tests.oracles import describe
 from tests.sampling import slow_but
 from tests.strategies import Leafy, Node
 
@@ -194,34 +193,6 @@ def test_the_pullback_may_leave_jit():
     assert (float(out), float(by_v.value)) == (9.0, 6.0)
 
 
-def test_they_are_decorators_and_partials():
-    """X1: without a function, without primals, above a method."""
-
-    @plait.vjp(has_aux=True)
-    def f(v, x):
-        """Doc."""
-        return v.value * x, x
-
-    v, x = plait.Param(jnp.float32(3)), jnp.float32(2)
-    out, vjp_fn, aux = f(v, x)
-    assert (float(out), float(aux), f.__name__, f.__doc__) == (6.0, 2.0, "f", "Doc.")
-    assert float(vjp_fn(x)[1]) == 6.0
-    assert float(plait.jvp()(lambda v: v.value**2)((v,), (v,))[1]) == 18.0
-    assert float(plait.jvp(lambda v: v.value**2)((v,), (v,))[1]) == 18.0
-    assert float(plait.linearize()(lambda v: v.value**2)(v)[1](v)) == 18.0
-
-    class Squared(plait.Module):
-        def __init__(self):
-            self.v = plait.Param(jnp.float32(3))
-
-        @plait.vjp
-        def square(self):
-            return self.v.value**2
-
-    out, vjp_fn = Squared().square()
-    assert float(vjp_fn(jnp.ones_like(out))[0].v.value) == 6.0
-
-
 def test_they_nest_in_each_other_and_in_the_other_transforms():
     """U38: forward over reverse, vmap over vjp, scan over jvp, remat inside."""
     m = Node(w=plait.Param(jnp.float32(3)))
@@ -288,74 +259,6 @@ def test_pulling_back_and_pushing_forward_are_transposed(seed, sizes):
         inner(out, tangent), inner(plait.state(by_model), moved) + by_x * x, rtol=1e-4, atol=1e-5
     )
     assert float(model.seen.value) == 2.0
-
-
-def shared():
-    v = plait.Param(jnp.float32(3))
-    return Node(a=v, b=v)
-
-
-ERRORS = {
-    "bound method": (lambda: plait.vjp(Net().__call__, X), ValueError, "(?s)vjp.*bound method"),
-    "no function": (lambda: plait.jvp(3, (X,), (X,)), TypeError, "found +an int"),
-    "reduce_axes": (lambda: plait.vjp(call, Net(), X, reduce_axes=("a",)), NotImplementedError, "reduce_axes"),
-    "shared tree": (lambda: plait.vjp(lambda m: m.a.value, shared(), graph=False), ValueError, "tree mode"),
-    "input returned": (lambda: plait.vjp(lambda m, x: m, Net(), X), ValueError, "return an input variable"),
-    "no pair": (lambda: plait.linearize(call, Net(), X, has_aux=True), TypeError, r"(?s)pair.*\(output, aux\)"),
-    "primals no tuple": (
-        lambda: plait.jvp(call, Net(), (X,)),
-        TypeError,
-        r"(?s)primals as a tuple.*a Net.*primals=\(primal,\)",
-    ),
-    "too few tangents": (lambda: plait.jvp(call, (Net(), X), (X,)), ValueError, "1 tangents for 2 primals"),
-    "array for a module": (lambda: plait.jvp(call, (Net(), X), (X, X)), ValueError, "(?s)tangent.*unexpected leaves"),
-    "unknown leaf": (
-        lambda: plait.jvp(call, (Net(), X), (plait.State({"v": plait.Param(X)}), X)),
-        ValueError,
-        r"(?s)at +v\n.*layers\[0\]\.w",
-    ),
-    "missing leaf of a module": (
-        lambda: plait.jvp(call, (Net(), X), (Node(bias=jnp.ones(2)), X)),
-        ValueError,
-        r"(?s)found +nothing there, in a Node",
-    ),
-    "cotangent of another structure": (
-        lambda: plait.vjp(lambda m, x: [m(x)], Net(), X)[1](G),
-        ValueError,
-        r"(?s)cotangent has a different structure.*found +PyTreeDef\(\*\).*expected +PyTreeDef\(\[\*\]\)",
-    ),
-    "shape": (
-        lambda: plait.jvp(call, (Net(), X), (plait.State({"bias": jnp.ones(3)}), X)),
-        ValueError,
-        r"(?s)shape \(2,\).*\(3,\)",
-    ),
-    "strings": (lambda: plait.vjp(lambda v, s: v.value, plait.Param(1.0), "s"), TypeError, r"at +argument s\n"),
-}
-
-
-@pytest.mark.parametrize("case", ERRORS)
-def test_errors_say_what_was_asked(case):
-    """X15, sections 7 and 9."""
-    thunk, error, match = ERRORS[case]
-    with pytest.raises(error, match=match):
-        thunk()
-
-
-@pytest.mark.parametrize("name", WAYS)
-def test_a_function_that_raises_changes_nothing(name):
-    """U21."""
-    net = Net()
-    before = describe(net)
-
-    def f(net, x):
-        net(x)
-        raise RuntimeError("stop")
-
-    with pytest.raises(RuntimeError, match="stop"):
-        WAYS[name](f, net)
-    with pytest.raises(ValueError, match="return an input variable"):
-        WAYS[name](lambda net, x: (net(x), net.mean), net)
-    assert describe(net) == before
 
 
 @pytest.mark.oracle

@@ -51,8 +51,3 @@ def test_a_change_is_one_line_with_its_path(case):
 def test_equal_structures_have_no_difference():
     assert len(plait.diff(plait.graphdef(Net()), plait.graphdef(Net()))) == 0
     assert str(plait.diff(plait.graphdef(Net()), plait.graphdef(Net()))) == "no difference"
-
-
-def test_it_takes_graphdefs_only():
-    with pytest.raises(TypeError, match="a Net"):
-        plait.diff(Net(), plait.graphdef(Net()))

@@ -128,12 +128,6 @@ def test_a_reference_has_identity():
     assert (graphdef.num_leaves, leaves) == (1, [ref])
 
 
-def test_flatten_refuses_what_is_no_node():
-    """Section 11: RuntimeError that names the type."""
-    with pytest.raises(RuntimeError, match="object"):
-        nnx.graph.flatten(object())
-
-
 def test_data_put_later_into_a_static_container_is_found():
     """G61: at the next walk, also when the graph was walked before."""
     model = Node(config=nnx.static([1]))

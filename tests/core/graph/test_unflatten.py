@@ -71,39 +71,6 @@ def test_variables_of_the_state_are_used_or_copied():
     assert unflatten(graphdef, raw).a.note == 1
 
 
-def edited(edit):
-    state = flatten(model())[1].to_nested_state()
-    edit(state)
-    return state
-
-
-MISFITS = {
-    "missing leaf": (lambda s: s.__delitem__("a"), r"at +a of a Node"),
-    "missing leaf below": (lambda s: s["b"][0].__delitem__("w"), r"at +b\[0\]\.w of a Leafy"),
-    "unknown entry": (lambda s: s.__setitem__("z", 1.0), r"at +z\b"),
-    "unknown entries": (lambda s: s["b"][0].update(y=1.0, z=1.0), r"b\[0\]\.y, b\[0\]\.z"),
-    "leaf for a subgraph": (lambda s: s.__setitem__("b", plait.Param(1.0)), r"(?s)subgraph.*at +b of"),
-    "mapping for a leaf": (lambda s: s.__setitem__("a", {"c": 1.0}), r"(?s)mapping where a leaf.*at +a of"),
-    "static attribute": (lambda s: s["b"].__setitem__(1, 5), r"(?s)static attribute.*at +b\[1\] of"),
-    "back-reference": (lambda s: s.__setitem__("again", plait.Param(1.0)), r"at +again\b"),
-}
-
-
-@pytest.mark.parametrize("case", MISFITS)
-def test_a_state_that_does_not_fit_is_refused_with_the_path(case):
-    """G29, section 11."""
-    edit, match = MISFITS[case]
-    with pytest.raises(ValueError, match=match):
-        unflatten(flatten(model())[0], edited(edit))
-
-
-def test_a_wrong_number_of_leaves_is_refused():
-    """Section 11: expected and given count."""
-    graphdef, raw = flatten(model(), with_paths=False)
-    with pytest.raises(ValueError, match=r"(?s)found +number of leaves: 2.*expected +number of leaves: 3"):
-        unflatten(graphdef, raw[:2])
-
-
 def test_a_part_without_leaves_may_be_absent():
     """G29."""
     graphdef, _ = flatten(Node(a=Node(b=[1, None]), w=plait.Param(1.0)))
@@ -132,38 +99,6 @@ def test_a_cached_variable_takes_metadata_from_a_variable():
     graphdef, _ = flatten(variable)
     unflatten(graphdef, plait.Param(3.0, note=2), outer_index_outer_ref={0: variable})
     assert (variable.value, variable.note) == (3.0, 2)
-
-
-CACHES = {
-    "node of another type": ({0: Leafy()}, ValueError, r"(?s)at +index 0.*a Leafy.*a Node"),
-    "no variable": ({1: Node()}, ValueError, r"(?s)Expected a Variable.*a Node"),
-    "variable of another type": ({1: plait.Cache(1.0)}, ValueError, r"(?s)index 1.*a Cache.*Param"),
-}
-
-
-@pytest.mark.parametrize("case", CACHES)
-def test_cached_objects_of_another_type_are_refused(case):
-    """Section 11: expected and actual type, index."""
-    cache, error, match = CACHES[case]
-    graphdef, raw = flatten(model(), with_paths=False)
-    with pytest.raises(error, match=match):
-        unflatten(graphdef, raw, index_ref_cache=cache)
-
-
-def test_an_index_that_is_built_already_is_an_error():
-    """G27, section 11: RuntimeError with the index."""
-    graphdef, raw = flatten(model(), with_paths=False)
-    with pytest.raises(RuntimeError, match=r"^index 0 of the graphdef is already used"):
-        unflatten(graphdef, raw, index_ref={0: Node()})
-
-
-def test_a_back_reference_alone_leads_to_nothing():
-    """G27."""
-    refs = plait.graph.RefMap()
-    graph = model()
-    flatten(graph, refs)
-    with pytest.raises(ValueError, match="index 0 of type Node"):
-        unflatten(flatten(graph, refs)[0], [])
 
 
 def test_containers_are_rebuilt_with_their_types():

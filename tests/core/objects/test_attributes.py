@@ -226,24 +226,6 @@ def test_a_counter_that_is_reset_to_a_number_does_not_trace_again():
     assert len(traces) == 2  # of an int32 and of a Python number, whose type is weak
 
 
-@pytest.mark.parametrize(
-    ("value", "place", "found"),
-    [
-        (jnp.ones(2), "x", "Array"),
-        (nnx.Param(1), "x", "Param"),
-        (Holder(), "x", "Holder"),
-        ([1, {"a": nnx.Param(1)}], r"x\[1\]\.a", "Param"),
-    ],
-)
-def test_static_with_data_inside_is_an_error(value, place, found):
-    """G61; error table: nnx.static with data, Variable/array into static attribute."""
-    model = Holder()
-    with pytest.raises(ValueError, match=rf"(?s)static.*Holder\.{place}\n.*{found}.*plait\.data"):
-        model.x = nnx.static(value)
-    assert not hasattr(model, "x")
-    nnx.check_pytree(model)
-
-
 def test_data_put_into_a_static_container_later_is_found_at_the_next_walk():
     """G61; error table: data in a container under an attribute marked static."""
     model = Holder(inner=Holder(sizes=nnx.static([1])))
@@ -252,26 +234,6 @@ def test_data_put_into_a_static_container_later_is_found_at_the_next_walk():
         with pytest.raises(ValueError, match=r"(?s)Holder\.sizes\[1\]\.w.*a Param.*plait\.data"):
             look(model)
     assert "sizes" in repr(model), "an object can always be printed"
-
-
-@pytest.mark.parametrize("mark", [nnx.data, nnx.static])
-@pytest.mark.parametrize(
-    "nest", [lambda m: [m], lambda m: (1, m), lambda m: {"a": m}, lambda m: [1, {"a": (m,)}]], ids=range(4)
-)
-def test_marks_inside_a_container_are_an_error(mark, nest):
-    """G61; error table: nested marks."""
-    with pytest.raises(ValueError, match=rf"(?s){mark.__name__}\(\) was used inside.*Holder\.x"):
-        Holder(x=nest(mark(1)))
-
-
-@pytest.mark.parametrize("mark", [nnx.data, nnx.static])
-def test_a_value_with_field_options_is_an_error(mark):
-    """G61."""
-    with pytest.raises(TypeError, match=r"(?s)a value or field options, not both.*\['default'\]"):
-        mark(1, default=2)
-    with pytest.raises(TypeError, match=rf"(?s){mark.__name__}\(\) was assigned without a value.*Holder\.x"):
-        Holder(x=mark())
-    assert repr(mark(1)) == f"{mark.__name__}(1)"
 
 
 # Dataclasses (G62) ----------------------------------------------------------------------------------------------------
@@ -340,14 +302,6 @@ def test_a_frozen_dataclass():
         model.n = 3
     assert nnx.clone(model).n == 2
     assert jax.tree.map(lambda x: x + 1, model).w.tolist() == [2.0, 2.0]
-
-
-def test_slots_are_refused():
-    """G62."""
-    with pytest.raises(TypeError, match=r"(?s)Slotted defines __slots__.*remove __slots__"):
-        type("Slotted", (nnx.Module,), {"__slots__": ("a",)})
-    with pytest.raises(TypeError, match="defines __slots__"):
-        nnx.dataclass(slots=True)(type("Slotted", (nnx.Module,), {"__annotations__": {"a": int}}))
 
 
 def test_without_the_jax_face_there_are_no_statuses():

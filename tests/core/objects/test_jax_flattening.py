@@ -69,12 +69,6 @@ def test_a_model_that_contains_itself_is_refused_by_path(name):
     assert len(jax.tree.leaves(Node(a=Node(b=Node(w=plait.Param(1.0)))))) == 1
 
 
-def test_the_advice_for_a_cycle_runs():
-    model = cyclic()
-    plait.jit(lambda model, x: model.w[...] * x)(model, 2.0)
-    plait.map(lambda path, variable: variable, plait.state(model))
-
-
 SHARED = {
     "variable": (lambda m: setattr(m.z[0], "w", m.a.w), r"a\.w and z\[0\]\.w\n +found +the same Param"),
     "module": (lambda m: m.z.append(m.a), r"a and z\[1\]\n +found +the same Node"),

@@ -82,16 +82,6 @@ def test_what_is_read_is_not_lost(case):
     assert heard(lambda: KEPT[case](model())) == []
 
 
-def test_the_advice_runs():
-    """G31, G38."""
-    m = model()
-    state = plait.state(m)
-    write(state)
-    plait.update(m, state)
-    plait.variables(m)["kernel"][...] = jnp.zeros((2, 3))
-    assert (m.bias.value.tolist(), m.kernel.value.any().item()) == ([1.0] * 3, False)
-
-
 def test_each_place_is_told_once():
     """G31: under Python's own filter."""
     m = model()

@@ -322,13 +322,6 @@ def test_properties_and_class_attributes_are_ordinary_python():
         del model.missing
 
 
-@pytest.mark.parametrize("name", ["info", "walks", "elements", "declared", "is_tree"])
-def test_names_that_plait_needs_cannot_be_assigned(name):
-    name = f"_pytree__{name}"
-    with pytest.raises(ValueError, match=rf"'{name}' is reserved"):
-        setattr(Layer(), name, 1)
-
-
 def test_a_key_that_is_no_attribute_name():
     """Error table: Cannot set key, Cannot pop key."""
     impl = nnx.graph.get_node_impl(Layer())
@@ -373,17 +366,6 @@ def test_attributes_are_set_on_all_modules_below():
         assert model.tied.name == f"graph={graph}"
 
 
-def test_an_attribute_that_exists_nowhere_is_an_error_unless_told_not_to():
-    """Row 7."""
-    model = Net()
-    with pytest.raises(ValueError, match=r"following attributes: \['missing', 'other'\]"):
-        model.set_attributes(missing=1, other=2, name="x")
-    with pytest.raises(ValueError, match="name"):
-        model.set_attributes(lambda path, module: False, name="x")
-    model.set_attributes(missing=1, raise_if_not_found=False)
-    assert not hasattr(model, "missing")
-
-
 def test_streams_get_no_attributes():
     """Row 7: an ``Rngs`` answers to every name, with its default stream."""
     rngs = nnx.Rngs(0)
@@ -391,16 +373,6 @@ def test_streams_get_no_attributes():
     model.eval()
     copied = nnx.with_attributes(model, deterministic=True, raise_if_not_found=False)
     assert "deterministic" not in vars(rngs).keys() | vars(copied["rngs"]).keys()
-
-
-def test_the_method_forms_of_iteration_warn():
-    """Row 8, G54."""
-    model = Net()
-    with pytest.warns(DeprecationWarning, match=r"plait\.iter_modules\(module\)") as seen:
-        assert [path for path, _ in model.iter_modules()] == [path for path, _ in nnx.iter_modules(model)]
-    assert seen[0].filename == __file__
-    with pytest.warns(DeprecationWarning, match="iter_children"):
-        assert [key for key, _ in model.iter_children()] == ["first", "key", "tied"]
 
 
 def test_check_pytree_takes_anything_that_is_in_order():
@@ -412,20 +384,6 @@ def test_check_pytree_takes_anything_that_is_in_order():
 
 
 # Rendering ------------------------------------------------------------------------------------------------------------
-
-
-def test_repr_shows_counts_and_public_attributes():
-    """G66: per Module a comment with count and bytes per Variable type, RNG kinds summed."""
-    model = Layer()
-    model.rngs = nnx.Rngs(0)
-    model._private = 1
-    text = repr(model)
-    assert text.startswith("Layer( # Param: 2 (8 B), RngState: 2 (12 B), Total: 4 (20 B)\n")
-    assert "_private" not in text
-    assert "w=Param(float32[2])" in text
-    assert "name='layer'" not in text  # as the class has it
-    model.name = "mine"
-    assert "name='mine'" in repr(model)
 
 
 def test_a_module_that_was_printed_shows_dots():

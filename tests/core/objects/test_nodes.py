@@ -234,16 +234,6 @@ def test_update_and_pop_use_the_callbacks():
     assert not hasattr(box, "n")
 
 
-def test_a_type_is_registered_once():
-    """G7; error table: type registered twice."""
-    with pytest.raises(ValueError, match="Box is already registered"):
-        nnx.graph.register_graph_node_type(Box, **BOX_CALLBACKS)
-    with pytest.raises(ValueError, match="list is already registered"):
-        nnx.graph.register_pytree_node_type(list, lambda node: ((), None), lambda items, _: [])
-    with pytest.raises(ValueError, match="Net is already registered"):
-        nnx.graph.register_graph_node_type(Net, **BOX_CALLBACKS)
-
-
 def test_all_callbacks_are_required():
     """G5."""
     with pytest.raises(TypeError, match="required positional argument"):
@@ -373,20 +363,6 @@ def test_named_tuples_are_keyed_by_field_and_other_tuples_by_index():
     assert type(again["n"]) is Point
     assert type(again["t"]) is TupleOfTwo
     assert (again["n"].y.value, again["n"].x, again["t"][0].value, again["t"][1]) == (1.0, 2, 3.0, 4)
-
-
-@pytest.mark.parametrize(
-    ("entries", "match"),
-    [
-        ([(jax.tree_util.DictKey([1]), 1)], r"cannot be hashed(?s:.*)key \[1\]"),
-        ([(jax.tree_util.DictKey(1j), 1), (jax.tree_util.DictKey(2j), 2)], r"cannot be ordered(?s:.*)complex"),
-        ([(jax.tree_util.DictKey(1), 1), (jax.tree_util.SequenceKey(1), 2)], "the same key"),
-    ],
-)
-def test_a_key_that_no_path_can_have(entries, match):
-    """G2; error table: invalid generic key."""
-    with pytest.raises(ValueError, match=match):
-        nnx.state({"k": Keyed(entries)})
 
 
 def test_a_dict_with_keys_that_do_not_sort():

@@ -1,9 +1,7 @@
 """Names of plait's own in the classes that users derive from: none that a program would choose."""
 
-import copy
 import pickle
 
-import jax
 import jax.numpy as jnp
 import pytest
 
@@ -22,54 +20,6 @@ BASES = {
     nnx.Metric: ("_pytree__", "_metric__"),
     bridge.Module: ("_pytree__", "_bridge__"),
 }
-LIKELY = [
-    "_info",
-    "_walks",
-    "_elements",
-    "_declared",
-    "_pytree",
-    "_tree_parts",
-    "_tree_keys",
-    "_tree_flatten",
-    "_tree_unflatten",
-    "_graph_flatten",
-    "_graph_init",
-    "_graph_clear",
-    "_graph_set_key",
-    "_graph_pop_key",
-    "_graph_create_empty",
-    "_repr_fields",
-    "_missing",
-    "_change",
-    "_marked",
-    "_run",
-    "_add",
-    "_cell",
-    "_state",
-    "_trace",
-    "_version",
-    "_marks",
-    "_children",
-    "_attributes",
-    "_check_inputs",
-    "_existing",
-    "_has_layers",
-    "_takes_parts",
-    "_no_such_key",
-]
-
-
-def use(node):
-    """All that reads or makes objects of a class."""
-    for made in (nnx.clone(node), copy.copy(node), copy.deepcopy(node), nnx.merge(*nnx.split(node)), node):
-        made.count = 2
-        f = nnx.jit(lambda node, x: node.w * x.sum())
-        assert f(made, X).tolist() == f(made, X).tolist() == [6.0, 6.0]
-        assert jax.tree.map(lambda leaf: leaf + 1, made).w[...].tolist() == [2.0, 2.0]
-        nnx.update(made, nnx.state(made))
-        del made.count
-        assert "Param" in repr(made)
-    return node
 
 
 @pytest.mark.parametrize("base", BASES, ids=lambda base: base.__name__)
@@ -81,25 +31,6 @@ def test_private_names_begin_with_a_prefix(base):
     }
     private = {name for name in own if name.startswith("_") and not name.startswith("__")} - {"_abc_impl"}
     assert {name for name in private if not name.startswith(BASES[base])} == set()
-
-
-@pytest.mark.parametrize("base", [nnx.Module, nnx.List], ids=lambda base: base.__name__)
-@pytest.mark.parametrize("name", LIKELY)
-def test_attributes_of_any_name(name, base):
-    """G58."""
-    node = base()
-    node.w = nnx.Param(jnp.ones(2))
-    setattr(node, name, "v1")
-    assert getattr(use(node), name) == getattr(nnx.clone(node), name) == "v1"
-
-
-@pytest.mark.parametrize("base", [nnx.Module, nnx.List], ids=lambda base: base.__name__)
-@pytest.mark.parametrize("name", LIKELY)
-def test_methods_of_any_name(name, base):
-    """G58."""
-    node = type("Model", (base,), {name: lambda self: 4})()
-    node.w = nnx.Param(jnp.ones(2))
-    assert getattr(use(node), name)() == 4
 
 
 class Counted(nnx.Module):

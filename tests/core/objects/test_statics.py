@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, strategies as st
 
 from plait.core.objects.statics import same_static, static_key
-from plait.errors import StaticValueError
 from plait.graph import HashableMapping
 
 NAN = float("nan")
@@ -334,12 +333,3 @@ def test_a_mapping_cannot_be_changed_and_is_static_for_jax():
         mapping["a"] = 2
     assert jax.tree.leaves(mapping) == []
     assert repr(mapping) == "HashableMapping({'a': 1})"
-
-
-def test_a_value_that_cannot_be_hashed_is_named():
-    """G16; error table: unhashable static value."""
-    mapping = HashableMapping({"good": 1, "sizes": [1, 2]})
-    with pytest.raises(StaticValueError, match=r"(?s)at +sizes.*list"):
-        hash(mapping)
-    assert mapping == HashableMapping({"good": 1, "sizes": [1, 2]})
-    assert mapping != HashableMapping({"good": 1, "sizes": [1, 3]})

@@ -20,47 +20,10 @@ from plait.core.objects.plain_holders import plain_containers
 from plait.errors import CapturedModelWarning, TraceContextError
 from plait.transforms.call import body
 
-GLOBAL_MODEL = plait.Dict(weight=plait.Param(jnp.ones(2)))
-
-
-def test_a_captured_model_is_named_once():
-    model = plait.Dict(weight=plait.Param(jnp.ones(2)))
-    f = plait.jit(lambda x: x * model.weight)
-    with pytest.warns(CapturedModelWarning, match="captures model from outside"):
-        f(1.0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        f(1.0)
-        f(jnp.ones(2))
-
-
-def test_a_global_model_is_found_too():
-    def f(x):
-        return x * GLOBAL_MODEL.weight
-
-    with pytest.warns(CapturedModelWarning, match="GLOBAL_MODEL"):
-        plait.jit(f)(1.0)
-
 
 def test_captured_objects_without_arrays_are_fine():
     settings = plait.Dict(rate=0.5)
     assert plait.jit(lambda x: x * settings.rate)(2.0) == 1.0
-
-
-@pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
-def test_writing_to_a_captured_model_names_its_path_and_both_traces():
-    """V42, G64."""
-    model = plait.Dict(layers=[plait.Dict(weight=plait.Param(jnp.ones(2)))])
-
-    @plait.jit
-    def f(x):
-        model.layers[0].weight[...] = x
-
-    with pytest.raises(TraceContextError, match=r"at +model\.layers\[0\]\.weight") as error:
-        f(jnp.ones(2))
-    assert "top level" in str(error.value)
-    assert "a function under jit" in str(error.value)
-    assert model.layers[0].weight[0] == 1
 
 
 def test_a_module_or_a_partial_of_one_captures_too():

@@ -2,11 +2,9 @@
 
 import jax
 import jax.numpy as jnp
-import pytest
 from jax.sharding import PartitionSpec as P
 
 import plait
-from plait.errors import SharingError
 from tests.strategies import Node
 
 
@@ -59,12 +57,3 @@ def test_a_state_of_specs_is_a_prefix_of_a_state_and_of_its_model_without_update
     of_state = plait.vmap(lambda s: s["kernel"].sum(), in_axes=(axes,), graph_updates=False)
     assert jnp.allclose(of_model(layer), layer.kernel.sum(0))
     assert jnp.allclose(of_state(plait.state(layer)), layer.kernel.sum(0))
-
-
-def test_one_variable_with_two_values_is_an_error_that_names_both_paths():
-    tied = plait.Param(jnp.ones((2, 2)))
-    both = (plait.Dict(a=tied), plait.Dict(b=tied))
-    with pytest.raises(SharingError, match=r"at +\[0\]\.a and \[1\]\.b"):
-        plait.prefix(both, {plait.PathContains("a"): 0, ...: 1})
-    axes = plait.prefix(both, {...: 1})
-    assert plait.vmap(lambda a, b: b.b[...] * 2, in_axes=axes, graph_updates=False)(*both).shape == (2, 2)

@@ -4,7 +4,6 @@ import jax.numpy as jnp
 import pytest
 
 import plait
-from plait.errors import FilterError
 from tests.nn.twins import flax_nnx
 
 
@@ -17,9 +16,3 @@ def test_map_prefix_gives_the_axis_of_a_leaf_as_flax_does(kind):
         leaf = getattr(nnx, kind)(jnp.ones(2))
         found.append([axes.map_prefix(path, leaf) for path in (("body", 0), ("head",))])
     assert found[0] == found[1]
-
-
-def test_a_leaf_that_no_filter_matches_is_named():
-    with pytest.raises(FilterError, match=r"(?s)no filter.*at +head\.mean"):
-        plait.StateAxes({plait.Param: 0}).map_prefix(("head", "mean"), plait.BatchStat(jnp.ones(2)))
-    assert plait.StateSharding({...: "x"}).map_prefix((), plait.Param(jnp.ones(2))) == "x"

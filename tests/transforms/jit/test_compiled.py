@@ -9,7 +9,6 @@ import pytest
 
 import plait
 from plait import BatchStat, Param
-from plait.errors import ArgumentError
 from plait.transforms.jit.compiled import Compiled
 
 
@@ -122,19 +121,6 @@ def test_a_trace_that_writes_less_still_returns_what_was_donated():
     for _ in range(2):
         sometimes(model, jnp.ones((1, 1)))
     assert model.written[0] == 2
-
-
-def test_two_variables_on_one_buffer_are_refused_before_the_call():
-    """Both paths are named, and nothing is lost; on the general path and on the fast path."""
-    model = Net()
-    jitted = plait.jit(step, donate=True)
-    for _ in range(2):
-        model.read.set_value(model.written.get_value())
-        with pytest.raises(ArgumentError, match=r"model\.read and model\.written"):
-            jitted(model, jnp.ones(2))
-        assert model.written[0] == model.read[0]
-        model.read.set_value(jnp.copy(model.written.get_value()))
-        jitted(model, jnp.ones(2))
 
 
 TRACES = {

@@ -8,7 +8,7 @@ from jax.experimental import checkify
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
 
 import plait
-from plait.errors import ArgumentError, GraphError
+from plait.errors import ArgumentError
 from tests.oracles import describe
 from tests.strategies import Node
 
@@ -138,17 +138,6 @@ def test_annotations_that_do_not_fit_are_named(names, shape, message):
         plait.eval_shape(make)
 
 
-def test_what_eval_shape_refuses():
-    """X1, U32."""
-    captured = Node(w=plait.Param(jnp.ones(2)))
-    with pytest.raises(ArgumentError, match="bound method"):
-        plait.eval_shape(plait.Linear(2, 2, rngs=plait.Rngs(0)).__call__, SHAPE)
-    with pytest.raises(ArgumentError, match="return an input variable"):
-        plait.eval_shape(lambda a: a, captured, graph_updates=False)
-    with pytest.raises(GraphError, match="tree mode"):
-        plait.eval_shape(lambda a: 0, Node(a=captured, b=captured), graph=False)
-
-
 @pytest.mark.oracle
 def test_shapes_and_shardings_are_flax_s():
     nnx = pytest.importorskip("flax.nnx")
@@ -191,15 +180,6 @@ def test_static_arguments_of_a_jaxpr():
 
     v = plait.Param(jnp.ones(2))
     assert (len(f(v, "double").eqns), len(f(v, "same").eqns)) == (1, 0)
-
-
-def test_what_make_jaxpr_refuses():
-    """X24, U32: as with graph_updates=False."""
-    model = Node(w=plait.Param(jnp.ones(2)))
-    shared = plait.make_jaxpr(lambda a, b: a.w.value + b.value)(model, model.w)
-    assert len(shared.jaxpr.invars) == 1
-    with pytest.raises(ArgumentError, match="return an input variable"):
-        plait.make_jaxpr(lambda a: a)(model)
 
 
 @pytest.mark.oracle

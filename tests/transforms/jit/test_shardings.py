@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import plait
-from plait.errors import ArgumentError, FilterError, SharingError
+from plait.errors import ArgumentError
 from tests.strategies import Node
 
 MESH = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
@@ -118,25 +118,6 @@ def test_ahead_of_time_and_donation():
     assert plait.jit(lambda m, k: m if k == "m" else 0, static_argnums=1).eval_shape(m, "m").w.shape == (8, 4)
 
 
-def test_mistakes():
-    """X2, X3, section 9."""
-    m, x = model(), jnp.ones((4, 8))
-    with pytest.raises(FilterError, match=r"(?s)at +model\.n\n.*BatchStat"):
-        plait.jit(step, in_shardings=(plait.StateSharding({plait.Param: named()}), None))(m, x)
-    with pytest.raises(SharingError, match=r"(?s)jit was given one variable.*a\.n and b\.n"):
-        plait.jit(lambda a, b: 0, in_shardings=(named(), named("data")))(m, m)
-    with pytest.raises(ArgumentError, match=r"(?s)jit: in_shardings does not match.*2 where in_shardings has 3"):
-        plait.jit(step, in_shardings=(None, None, None))(m, x)
-    with pytest.raises(ArgumentError, match=r"(?s)keyword arguments.*'y'"):
-        plait.jit(lambda x, **more: x, in_shardings=None, out_shardings=named())(x, y=1)
-    m.w[...] = jax.device_put(m.w[...], named())
-    with pytest.raises(
-        ArgumentError, match=r"(?s)differs from in_shardings.*at +model\.w\n.*P\(\).*'data', 'model'.*device_put"
-    ):
-        plait.jit(step, in_shardings=(BY_FILTER, None))(m, x)
-    assert float(m.n[...]) == 0
-
-
 def test_outputs_that_a_sharding_cannot_cut():
     """X10: an error, as in JAX, and not another layout."""
     with pytest.raises(ArgumentError, match=r"(?s)out_shardings does not match.*\(3,\).*'data'"):
@@ -188,16 +169,6 @@ def test_a_later_call_whose_shape_does_not_fit_is_told_by_path():
             f(node, odd)
         with pytest.raises(ArgumentError, match=r"(?s)differs from in_shardings.*at +x.*P\(\).*P\('data',\)"):
             f(node, jax.device_put(fits, named()))
-
-
-@pytest.mark.parametrize("side", ["in_shardings", "out_shardings"])
-def test_specs_without_a_mesh(side):
-    """Section 9."""
-    f, x = plait.jit(lambda x: x * 1, **{side: P("data")}), jnp.ones(8)
-    with pytest.raises(ArgumentError, match=rf"(?s){side} has partition specs.*P\('data',\), and no mesh.*set_mesh"):
-        f(x)
-    with jax.set_mesh(MESH):
-        assert f(x).shape == (8,)
 
 
 def test_specs_that_stop_early_or_leave_an_axis_to_jax_fit():
