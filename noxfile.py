@@ -61,7 +61,7 @@ def newest(session: nox.Session) -> None:
 def newest_slow(session: nox.Session) -> None:
     """The slow tests with the newest versions; and the exports, as XLA compiles for users."""
     make(session, "slow", "VENV=.venv-newest", f"PYTHON={NEWEST}", PLAIT_CHECK_DISPATCH="1")
-    names = "formats/test_saved_model.py formats/test_stablehlo.py orbax/test_conversion.py tensorflow test_saving.py"
+    names = "formats/test_saved_model.py formats/test_stablehlo.py tensorflow test_saving.py"
     exports = [f"tests/export/{name}" for name in names.split()]
     python = ROOT / ".venv-newest" / "bin" / "python"
     session.run(str(python), *PYTEST, *exports, external=True, env={"PLAIT_TESTS_OPTIMIZE": "1"})
