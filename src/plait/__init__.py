@@ -186,8 +186,8 @@ if TYPE_CHECKING:
     from .nn.masks import combine_masks as combine_masks
     from .nn.masks import make_attention_mask as make_attention_mask
     from .nn.masks import make_causal_mask as make_causal_mask
-    from .nn.norm import BatchNorm as BatchNorm
-    from .nn.norm import GroupNorm as GroupNorm
+    from .nn.batch_norm import BatchNorm as BatchNorm
+    from .nn.group_norm import GroupNorm as GroupNorm
     from .nn.norm import InstanceNorm as InstanceNorm
     from .nn.norm import LayerNorm as LayerNorm
     from .nn.norm import RMSNorm as RMSNorm

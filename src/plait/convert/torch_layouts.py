@@ -22,12 +22,14 @@ from typing import Any
 import numpy as np
 
 from ..nn.attention import MultiHeadAttention
+from ..nn.batch_norm import BatchNorm
 from ..nn.cells import GRUCell, LSTMCell, OptimizedLSTMCell, SimpleCell
 from ..nn.conv import Conv, ConvTranspose
 from ..nn.embedding import Embed
+from ..nn.group_norm import GroupNorm
 from ..nn.linear import Linear, LinearGeneral
 from ..nn.lora import LoRA
-from ..nn.norm import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm
+from ..nn.norm import InstanceNorm, LayerNorm, RMSNorm
 from ..nn.prelu import PReLU
 from ..nn.recurrent import RNN, Bidirectional
 from .layouts import Arrays, DoesNotFit, Layout, Piece, add_layout, follow, path_of_name, register_layout

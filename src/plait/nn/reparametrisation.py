@@ -33,7 +33,7 @@ from ..surgery.traversal import variables
 from ..typing import Array, DTypeLike, FilterLiteral, Initializer
 from .checks import resolve_switch
 from .initializers import default_scale_init, initial, normal
-from .norm import squared
+from .norm_statistics import squared
 from .promotion import as_dtype, promote_dtype
 
 _KERNELS = PathContains("kernel")
