@@ -30,6 +30,7 @@ from .initializers import (
 )
 from .linear import Linear
 from .promotion import promote_dtype
+from .stored_arguments import store_arguments
 
 Carry = Any
 
@@ -90,8 +91,12 @@ class _Cell(RNNCellBase):
 
     in_features: int
     hidden_features: int
+    activation_fn: Callable[..., Any]
+    dtype: DTypeLike | None
     param_dtype: DTypeLike
     carry_init: Initializer | None
+    promote_dtype: Callable[..., Any]
+    keep_rngs: bool
     rngs: RngStream | None
 
     def initialize_carry(
@@ -152,30 +157,29 @@ class _Cell(RNNCellBase):
                 do="start with cell.initialize_carry(x.shape, rngs), then pass the carry that each call returns first",
             )
 
-    def _linears(
-        self,
-        *,
-        kernel_init: Initializer,
-        recurrent_kernel_init: Initializer,
-        bias_init: Initializer,
-        kernel_metadata: Mapping[str, Any],
-        recurrent_kernel_metadata: Mapping[str, Any],
-        bias_metadata: Mapping[str, Any],
-        **options: Any,
-    ) -> tuple[Callable[..., Linear], Callable[..., Linear]]:
-        """Factories of the input maps and of the recurrent maps; called with a size and ``use_bias``."""
-        if recurrent_kernel_init is default_recurrent_init and isinstance(self, LSTMCell):
-            recurrent_kernel_init = default_lstm_recurrent_init
-        make = functools.partial(Linear, bias_init=bias_init, bias_metadata=bias_metadata, **options)
-        return (
-            functools.partial(make, self.in_features, kernel_init=kernel_init, kernel_metadata=kernel_metadata),
-            functools.partial(
-                make,
-                self.hidden_features,
-                kernel_init=recurrent_kernel_init,
-                kernel_metadata=recurrent_kernel_metadata,
-            ),
+    def _store(self, arguments: Mapping[str, Any]) -> tuple[Callable[..., Linear], Callable[..., Linear]]:
+        """Store the arguments of a constructor, its ``locals()``.
+
+        Returns:
+            Factories of the input maps and of the recurrent maps; called with a size and ``use_bias``.
+        """
+        store_arguments(self, arguments)
+        self.rngs = arguments["rngs"].carry.fork() if self.keep_rngs else None
+        recurrent_init = arguments["recurrent_kernel_init"]
+        if recurrent_init is default_recurrent_init and isinstance(self, LSTMCell):
+            recurrent_init = default_lstm_recurrent_init
+        same = ("bias_init", "bias_metadata", "dtype", "param_dtype", "promote_dtype", "rngs")
+        make = functools.partial(Linear, **{name: arguments[name] for name in same})
+        of_input = functools.partial(
+            make, self.in_features, kernel_init=arguments["kernel_init"], kernel_metadata=arguments["kernel_metadata"]
         )
+        recurrent = functools.partial(
+            make,
+            self.hidden_features,
+            kernel_init=recurrent_init,
+            kernel_metadata=arguments["recurrent_kernel_metadata"],
+        )
+        return of_input, recurrent
 
 
 def _kernel(cell: Any, what: str) -> Any:
@@ -240,6 +244,8 @@ class SimpleCell(_Cell):
     Reference: Elman, "Finding Structure in Time", 1990, Cognitive Science 14.
     """
 
+    residual: bool
+
     def __init__(
         self,
         in_features: int,
@@ -260,28 +266,7 @@ class SimpleCell(_Cell):
         recurrent_kernel_metadata: Mapping[str, Any] = HashableMapping(),
         bias_metadata: Mapping[str, Any] = HashableMapping(),
     ) -> None:
-        self.in_features = in_features
-        self.hidden_features = hidden_features
-        self.dtype: DTypeLike | None = dtype
-        self.param_dtype = param_dtype
-        self.carry_init = carry_init
-        self.residual = residual
-        self.activation_fn = activation_fn
-        self.promote_dtype: Callable[..., Any] = promote_dtype
-        self.keep_rngs = keep_rngs
-        self.rngs = rngs.carry.fork() if keep_rngs else None
-        of_input, recurrent = self._linears(
-            kernel_init=kernel_init,
-            recurrent_kernel_init=recurrent_kernel_init,
-            bias_init=bias_init,
-            kernel_metadata=kernel_metadata,
-            recurrent_kernel_metadata=recurrent_kernel_metadata,
-            bias_metadata=bias_metadata,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            promote_dtype=promote_dtype,
-            rngs=rngs,
-        )
+        of_input, recurrent = self._store(locals())
         self.dense_h = recurrent(hidden_features, use_bias=False)
         self.dense_i = of_input(hidden_features)
 
@@ -298,6 +283,8 @@ class SimpleCell(_Cell):
 
 class _GatedCell(_Cell):
     """Base of LSTM and GRU, which differ in their linear maps and in the step."""
+
+    gate_fn: Callable[..., Any]
 
     def __init__(
         self,
@@ -319,29 +306,7 @@ class _GatedCell(_Cell):
         recurrent_kernel_metadata: Mapping[str, Any] = HashableMapping(),
         bias_metadata: Mapping[str, Any] = HashableMapping(),
     ) -> None:
-        self.in_features = in_features
-        self.hidden_features = hidden_features
-        self.gate_fn = gate_fn
-        self.activation_fn = activation_fn
-        self.dtype: DTypeLike | None = dtype
-        self.param_dtype = param_dtype
-        self.carry_init = carry_init
-        self.promote_dtype: Callable[..., Any] = promote_dtype
-        self.keep_rngs = keep_rngs
-        self.rngs = rngs.carry.fork() if keep_rngs else None
-        of_input, recurrent = self._linears(
-            kernel_init=kernel_init,
-            recurrent_kernel_init=recurrent_kernel_init,
-            bias_init=bias_init,
-            kernel_metadata=kernel_metadata,
-            recurrent_kernel_metadata=recurrent_kernel_metadata,
-            bias_metadata=bias_metadata,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            promote_dtype=promote_dtype,
-            rngs=rngs,
-        )
-        self._add_maps(of_input, recurrent)
+        self._add_maps(*self._store(locals()))
 
     def _add_maps(self, of_input: Callable[..., Linear], recurrent: Callable[..., Linear]) -> None:
         raise NotImplementedError

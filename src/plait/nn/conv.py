@@ -26,15 +26,55 @@ from .checks import check_last_axis, check_min_rank, check_rngs, check_same_shap
 from .initializers import default_bias_init, default_kernel_init, initial
 from .linear import as_tuple, product_options, without_arrays
 from .promotion import add_bias, promote_dtype
+from .stored_arguments import store_arguments
 
 Pairs = tuple[tuple[int, int], ...]
 Padding = str | int | Sequence[int | tuple[int, int]]
+
+_SIZES = ("strides", "padding", "input_dilation", "kernel_dilation")  # arguments that may be arrays of NumPy
 
 # Modes of jnp.pad; the convolution itself is then "VALID".
 _BORDERS = {"CIRCULAR": "wrap", "REFLECT": "reflect", "CAUSAL": "constant"}
 
 
-class Conv(Module):
+class _Convolution(Module):
+    """Base of the convolutions, which differ in the product."""
+
+    in_features: int
+    out_features: int
+    kernel_size: tuple[int, ...]
+    strides: int | Sequence[int] | None
+    padding: Padding
+    kernel_dilation: int | Sequence[int] | None
+    use_bias: bool
+    mask: Array | None
+    dtype: DTypeLike | None
+    param_dtype: DTypeLike
+    precision: PrecisionLike
+    promote_dtype: Callable[..., Any]
+    preferred_element_type: DTypeLike | None
+
+    def _store(self, arguments: Mapping[str, Any], channels: tuple[int, int]) -> None:
+        """Store the arguments of a constructor, its ``locals()``, and make the weights.
+
+        Args:
+            arguments: by the names of the parameters.
+            channels: the last two axes of the kernel.
+        """
+        sizes = {name: without_arrays(arguments[name]) for name in _SIZES if name in arguments}
+        store_arguments(self, {**arguments, **sizes, "kernel_size": as_tuple(arguments["kernel_size"])})
+        self.kernel_shape = (*self.kernel_size, *channels)
+        rngs: Rngs = arguments["rngs"]
+        check_rngs(rngs, layer=self)
+        kernel = initial(arguments["kernel_init"], rngs.params, self.kernel_shape, self.param_dtype)
+        self.kernel = Param(kernel, **arguments["kernel_metadata"])
+        self.bias = None
+        if self.use_bias:
+            bias = initial(arguments["bias_init"], rngs.params, (self.out_features,), self.param_dtype)
+            self.bias = Param(bias, **arguments["bias_metadata"])
+
+
+class Conv(_Convolution):
     """Convolution with a learned kernel: each output position depends on a window of the input.
 
     Shapes:
@@ -79,6 +119,10 @@ class Conv(Module):
         ((5, 5, 3, 8), (2, 24, 24, 8))
     """
 
+    input_dilation: int | Sequence[int] | None
+    feature_group_count: int
+    conv_general_dilated: Callable[..., Array]
+
     def __init__(
         self,
         in_features: int,
@@ -104,29 +148,8 @@ class Conv(Module):
         kernel_metadata: Mapping[str, Any] = HashableMapping(),
         bias_metadata: Mapping[str, Any] = HashableMapping(),
     ) -> None:
-        self.in_features = in_features
-        self.out_features = out_features
-        self.kernel_size = as_tuple(kernel_size)
-        self.strides = without_arrays(strides)
-        self.padding = without_arrays(padding)
-        self.input_dilation = without_arrays(input_dilation)
-        self.kernel_dilation = without_arrays(kernel_dilation)
-        self.feature_group_count = feature_group_count
-        self.use_bias = use_bias
-        self.mask = mask
-        self.dtype: DTypeLike | None = dtype
-        self.param_dtype = param_dtype
-        self.precision = precision
-        self.conv_general_dilated = conv_general_dilated
-        self.promote_dtype: Callable[..., Any] = promote_dtype
-        self.preferred_element_type = preferred_element_type
         _check_groups(in_features, out_features, feature_group_count)
-        self.kernel_shape = (*self.kernel_size, in_features // feature_group_count, out_features)
-        check_rngs(rngs, layer=self)
-        self.kernel = Param(initial(kernel_init, rngs.params, self.kernel_shape, param_dtype), **kernel_metadata)
-        self.bias = (
-            Param(initial(bias_init, rngs.params, (out_features,), param_dtype), **bias_metadata) if use_bias else None
-        )
+        self._store(locals(), (in_features // feature_group_count, out_features))
 
     def __call__(self, inputs: Array, out_sharding: Any = None) -> Array:
         _check_input(inputs, self)
@@ -184,7 +207,7 @@ def _convolution(x: Array, kernel: Array, bias: Array | None, **options: Any) ->
     return _convolution_of(lax.conv_general_dilated, x, kernel, bias, **options)
 
 
-class ConvTranspose(Module):
+class ConvTranspose(_Convolution):
     """Transposed convolution: each input position adds a learned window to the output, ``strides`` apart.
 
     Shapes:
@@ -229,6 +252,8 @@ class ConvTranspose(Module):
         (1, 10, 10, 4)
     """
 
+    transpose_kernel: bool
+
     def __init__(
         self,
         in_features: int,
@@ -252,27 +277,7 @@ class ConvTranspose(Module):
         kernel_metadata: Mapping[str, Any] = HashableMapping(),
         bias_metadata: Mapping[str, Any] = HashableMapping(),
     ) -> None:
-        self.in_features = in_features
-        self.out_features = out_features
-        self.kernel_size = as_tuple(kernel_size)
-        self.strides = without_arrays(strides)
-        self.padding = without_arrays(padding)
-        self.kernel_dilation = without_arrays(kernel_dilation)
-        self.use_bias = use_bias
-        self.mask = mask
-        self.dtype: DTypeLike | None = dtype
-        self.param_dtype = param_dtype
-        self.precision = precision
-        self.transpose_kernel = transpose_kernel
-        self.promote_dtype: Callable[..., Any] = promote_dtype
-        self.preferred_element_type = preferred_element_type
-        channels = (out_features, in_features) if transpose_kernel else (in_features, out_features)
-        self.kernel_shape = (*self.kernel_size, *channels)
-        check_rngs(rngs, layer=self)
-        self.kernel = Param(initial(kernel_init, rngs.params, self.kernel_shape, param_dtype), **kernel_metadata)
-        self.bias = (
-            Param(initial(bias_init, rngs.params, (out_features,), param_dtype), **bias_metadata) if use_bias else None
-        )
+        self._store(locals(), (out_features, in_features) if transpose_kernel else (in_features, out_features))
 
     def __call__(self, inputs: Array) -> Array:
         n_spatial = len(self.kernel_size)
@@ -329,7 +334,7 @@ def _check_groups(in_features: int, out_features: int, groups: int) -> None:
             )
 
 
-def _check_input(x: Any, layer: Conv | ConvTranspose) -> None:
+def _check_input(x: Any, layer: _Convolution) -> None:
     n_spatial = len(layer.kernel_size)
     check_min_rank(x, n_spatial + 1, f"{n_spatial} spatial and one for the channels", layer=layer)
     kernel = layer.kernel[...]
@@ -341,7 +346,7 @@ def _check_input(x: Any, layer: Conv | ConvTranspose) -> None:
     check_last_axis(x, channels, layer=layer)
 
 
-def promoted_with_mask(x: Any, layer: Conv | ConvTranspose) -> tuple[Array, Array, Array | None]:
+def promoted_with_mask(x: Any, layer: _Convolution) -> tuple[Array, Array, Array | None]:
     """Input, masked kernel and bias of a layer in one dtype."""
     kernel = layer.kernel[...]
     if layer.mask is not None:
@@ -361,7 +366,7 @@ def fold_batch(x: Array, n_spatial: int) -> tuple[Array, Callable[[Array], Array
     return folded, lambda y: jnp.reshape(y, (*batch, *y.shape[1:]))
 
 
-def per_axis(value: int | Sequence[int] | None, layer: Conv | ConvTranspose, name: str) -> tuple[int, ...]:
+def per_axis(value: int | Sequence[int] | None, layer: _Convolution, name: str) -> tuple[int, ...]:
     """One number for each spatial axis.
 
     Raises:
@@ -381,7 +386,7 @@ def per_axis(value: int | Sequence[int] | None, layer: Conv | ConvTranspose, nam
     return tuple(value)
 
 
-def resolve_padding(padding: Padding, layer: Conv | ConvTranspose) -> str | Pairs:
+def resolve_padding(padding: Padding, layer: _Convolution) -> str | Pairs:
     """A padding in JAX's form, or one of the names in this file.
 
     Raises:
@@ -400,7 +405,7 @@ def resolve_padding(padding: Padding, layer: Conv | ConvTranspose) -> str | Pair
     return tuple((before, after) for before, after in sides)
 
 
-def _bad_padding(padding: Any, layer: Conv | ConvTranspose, known: str) -> ArgumentError:
+def _bad_padding(padding: Any, layer: _Convolution, known: str) -> ArgumentError:
     n_spatial = len(layer.kernel_size)
     return ArgumentError(
         f"{describe_type(layer)} over {n_spatial} spatial axes cannot pad like this",
@@ -411,7 +416,7 @@ def _bad_padding(padding: Any, layer: Conv | ConvTranspose, known: str) -> Argum
     )
 
 
-def _border(padding: str, dilation: Sequence[int], *, layer: Conv | ConvTranspose) -> Pairs:
+def _border(padding: str, dilation: Sequence[int], *, layer: _Convolution) -> Pairs:
     """How much to pad: a ``VALID`` convolution at stride 1 then returns the original length."""
     extents = [(size - 1) * spacing for size, spacing in zip(layer.kernel_size, dilation, strict=True)]
     if padding == "CAUSAL":
