@@ -15,8 +15,8 @@ from ..errors import ArgumentTypeError, OptimizerError
 from ..ground.paths import Path, describe_path
 from ..ground.words import describe_filter, describe_type, first_few
 from ..surgery.surgery import with_patterns
-from . import per_layer
-from .per_layer import Values, nested
+from . import layerwise_updates
+from .layerwise_updates import Values, nested
 
 
 class Groups(NamedTuple):
@@ -91,7 +91,7 @@ def ways_of(tx: Any, selected: Mapping[Path, Any], values: Values) -> Iterator[s
         for part in tx:
             yield from ways_of(part, selected, values)
     elif tx is not None:
-        yield per_layer.way_for(tx, values)
+        yield layerwise_updates.way_for(tx, values)
 
 
 def init(tx: Any, selected: Mapping[Path, Any], values: Values, ways: Iterator[str]) -> Any:
@@ -107,7 +107,7 @@ def init(tx: Any, selected: Mapping[Path, Any], values: Values, ways: Iterator[s
         return tuple(() if part is None else init(part, selected, _only(values, own), ways) for part, own in groups)
     if _is_composed(tx):
         return tuple(init(part, selected, values, ways) for part in tx)
-    return per_layer.init(tx, values, next(ways))
+    return layerwise_updates.init(tx, values, next(ways))
 
 
 def update(
@@ -139,7 +139,7 @@ def update(
             gradients = {path: at(found, path) for path in values}
             states.append(new)
         return nested(gradients), tuple(states)
-    return per_layer.update(tx, gradients, opt_state, values, extra, next(ways))
+    return layerwise_updates.update(tx, gradients, opt_state, values, extra, next(ways))
 
 
 def at(tree: Any, path: Path) -> Any:

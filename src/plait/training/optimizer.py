@@ -38,7 +38,7 @@ from ..surgery.traversal import variables
 from ..typing import FilterLiteral
 from . import groups
 from .groups import at, check_transformation as check_transformation, resolve_tx, trained
-from .per_layer import nested
+from .layerwise_updates import nested
 
 __all__ = [
     "ModelAndOptimizer",

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import plait
-from plait.training.per_layer import way_for
+from plait.training.layerwise_updates import way_for
 from tests.nn.twins import some_input
 from tests.sampling import slow_but
 
