@@ -123,20 +123,6 @@ def test_no_mesh_axis_is_used_twice_and_the_first_rule_that_fits_counts(names, r
         assert meta.logical_to_mesh_axes(names, rules, fallback=meta.RulesFallback.RAISE_ERROR) == spec
 
 
-def test_errors():
-    """Section 10."""
-    with pytest.raises(ArgumentError, match=r"'a' in \('a', 'a'\)"):
-        meta.logical_to_mesh_axes(("a", "a"), RULES)
-    for rules in ({"a": "x"}, {("a", "x")}, 3, iter([("a", "x")]), "ax"):
-        for call in (lambda rules: meta.logical_to_mesh_axes(("a",), rules), plait.logical_axis_rules):
-            with pytest.raises(ArgumentError, match=f"sequence of pairs\n +found +a {type(rules).__name__}: "):
-                call(rules)
-    with pytest.raises(ArgumentError, match=r"pair.*\n.*'mlp'"):
-        plait.logical_axis_rules(["mlp"])
-    with pytest.raises(ArgumentError, match="'unknown'"):
-        meta.logical_to_mesh_axes(("unknown",), RULES, fallback=meta.RulesFallback.RAISE_ERROR)
-
-
 def test_trees_of_specs():
     """M31."""
     mesh = jax.make_mesh((4, 2), ("data", "model"))

@@ -81,14 +81,6 @@ def test_an_activation(shape, names, says):
     assert e.value.parts["at"].startswith("an activation")
 
 
-@pytest.mark.parametrize("names", [("mlp", "mlp"), ("mlp", "heads"), ("embed", 3)], ids=str)
-def test_the_output_of_a_layer(names):
-    with jax.set_mesh(mesh(AxisType.Explicit)), plait.logical_axis_rules(RULES):
-        with pytest.raises(ArgumentError, match=r"same mesh axis|an entry for each axis") as caught:
-            plait.partitioning.out_sharding(*names)
-        assert caught.value.parts["at"] == "an activation"
-
-
 # shape, names, the spec that it gets, what the warning says; ``None`` for no warning
 UNEVEN = {
     "a dimension": ((8, 6), ("embed", "mlp"), P(), r"dimension 1.*length 6.*\(8, 6\).*of 4.*'model' of size 4"),
@@ -156,11 +148,6 @@ def test_names_may_stop_early(names):
     with jax.set_mesh(mesh()):
         made = plait.partitioning.create_sharded(lambda: plait.clone(layer))
     assert made.kernel.get_raw_value().sharding.spec == P(*names)
-
-
-def test_a_spec_has_at_most_an_entry_for_each_axis():
-    with pytest.raises(ArgumentError, match=r"(?s)more axis names.*expected +at most 2"):
-        plait.Param(jnp.ones((8, 4)), out_sharding=P(None, None, "data"), mesh=mesh())
 
 
 def test_rules_that_contradict_each_other():
@@ -269,25 +256,6 @@ def test_a_rule_whose_target_is_no_axis(target):
     """M29"""
     with pytest.raises(ArgumentError, match=r"(?s)rule for 'mlp'.*the entry"):
         plait.logical_axis_rules([("mlp", target)])
-
-
-def test_two_rules_of_the_context_beside_one_of_the_variable():
-    """V39: the second rule for a name is an error, also where the variable has rules for others."""
-    with (
-        plait.logical_axis_rules([("mlp", "model"), ("mlp", "data")]),
-        pytest.raises(ArgumentError, match="contradict"),
-    ):
-        plait.Param(jnp.ones((8, 4)), out_sharding=("mlp", "x"), sharding_rules=[("x", None)], mesh=mesh())
-
-
-def test_a_sharding_that_does_not_divide_the_array():
-    with pytest.raises(ArgumentError, match=r"(?s)dimension 0.*length 6.*'model' of size 4"):
-        plait.Param(jnp.ones((6, 4)), out_sharding=NamedSharding(mesh(), P("model")))
-
-
-def test_a_single_name_among_activations():
-    with plait.logical_axis_rules(RULES[:2] + RULES[3:]):
-        check_rules(Net((8, 4), ("embed", "mlp")), mesh(), activations="batch")
 
 
 def test_creating_names_each_uneven_variable_once_by_its_path():

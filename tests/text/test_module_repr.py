@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import re
 
 import jax
 import jax.numpy as jnp
@@ -113,49 +112,6 @@ def test_attributes_are_shown_if_they_differ_from_the_defaults(module, text):
         assert repr(module).partition("  #")[0] == text
 
 
-LAYERS = {
-    "Linear(in_features=2, out_features=3": lambda rngs: nnx.Linear(2, 3, rngs=rngs),
-    "Conv(in_features=1, out_features=4, kernel_size=(3, 3)": lambda rngs: nnx.Conv(1, 4, (3, 3), rngs=rngs),
-    "LayerNorm(num_features=4": lambda rngs: nnx.LayerNorm(4, rngs=rngs),
-    "BatchNorm(num_features=4": lambda rngs: nnx.BatchNorm(4, rngs=rngs),
-    "Embed(num_embeddings=5, features=2": lambda rngs: nnx.Embed(5, 2, rngs=rngs),
-    "Dropout(rate=0.1": lambda rngs: nnx.Dropout(0.1, rngs=rngs),
-    "Linear(in_features=2, out_features=3, use_bias=False": lambda rngs: nnx.Linear(2, 3, use_bias=False, rngs=rngs),
-}
-
-
-@pytest.mark.parametrize("start", LAYERS)
-def test_a_layer_shows_what_it_was_given_and_its_variables(start):
-    text = re.sub(r"( # [^\n]*)?\n *", "", repr(LAYERS[start](nnx.Rngs(0))))
-    assert text.startswith(start + ",")
-    assert not re.search("_init=|=None|precision=", text)
-
-
-class Strange(nnx.Module):
-    @property
-    def size(self):
-        raise RuntimeError("no size")
-
-
-class Raising:
-    def __get__(self, instance, owner=None):
-        raise RuntimeError("not from the class")
-
-
-class WithDescriptor(nnx.Module):
-    width = Raising()
-
-    def __init__(self, width):
-        self.__dict__["width"] = width
-
-
-def test_a_property_of_the_name_of_an_attribute_is_not_asked():
-    model = Strange()
-    model.__dict__["size"] = 3
-    assert repr(model) == "Strange(size=3)"
-    assert repr(WithDescriptor(4)) == "WithDescriptor(width=4)"
-
-
 # Equal neighbours, shared objects -------------------------------------------------------------------------------------
 
 
@@ -193,47 +149,7 @@ def test_shared_modules_and_cycles_show_dots():
     assert repr(model) == "Dict(parts=[Dict(n=1), Dict(...), {'again': Dict(...)}], owner=[Dict(...)])"
 
 
-def test_shared_modules_and_cycles_show_dots_in_the_long_form_too():
-    """G66: within one outermost repr."""
-    shared, model = nnx.List(), nnx.List()
-    model.extend([shared, shared, model])
-    assert long_repr(model) == "List(List(), List(...), List(...))"
-    assert long_repr(shared) == "List()"
-
-
-class Interrupted:
-    def __repr__(self):
-        raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("text_of", [repr, long_repr])
-def test_a_repr_that_is_interrupted_leaves_nothing_behind(text_of):
-    model = nnx.Dict(inner=nnx.List([Interrupted()]))
-    with pytest.raises(KeyboardInterrupt):
-        text_of(model)
-    model.inner.clear()
-    assert text_of(model) == "Dict(inner=List())"
-
-
-def test_deep_blocks_that_differ_are_not_taken_for_equal():
-    """Deeper than anything that is shown, too."""
-    first, second = chain(100), chain(100)
-    inner = second
-    while isinstance(inner, Chain):
-        inner = inner.inner
-    inner.last = 2
-    assert " × " not in repr(nnx.List([first, second]))
-
-
 # One screen -----------------------------------------------------------------------------------------------------------
-
-
-def test_equal_neighbours_that_are_left_out_are_counted():
-    """The deepest list on the screen shows what fits on its line, with the number of equal values."""
-    blocks = [nnx.Dict({f"n{j}": nnx.Dict(text="x" * 60, size=j) for j in range(3)}) for _ in range(3)]
-    deep = nnx.List([*(nnx.Param(jnp.ones(3)) for _ in range(5)), *blocks])
-    wide = nnx.Dict({f"part{i}": nnx.Dict(text="y" * 90, size=i) for i in range(60)})
-    assert "List(5 × Param(float32[3]), ... " in repr(nnx.Dict(first=nnx.Dict(inner=deep), second=nnx.Dict(inner=wide)))
 
 
 class Many(nnx.Module):
@@ -346,12 +262,6 @@ def test_any_value_can_be_shown(kind):
     assert len(text) < 1000
 
 
-def test_names_stand_on_one_line():
-    model = nnx.Dict({"a\nb": nnx.Dict(n=1), "c d": 2})
-    assert repr(model) == "Dict('a\\nb'=Dict(n=1), c d=2)"
-    assert "'a\\nb'=Dict(" in long_repr(model)
-
-
 def test_a_broken_value_is_named_in_the_long_form_too():
     assert long_repr(Held(value=Broken())) == "Held(value=<Broken, whose repr raises RuntimeError>)"
     assert "whose repr raises RecursionError" in long_repr(chain(300))
@@ -385,15 +295,6 @@ def test_tracers_show_shape_and_dtype():
     look(nnx.Dict(w=nnx.Param(jnp.ones(2))), jnp.int32(3))
     expected = "Dict(model=Dict(w=Param(float32[2])), seen=Array(shape=(), dtype=int32))"
     assert [text.partition("  #")[0] for text in texts] == [expected]
-
-
-def test_a_wrapped_linen_module_shows_its_settings_and_its_variables():
-    linen = pytest.importorskip("flax.linen")
-    model = nnx.bridge.ToNNX(linen.Dense(3), rngs=nnx.Rngs(0)).lazy_init(jnp.ones((1, 2)))
-    text = repr(nnx.Dict(inner=model))
-    assert "Dense(\n        # attributes\n        features = 3\n" in text
-    assert "more lines" in text
-    assert "kernel=Param(float32[2, 3])" in text
 
 
 @pytest.mark.parametrize(
