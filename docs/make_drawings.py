@@ -146,32 +146,6 @@ def curve(title: str, losses: Sequence[float], unit: str = "loss") -> str:
     return svg(480, 196, title, parts)
 
 
-def host_time(rows: dict[str, Sequence[float]], sizes: Sequence[int]) -> str:
-    """Host time of a call against the number of arrays, both logarithmic, with the line of a step of one millisecond."""
-    place = lambda size, us: (60 + 330 * math.log10(size / 5) / math.log10(200.2), 20 + 190 * (5 - math.log10(us)) / 4)
-    parts = []
-    for power in range(1, 6):
-        _, y = place(5, 10.0**power)
-        name = f"{10**power:,} µs" if power < 3 else f"{10 ** (power - 3):,} ms"
-        dash = ' stroke-dasharray="2 4"' if power != 3 else ' style="stroke-opacity:1"'
-        parts += [f'<path class="line"{dash} d="M60 {y:.1f}H390"/>', text(54, y + 4, name, "s", "end")]
-    parts += [text(place(size, 10)[0], 226, f"{size:,}", "s", "middle") for size in sizes]
-    parts += [text(225, 242, "arrays in the step", "s", "middle")]
-    last = []
-    for (name, times), kind in zip(
-        rows.items(), ("line", "curve", "curve3", "curve2", "curve2", "curve3"), strict=False
-    ):
-        points = [place(size, us) for size, us in zip(sizes, times, strict=True)]
-        parts.append(f'<polyline class="{kind}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}"/>')
-        last.append([points[-1][1], name])
-    last.sort()
-    for place_of, (y, name) in enumerate(last):
-        y = max(y, last[place_of - 1][0] + 14) if place_of else y
-        last[place_of][0] = y
-        parts.append(text(396, y + 4, name.replace("`", ""), "s"))
-    return svg(540, 248, "Host time of a jitted step against the number of arrays", parts)
-
-
 def images(title: str, pictures: Sequence[Sequence[Sequence[float]]], columns: int, pixel: int = 6) -> str:
     """Small pictures of values from 0 to 1, in rows; each grey level is one path."""
     levels = 9
@@ -241,18 +215,7 @@ def first_block(page: str, print_of: str) -> dict[str, object]:
     return names
 
 
-def host_time_of_the_readme() -> str:
-    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
-    table = readme.partition("\n| arrays")[2].partition("\n\n")[0].splitlines()
-    names = [cell.strip() for cell in table[0].strip("|").split("|")]
-    rows = [[float(cell.replace(",", "")) for cell in line.strip("|").split("|")] for line in table[2:]]
-    times = {name: [row[place] for row in rows] for place, name in enumerate(names) if name}
-    return host_time(times, [int(row[0]) for row in rows])
-
-
-STATIC = {
-    "logo": logo, "variables": variables, "graph": graph, "call": call, "stack": stack, "host-time": host_time_of_the_readme
-}  # fmt: skip
+STATIC = {"logo": logo, "variables": variables, "graph": graph, "call": call, "stack": stack}
 
 
 def main() -> None:

@@ -159,6 +159,19 @@ def test_under_jax_s_own_vmap_the_function_sees_to_the_names_itself():
     assert seen == [(("in",), ("in",))]
 
 
+def test_names_come_back_when_the_function_raises():
+    """U21."""
+
+    def f(model):
+        raise RuntimeError("stop")
+
+    model = layers()
+    before = describe(model)
+    with pytest.raises(RuntimeError, match="stop"):
+        named(f)(model)
+    assert describe(model) == before
+
+
 @pytest.mark.oracle
 def test_names_are_those_of_flax():
     nnx = pytest.importorskip("flax.nnx")

@@ -135,6 +135,20 @@ def test_a_wrapped_function_is_called_with_what_its_wrapper_takes():
         assert jitted(m, 1.0, j=2.0) == wraps_a_function_with_more_arguments(m, 1.0, j=2.0)
 
 
+def test_wrong_arguments_are_refused_as_python_does():
+    """X10."""
+    jitted, m = plait.jit(lambda m, x: x), model()
+    for _ in range(2):
+        for args, named in (((m,), {}), ((m, 1, 2), {}), ((m,), {"y": 1})):
+            with pytest.raises(TypeError, match="lambda"):
+                jitted(*args, **named)
+        jitted(m, 1)
+    by_place = plait.jit(lambda m, x, /, y: x + y)
+    assert by_place(m, 1, y=2) == by_place(m, 1, 2) == 3
+    with pytest.raises(TypeError, match=r"positional-only.*'x'"):
+        by_place(m, x=1, y=2)
+
+
 def test_names_that_generated_code_uses_can_be_arguments():
     """X10: also names that are no identifiers."""
 
