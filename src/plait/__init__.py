@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING
 
 from . import _public
 from . import guests as _guests  # first, since what is loaded below takes its own seams
-from .compat import flax_paths
-from .compat import flax_reads as _flax_reads
+from .ground import public_modules as _public_modules
 from .compat import old_methods as _old_methods
-from .compat import private_names as _private_names
 from .core.objects.attributes import Data as Data
 from .core.objects.attributes import Static as Static
 from .core.objects.attributes import data as data
@@ -131,6 +129,7 @@ if TYPE_CHECKING:
     from .compat.functions import view as view
     from .compat.functions import view_info as view_info
     from .compat.functions import with_attributes as with_attributes
+    from .compat.functions import with_vars as vars_as
     from .compat.functions import with_vars as with_vars
     from . import nn as nn
     from .nn.activations import celu as celu
@@ -297,17 +296,16 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-flax_paths.register()
+_public_modules.register()
 
 
 def __getattr__(name: str) -> object:
     """Load a name whose module is imported on first use."""
     if name == "__all__":  # for ``from plait import *``, which needs no other library
         return [name for name in __dir__() if name not in _public.LAZY]
-    value = flax_paths.find(__name__, "", name)
-    if name in _public.PUBLIC:
-        globals()[name] = value
-    return value
+    if name not in _public.PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return globals().setdefault(name, _public_modules.public_value(name))
 
 
 def __dir__() -> list[str]:

@@ -157,8 +157,12 @@ LAZY: dict[str, str] = {
 }
 
 # Public names that differ from the name in their module.
-RENAMED = {"Any": ("core.objects.filters", "Any_"), "pure": ("states.pure_dicts", "as_pure")}
-_RENAMED_FOR_FLAX = ("pure",)
+RENAMED = {
+    "Any": ("core.objects.filters", "Any_"),
+    "pure": ("states.pure_dicts", "as_pure"),
+    "vars_as": ("compat.functions", "with_vars"),
+}
+_RENAMED_FOR_FLAX = ("pure", "vars_as")
 
 OWN: dict[str, str] = {
     **{name: module for module, names in _NAMES.items() for name in names.split()},

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 
 from .compat.flax_paths import FlaxFinder, FlaxModule
-from .compat.private_names import add_private_methods
+from .compat.private_names import add_private_names
 from .errors import AlreadyImportedError, MissingDependencyError
 from .observing.unrolled_loops import SETTING
 from .states import live
@@ -46,7 +46,7 @@ def install() -> None:
         )
     os.environ.setdefault(SETTING, "0")  # a Flax program runs unchanged, and cannot use stacks
     sys.meta_path.insert(0, FlaxFinder())
-    add_private_methods()
+    add_private_names()
     live.make_default()  # its states hold the model's own variables
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from jax.extend.core import Primitive
 
 # Public modules of ``flax.nnx``; their names are in ``plait`` under the same path.
-MODULES = ("", "bridge", "filterlib", "graph", "rnglib", "spmd", "statelib", "tracers", "variablelib")
+MODULES = ("", "bridge", "filterlib", "graph", "rnglib", "spmd", "statelib", "variablelib")
 
 
 PARTS = "parts of a structure, which split makes: equal structures are one object"
@@ -46,6 +46,7 @@ STACKS = "the stack of a context manager, for Flax's own tests"
 ABSENT = {
     "Bidirectional.merge_fn": "a default that is seen as a method",
     "DiffState.map_prefix": "a step of Flax's own prefixes",
+    "PureState": "a type that Flax names in signatures; under plait.as_flax",
     "FlatState.from_sorted_keys_values": "a step of Flax's own walk",
     **{f"GraphDef.with_{which}_outer_index": LOWER for which in ("matching", "no", "same")},
     **{

@@ -28,7 +28,6 @@ ELSEWHERE = {
     ("core/objects/filters.py", "_check_not_of_flax"): "needs Flax: tests/test_as_flax.py",
     ("compat/old_methods.py", "_to_pure_dict"): "a deprecated method: tests/compat/test_old_methods.py",
     ("compat/old_methods.py", "_replace_by_pure_dict"): "a deprecated method: tests/compat/test_old_methods.py",
-    ("compat/flax_reads.py", "_warn_if_flax_reads"): "needs Flax: tests/test_as_flax.py",
     ("training/agreement.py", "check_same"): "needs several processes: tests/training/test_agreement.py",
     ("training/ahead.py", "go_back"): "needs several processes or a signal: tests/training/test_ahead.py",
     ("training/ahead.py", "look_again"): "needs several processes: tests/training/test_ahead.py",

@@ -1,4 +1,4 @@
-"""Where plait has the names of each module of Flax NNX.
+"""Where plait has the names of each module of Flax NNX, for ``plait.as_flax``.
 
 Each Flax module provides the names of the plait modules listed for it here, in this order, and every public name of
 plait: a program may write ``nnx.Linear`` as ``nnx.nn.linear.Linear``. Flax's private names are not here, except the few
@@ -32,7 +32,7 @@ HOMES: dict[str, str] = {
     "nn.linear": "nn.initializers compat.small_functions",
     "nn.lora": "nn.initializers",
     "nn.normalization": "nn.initializers",
-    "nn.recurrent": "nn.initializers",
+    "nn.recurrent": "nn.recurrent nn.initializers",
     "pytreelib": "core.objects.attributes compat.traces",
     "reprlib": "compat.reprs",
     "tracers": "compat.traces",
@@ -51,7 +51,7 @@ _KEY = {"Key": "ground.paths:Key"}
 
 # Flax module → name → a public name of plait, or a module below plait and the name in it.
 RENAMED: dict[str, dict[str, str]] = {
-    "": {"PureState": "compat.small_functions:PureState", "vars_as": ":with_vars"},
+    "": {"PureState": "compat.small_functions:PureState"},
     "filterlib": {
         **_KEY,
         "Any": ":Any",
@@ -59,8 +59,8 @@ RENAMED: dict[str, dict[str, str]] = {
         "PathParts": "ground.paths:Path",
         "filters_to_predicates": "filterlib:resolve_filters",
     },
-    "graph": {"vars_as": ":with_vars", **_KEY},
-    "graphlib": {"vars_as": ":with_vars", **_KEY},
+    "graph": _KEY,
+    "graphlib": _KEY,
     "rnglib": _KEY,
     "statelib": _KEY,
     "pytreelib": {"ObjectState": "compat.traces:PytreeState"},

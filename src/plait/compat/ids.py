@@ -11,8 +11,8 @@ class UUID:
     """An identifier; each differs from all others.
 
     Example:
-        >>> import plait
-        >>> first, second = plait.ids.uuid(), plait.ids.uuid()
+        >>> from plait.compat.ids import uuid
+        >>> first, second = uuid(), uuid()
         >>> first == first, first == second
         (True, False)
     """

@@ -2,8 +2,8 @@
 
 Keras reads and writes ``_raw_value``, ``_trace_state`` and ``_var_metadata`` of its variables, puts its own
 ``_pytree__state`` into layers, assigns both to another trace, and overrides ``_check_valid_context`` to allow some
-changes in a different trace. Here these names are views of plait's own: a variable's cell, and the trace guard. Those
-of variables are always there; ``plait.as_flax`` adds what changes how objects are pickled and guarded.
+changes in a different trace. Under ``plait.as_flax`` these names are views of plait's own: a variable's cell, and the
+trace guard.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ..core.objects.variables import Cell, Variable, cell_of
 from .traces import PytreeState, TraceState
 
 
-def add_private_methods() -> None:
-    """Add what ``plait.as_flax`` adds; a second call changes nothing."""
-    if seams.excuse is is_excused:
-        return
+def add_private_names() -> None:
+    """Add them to variables and objects, for the rest of the process."""
     seams.excuse = is_excused
+    for name, (read, write) in _OF_VARIABLES.items():
+        setattr(Variable, name, property(read, write))
     setattr(Variable, "__getstate__", _state_of)  # noqa: B010  # type checkers see an unchanged class
     setattr(Pytree, "_check_valid_context", _refuse)  # noqa: B010
 
@@ -94,10 +94,6 @@ _OF_VARIABLES: dict[str, Any] = {
         lambda variable, metadata: _set_metadata(cell_of(variable), dict(metadata)),
     ),
 }
-
-
-for _name, (_read, _write) in _OF_VARIABLES.items():
-    setattr(Variable, _name, property(_read, _write))
 
 
 def _state_of(variable: Variable[Any]) -> dict[str, Any]:

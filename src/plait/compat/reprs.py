@@ -61,10 +61,11 @@ class Representable:
     """Base of classes whose ``repr`` is defined by ``__nnx_repr__``.
 
     Example:
-        >>> class Point(plait.reprlib.Representable):
+        >>> from plait.compat import reprs
+        >>> class Point(reprs.Representable):
         ...     def __nnx_repr__(self):
-        ...         yield plait.reprlib.Object(type(self), same_line=True)
-        ...         yield plait.reprlib.Attr("x", 1)
+        ...         yield reprs.Object(type(self), same_line=True)
+        ...         yield reprs.Attr("x", 1)
         >>> Point()
         Point(x=1)
     """

@@ -18,7 +18,8 @@ class TraceState:
     """The trace in which it was made.
 
     Example:
-        >>> state = plait.tracers.TraceState()
+        >>> from plait.compat.traces import TraceState
+        >>> state = TraceState()
         >>> state.is_valid(), jax.jit(lambda x: x + state.is_valid())(0).item()
         (True, 0)
     """

@@ -35,7 +35,8 @@ def flatten_mapping(
         ArgumentTypeError: ``xs`` is not a mapping.
 
     Example:
-        >>> plait.traversals.flatten_mapping({"a": {"b": 1}, "c": {}}, sep="/")
+        >>> from plait.states.mappings import flatten_mapping
+        >>> flatten_mapping({"a": {"b": 1}, "c": {}}, sep="/")
         {'a/b': 1}
     """
     if not isinstance(xs, Mapping):
@@ -54,7 +55,8 @@ def flatten_to_sequence(xs: Mapping[Any, Any], /, *, is_leaf: IsLeaf | None = No
     """Like ``flatten_mapping``, but returns a list of pairs.
 
     Example:
-        >>> plait.traversals.flatten_to_sequence({"b": {2: 1}, "a": 0})
+        >>> from plait.states.mappings import flatten_to_sequence
+        >>> flatten_to_sequence({"b": {2: 1}, "a": 0})
         [(('b', 2), 1), (('a',), 0)]
     """
     return list(flatten_mapping(xs, is_leaf=is_leaf).items())
@@ -68,7 +70,8 @@ def unflatten_mapping(xs: Any, /, *, sep: str | None = None) -> dict[Any, Any]:
         sep: the text between the keys, if paths are text.
 
     Example:
-        >>> plait.traversals.unflatten_mapping({("a", "b"): 1, ("a", "c"): plait.traversals.empty_node})
+        >>> from plait.states.mappings import empty_node, unflatten_mapping
+        >>> unflatten_mapping({("a", "b"): 1, ("a", "c"): empty_node})
         {'a': {'b': 1, 'c': {}}}
     """
     nested: dict[Any, Any] = {}
