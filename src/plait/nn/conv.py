@@ -17,16 +17,15 @@ from ..core.graph.locate import describe_place
 from ..core.objects.module import Module
 from ..core.objects.rngs import Rngs
 from ..core.objects.statics import HashableMapping
-from ..core.objects.variable_kinds import Param
 from ..errors import ArgumentError
 from ..ground.words import describe_type
 from ..typing import Array, DTypeLike, Initializer, PrecisionLike
 from .arithmetic import arithmetic
 from .checks import check_last_axis, check_min_rank, check_rngs, check_same_shape, weight_length
-from .initializers import default_bias_init, default_kernel_init, initial
+from .initializers import default_bias_init, default_kernel_init
 from .linear import as_tuple, product_options, without_arrays
 from .promotion import add_bias, promote_dtype
-from .stored_arguments import store_arguments
+from .stored_arguments import new_weight, store_arguments
 
 Pairs = tuple[tuple[int, int], ...]
 Padding = str | int | Sequence[int | tuple[int, int]]
@@ -64,14 +63,9 @@ class _Convolution(Module):
         sizes = {name: without_arrays(arguments[name]) for name in _SIZES if name in arguments}
         store_arguments(self, {**arguments, **sizes, "kernel_size": as_tuple(arguments["kernel_size"])})
         self.kernel_shape = (*self.kernel_size, *channels)
-        rngs: Rngs = arguments["rngs"]
-        check_rngs(rngs, layer=self)
-        kernel = initial(arguments["kernel_init"], rngs.params, self.kernel_shape, self.param_dtype)
-        self.kernel = Param(kernel, **arguments["kernel_metadata"])
-        self.bias = None
-        if self.use_bias:
-            bias = initial(arguments["bias_init"], rngs.params, (self.out_features,), self.param_dtype)
-            self.bias = Param(bias, **arguments["bias_metadata"])
+        check_rngs(arguments["rngs"], layer=self)
+        self.kernel = new_weight("kernel", self.kernel_shape, arguments)
+        self.bias = new_weight("bias", (self.out_features,), arguments) if self.use_bias else None
 
 
 class Conv(_Convolution):

@@ -27,10 +27,11 @@ from ..core.objects.variable_kinds import Param
 from ..errors import ArgumentError, ShapeError
 from ..typing import Array, Axes, DTypeLike, Initializer
 from .checks import check_array, check_min_rank, check_rngs, weight_length
-from .initializers import default_bias_init, default_scale_init, initial
+from .initializers import default_bias_init, default_scale_init
 from .linear import as_tuple, without_arrays
 from .norm_statistics import mean_square, moments, moments_of, normalised
 from .promotion import as_dtype, canonicalize_dtype, promote_dtype
+from .stored_arguments import new_weight
 
 
 class Norm(Module):
@@ -42,11 +43,7 @@ class Norm(Module):
     bias: Param[Any] | None
 
     def _store(self, arguments: dict[str, Any]) -> None:
-        """Store what all norms have: the common arguments, ``scale`` and ``bias``.
-
-        Args:
-            arguments: those of the constructor, by name: its ``locals()``.
-        """
+        """Store what all norms have, from the ``locals()`` of a constructor: common arguments, ``scale``, ``bias``."""
         self.num_features: int = arguments["num_features"]
         self.epsilon: float = arguments["epsilon"]
         self.dtype: DTypeLike | None = arguments["dtype"]
@@ -56,19 +53,11 @@ class Norm(Module):
         self.axis_index_groups: Any = arguments["axis_index_groups"]
         self.use_fast_variance: bool = arguments["use_fast_variance"]
         self.promote_dtype: Callable[..., Any] = arguments["promote_dtype"]
-        rngs: Rngs = arguments["rngs"]
-        check_rngs(rngs, layer=self)
-
-        def weight(name: str) -> Param[Any] | None:
-            if not arguments[f"use_{name}"]:
-                return None
-            value = initial(arguments[f"{name}_init"], rngs.params, (self.num_features,), self.param_dtype)
-            return Param(value, **arguments[f"{name}_metadata"])
-
-        self.scale = weight("scale")
+        check_rngs(arguments["rngs"], layer=self)
+        self.scale = new_weight("scale", (self.num_features,), arguments) if self.use_scale else None
         if "use_bias" in arguments:
             self.use_bias: bool = arguments["use_bias"]
-            self.bias = weight("bias")
+            self.bias = new_weight("bias", (self.num_features,), arguments) if self.use_bias else None
 
     def _scale_and_bias(self) -> tuple[Array | None, Array | None]:
         scale, bias = self.scale, self.bias
