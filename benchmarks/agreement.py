@@ -22,7 +22,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import plait
 from plait.partitioning import connect_processes, create_sharded
-from plait.training import agreement, fit, loop
+from plait.training import agreement, fit, run as run_of_fit
 
 STEPS, ROUNDS, EDGE = 200, 15, 20
 
@@ -62,15 +62,15 @@ def measure(size: int, mesh: Any) -> tuple[float, float]:
 def main(sizes: tuple[int, ...] = (128, 256)) -> None:
     connect_processes()
     mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))
-    together = loop.MultiProcess
-    without: Any = lambda when_stuck, begun: agreement.SingleProcess()
+    together = run_of_fit.MultiProcess
+    without: Any = lambda *hooks: agreement.SingleProcess()
     with jax.set_mesh(mesh):
         for size in sizes:
             ratios, steps, added = [], [], []
             for number in range(ROUNDS + 1):
                 found = []
                 for chosen in (without, together, without):
-                    loop.MultiProcess = chosen
+                    run_of_fit.MultiProcess = chosen
                     found.append(measure(size, mesh))
                 if number:  # the first one compiles
                     (before, between_before), (whole, between), (after, between_after) = found

@@ -32,7 +32,7 @@ from plait.errors import (
     NonFiniteError,
     ProcessError,
 )
-from plait.training import Batches, EarlyStop, JsonLines, callbacks, fit, prefetch, run as run_of_fit
+from plait.training import Batches, EarlyStop, JsonLines, callbacks, fit, prefetch, reports, run as run_of_fit
 from plait.training.agreement import SingleProcess
 from plait.training.ahead import Ahead
 from plait.training.before_evaluation import BeforeEvaluation
@@ -96,7 +96,7 @@ def test_it_is_the_loop_that_one_would_write():
 
 def test_a_loss_that_is_not_read_yet_is_looked_at_before_a_save(tmp_path, monkeypatch):
     """That of step 2 is still computed at step 3, whose own loss is finite: nothing may be saved after it."""
-    monkeypatch.setattr(run_of_fit, "is_there", lambda returned: False)
+    monkeypatch.setattr(reports, "is_there", lambda returned: False)
     losses = iter([1.0, float("nan"), 1.0, 1.0])
     with Checkpoints(tmp_path) as checkpoints:
         with pytest.raises(NonFiniteError, match="loss is nan at step 2"):
@@ -1480,7 +1480,7 @@ def test_progress_is_lines_where_nobody_looks(capsys, monkeypatch):
 
     fit(train, start(), source, steps=1, show=False)  # compiling asks for the time too
     monkeypatch.setattr(run_of_fit.jax, "local_devices", lambda: [Device()])
-    monkeypatch.setattr(run_of_fit, "is_there", lambda returned: True)
+    monkeypatch.setattr(reports, "is_there", lambda returned: True)
     ticks = itertools.count(0, 7200)  # two hours for each line
     monkeypatch.setattr(run_of_fit.time, "perf_counter", lambda: next(ticks))
     fit(train, start(), source, steps=6, log_every=2)
@@ -1495,7 +1495,7 @@ def test_progress_is_lines_where_nobody_looks(capsys, monkeypatch):
 
 def test_the_rate_is_that_of_the_steps_whenever_their_metrics_are_read(capsys, monkeypatch):
     """The last ones are read one right after the other."""
-    monkeypatch.setattr(run_of_fit, "is_there", lambda returned: False)
+    monkeypatch.setattr(reports, "is_there", lambda returned: False)
 
     def slow(p, x):
         time.sleep(0.02)
@@ -1630,7 +1630,7 @@ def test_numbers_are_logged_at_multiples_and_at_the_end():
 
 def test_a_callback_that_raises_each_time_does_not_keep_the_state_from_being_saved(tmp_path, monkeypatch):
     """What was still to be told to it raised again, in the save."""
-    monkeypatch.setattr(run_of_fit, "is_there", lambda returned: False)
+    monkeypatch.setattr(reports, "is_there", lambda returned: False)
     steps = []
 
     def raises(info):
@@ -1672,7 +1672,7 @@ def test_the_display_goes_on_with_each_step_and_says_what_is_logged(monkeypatch)
         shown.append((total, options))
         yield Display()
 
-    monkeypatch.setattr(run_of_fit, "progress", display)
+    monkeypatch.setattr(reports, "progress", display)
     fit(lambda p, x: 1.0, {"p": plait.Param(1.0)}, [1.0], steps=3, log_every=2)
     assert shown[:2] == [(3, {"done": 0}), 1]
     assert shown.count(1) == 3
@@ -1683,10 +1683,10 @@ def test_processes_at_different_steps_are_told(monkeypatch):
     """The agreement says that step 5 is done, but this process has the batches of four."""
     monkeypatch.setattr(jax, "process_index", lambda: 3)
     run = run_of_fit.Run(train, {}, [1.0], None, None, (), (), None)
-    run.ahead = Ahead(run.data, 1, 4)
+    run.steps, run.ahead = 9, Ahead(run.data, 1, 4)
     run.ahead.ended = StopIteration()
     with pytest.raises(ProcessError) as caught:
-        run.begins(5, 9)
+        run.begins(5)
     told = """the processes of this run are at different steps, and cannot end at the same one
   at        process 3
   found     another has begun step 5, for which this one has no batch

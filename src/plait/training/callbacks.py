@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from ..checkpoint.orbax import plain_extra
 from ..checkpoint.positions import has_position
 from ..errors import ArgumentError
 from .step_results import stored_number
@@ -108,6 +109,72 @@ class EarlyStop:
         """Continue from a state that ``get_state`` returned."""
         self.best = math.inf if state["best"] is None else float(state["best"])
         self.worse = state["worse"]
+
+
+class Callbacks:
+    """The callbacks of a run.
+
+    Attributes:
+        all: also those that have failed.
+        are_over: whether none is called any more: in a multi-process run one has failed, here or in another process.
+    """
+
+    def __init__(self, callbacks: Sequence[Callable[[CallbackInfo], Any]]) -> None:
+        self.all, self._listening = callbacks, [*callbacks]
+        self._restored: Mapping[str, Any] = {}  # the states in the checkpoint, also of another phase
+        self.are_over = False
+
+    def call(self, info: CallbackInfo, own: Mapping[str, Any], *, is_alone: bool) -> None:
+        """Call those that have not failed; in a multi-process run, none after one that fails.
+
+        Args:
+            own: the objects of the run.
+            is_alone: whether the run has one process.
+        """
+        failed: list[Exception] = []
+        for callback in [*self._listening]:
+            if self.are_over:  # asked in this place: ``Run.when_stuck`` sets it, and then looks here
+                return
+            try:
+                callback(info)
+                check_objects(info.objects, own)
+            except BaseException as error:
+                if not (is_alone and isinstance(error, Exception)):  # other processes would wait for this one
+                    self.are_over = True
+                    raise
+                self._listening = [each for each in self._listening if each is not callback]
+                failed.append(error)
+        if failed:  # the states of the others are those after this step all the same
+            raise failed[0]
+
+    def states(self, attempt: Callable[..., object]) -> dict[str, Any]:
+        """The states of the callbacks, by name; one that cannot be saved is left out.
+
+        Those of an earlier phase, another call of ``fit`` with the same checkpoints, stay: after a restart, its
+        callbacks know that it has ended.
+
+        Args:
+            attempt: called with the function that adds a state, which may raise, and its arguments.
+        """
+        own = dict(named(self.all))
+        states: dict[str, Any] = {name: state for name, state in self._restored.items() if name not in own}
+
+        def add(name: str, callback: Any) -> None:
+            states.update(plain_extra({name: callback.get_state()}))
+
+        for name, callback in own.items():
+            attempt(add, name, callback)
+        return states
+
+    def restore(self, extra: Mapping[str, Any]) -> None:
+        """Restore the states in the extra data of a checkpoint."""
+        self._restored = own_states(extra)
+        restore_states(self.all, self._restored)
+
+    @property
+    def stopped(self) -> list[str]:
+        """Why those that have been restored have ended the run before."""
+        return [*filter(None, (getattr(each, "stopped", None) for each in self.all))]
 
 
 def states_of(callbacks: Iterable[Any]) -> dict[str, Any]:

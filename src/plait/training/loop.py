@@ -129,8 +129,4 @@ def fit(
     if not run.is_alone:
         given = {"checkpoints": checkpoints is not None, "evaluate": evaluate is not None, "objects": sorted(objects)}
         check_same({"steps": steps, "save_every": save_every, "evaluate_every": evaluate_every, **given})
-    with run.running(steps, show):
-        result = run.go(steps, save_every, evaluate_every, log_every)
-    if not result.exit_status:
-        run.pass_on_late_signal()
-    return result
+    return run.train(steps, **every, show=show)
