@@ -25,7 +25,6 @@ STYLE = (
     ".t{font-weight:bold}.box{fill:currentColor;fill-opacity:.05;stroke:currentColor;stroke-opacity:.5}"
     ".cell{fill:#3d7ea6;fill-opacity:.22;stroke:#3d7ea6}.warm{fill:#e4a03b;fill-opacity:.25;stroke:#e4a03b}"
     ".line{fill:none;stroke:currentColor;stroke-opacity:.6}.curve{fill:none;stroke:#d1495b;stroke-width:2.5}"
-    ".curve2{fill:none;stroke:#3d7ea6;stroke-width:2.5}.curve3{fill:none;stroke:#e4a03b;stroke-width:2.5}"
 )
 
 
