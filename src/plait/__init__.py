@@ -115,6 +115,7 @@ if TYPE_CHECKING:
     from .compat.modes import set_graph_updates as set_graph_updates
     from .observing.nonfinite import debug_nans as debug_nans
     from .observing.nonfinite import find_nonfinite as find_nonfinite
+    from .compat.small_functions import PureState as PureState
     from .compat import statelib as statelib
     from .surgery.surgery import Selection as Selection
     from .surgery.surgery import select as select

@@ -85,6 +85,7 @@ _NAMES_FOR_FLAX = {
     "states.pure_dicts": "replace_by_pure_dict restore_int_paths",
     "compat.functions": "abstract_with_sharding unpack with_vars",
     "compat.modes": "set_graph_mode set_graph_updates",
+    "compat.small_functions": "PureState",
     "states.live": "call",
     "compat.update_context": (
         "MergeContext SplitContext UpdateContext current_update_context merge_context split_context update_context"

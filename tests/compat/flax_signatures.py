@@ -46,7 +46,6 @@ STACKS = "the stack of a context manager, for Flax's own tests"
 ABSENT = {
     "Bidirectional.merge_fn": "a default that is seen as a method",
     "DiffState.map_prefix": "a step of Flax's own prefixes",
-    "PureState": "a type that Flax names in signatures; under plait.as_flax",
     "FlatState.from_sorted_keys_values": "a step of Flax's own walk",
     **{f"GraphDef.with_{which}_outer_index": LOWER for which in ("matching", "no", "same")},
     **{

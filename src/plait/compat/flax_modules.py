@@ -51,7 +51,6 @@ _KEY = {"Key": "ground.paths:Key"}
 
 # Flax module → name → a public name of plait, or a module below plait and the name in it.
 RENAMED: dict[str, dict[str, str]] = {
-    "": {"PureState": "compat.small_functions:PureState"},
     "filterlib": {
         **_KEY,
         "Any": ":Any",

@@ -18,7 +18,6 @@ FUNCTIONS = [
     jax.nn.gelu,
     jax.lax.dot_general,
     jnp.bfloat16,
-    type(None),
 ]
 
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-_PUBLIC_MODULES = ("types", "jax.nn", "jax.numpy", "jax.lax", "jax.nn.initializers", "jax.random")
+_PUBLIC_MODULES = ("jax.nn", "jax.numpy", "jax.lax", "jax.nn.initializers", "jax.random")
 
 
 def name_of(value: Any) -> str | None:
