@@ -21,7 +21,7 @@ ROWS = {
     "early stopping without patience": Row("EarlyStop('loss', patience=0)", ArgumentError,
         ("at +EarlyStop", "found +mode='min', patience=0"), setup=TRAINING),
     "neither classes nor a threshold": Row("plait.metrics.Precision()", ArgumentError,
-        "found +num_classes=None and threshold=None"),
+        ("found +num_classes=None and threshold=None", r"Precision\(threshold=0\.5\) for two")),
     "classes and a threshold": Row("plait.metrics.F1(2, threshold=0.5)", ArgumentError,
         r"found +num_classes=2 and threshold=0\.5"),
     "half a class": Row("plait.metrics.F1(2.5)", ArgumentTypeError, r"found +2\.5 of type float"),

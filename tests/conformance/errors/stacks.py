@@ -56,30 +56,38 @@ def alone_and_together(stack, x):
 ROWS = {
     "a layer that sowed alone, and again with the others": Row(
         "plait.capture(alone_and_together, plait.Intermediate)(stack, x)", ArgumentError,
-        (r"at +stack\[1\]\.most", "cannot combine"), setup=SOWING),
+        (r"at +stack\[1\]\.most", r"found +a jax\.Array, which the loop cannot combine with the value of one layer"),
+        setup=SOWING),
     "a changed attribute of one layer": Row("model.blocks[0].drop.rate = 0.1", GraphError,
         "a changed attribute, or a value that sow stores as one, of one layer", setup=STACK),
     "a layer beside its model": Row("plait.jit(lambda model, block: block.linear(x))(model, model.blocks[1])",
-        SharingError, r"model\.blocks\[1\]\.drop\.rngs\.count and block\.", setup=STACK),
+        SharingError,
+        (r"model\.blocks\[1\]\.drop\.rngs\.count and block\.",
+        r"at +model\.blocks\[1\]\.drop\.rngs\.count and block\.drop\.rngs\.count \(t"),
+        setup=STACK),
     "two views of one layer": Row(
         "plait.jit(lambda one, other: one.linear(other.linear(x)))(model.blocks[1], model.blocks[1])", SharingError,
-        r"at +one\.drop\.rngs\.count and other\.drop", setup=STACK),
+        (r"at +one\.drop\.rngs\.count and other\.drop", "found +two views of one layer"), setup=STACK),
     "a view that a model stores": Row("model.last = model.blocks[3]; plait.state(model)", SharingError,
-        r"at +blocks\[3\]\.drop\.rngs\.count and last\.drop", setup=STACK),
+        (r"at +blocks\[3\]\.drop\.rngs\.count and last\.drop", "found +a stack and a view of one of its layers"),
+        setup=STACK),
     "a view that a model stores before its stack": Row("model.a = model.blocks[3]; list(plait.iter_modules(model))",
-        SharingError, r"at +blocks\[3\]\.drop\.rngs\.count and a\.drop", setup=STACK),
+        SharingError,
+        (r"at +blocks\[3\]\.drop\.rngs\.count and a\.drop", "found +a stack and a view of one of its layers"),
+        setup=STACK),
     "an attribute of one layer that a program sets": Row("plait.jit(change)(model.blocks[0])", GraphError,
-        "set the attribute 'rate' of a Dropout of one layer",
+        (r"at +block\.drop", "found +a change that would set the attribute 'rate' of a Dropout of one layer"),
         setup=STACK + "def change(block):\n    block.drop.rate = 0.1"),
     "a cache that a block makes later": Row("plait.jit(lambda stack, x: stack(x))(stack, x)", ShapeError,
-        ("no axis of layers", "seen"), setup=STACK + ("stack = model.blocks\n"
+        ("no axis of layers", "seen", r"at +a Stack\[0:4\]\.seen", r"found +an array of shape \(\)"),
+        setup=STACK + ("stack = model.blocks\n"
         "def prepare():\n"
         "    for _, module in plait.iter_modules(stack):\n"
         "        if isinstance(module, Block):\n"
         "            module.seen = plait.Cache(jnp.zeros(()))\n"
         "prepare()")),
-    "a layer of a cache that a block makes later": Row("stack[0].seen.value", ShapeError, "no axis of layers",
-        setup=STACK + ("stack = model.blocks\n"
+    "a layer of a cache that a block makes later": Row("stack[0].seen.value", ShapeError,
+        ("no axis of layers", r"found +an array of shape \(\)"), setup=STACK + ("stack = model.blocks\n"
         "for _, module in plait.iter_modules(stack):\n"
         "        module.seen = plait.Cache(jnp.zeros(()))")),
     "other metadata of one layer": Row("model.blocks[0].linear.kernel.set_metadata(note=1)", GraphError,
@@ -87,22 +95,29 @@ ROWS = {
     "one layer of another shape": Row("model.blocks[0].linear.bias.value = jnp.zeros(3)", ShapeError, r"float32\(3,\)",
         setup=STACK),
     "one layer of another kind": Row("model.blocks[0].linear.bias.value = {'a': jnp.zeros(2)}", ShapeError,
-        "of a different type", setup=STACK),
+        ("of a different type", "found +a dict"), setup=STACK),
     "a value for one layer of a shape": Row("model.blocks[0].linear.bias.value = jnp.zeros(2)", GraphError,
-        "a value for one layer, when the others only have a shape", setup=STACK + "model = plait.eval_shape(make)"),
+        "found +a value for one layer, when the others only have a shape of one layer",
+        setup=STACK + "model = plait.eval_shape(make)"),
     "a filter that tells layers apart": Row("plait.state(model, plait.PathContains(0))", FilterError,
-        (r"matches blocks\[0\]", r"not blocks\[1\]"), setup=STACK),
+        (r"at +blocks\[0:4\]\.drop\.rngs\.count",
+        r"found +PathContains\(0\) matches blocks\[0\]\.drop\.rngs\.count, but not blocks\[1\]\.d"),
+        setup=STACK),
     "layers with different settings": Row(
         "plait.select(model, 'blocks[*].drop.rate').map(lambda path, rate: path[1] / 10)", ArgumentError,
-        r"at +blocks\[0\]\.drop\.rate and blocks\[1\]\.drop\.rate", setup=STACK),
+        (r"at +blocks\[0\]\.drop\.rate and blocks\[1\]\.drop\.rate", r"found +0\.0 and 0\.1"), setup=STACK),
     "blocks of a stack that share a variable": Row("plait.Stack([one, other])", SharingError,
-        r"blocks\[0\]\.linear\.bias and blocks\[1\]\.linear\.bias",
+        (r"blocks\[0\]\.linear\.bias and blocks\[1\]\.linear\.bias",
+        r"at +blocks\[0\]\.linear\.bias and blocks\[1\]\.linear\.bias"),
         setup=STACK + "one = Block(rngs=rngs); other = Block(rngs=rngs); other.linear = one.linear"),
     "blocks of a stack that differ": Row(
-        "plait.Stack([plait.Linear(2, 2, rngs=rngs), plait.Linear(2, 3, rngs=rngs)])", ArgumentError, "out_features"),
+        "plait.Stack([plait.Linear(2, 2, rngs=rngs), plait.Linear(2, 3, rngs=rngs)])", ArgumentError,
+        (r"at +blocks\[0\] and blocks\[1\]", "found +out_features: 2 -> 3")),
     "blocks of a stack whose arrays differ": Row(
         "plait.Stack([plait.Dict(a=plait.Param(jnp.ones(2))), plait.Dict(a=plait.Param(jnp.ones(3)))])", ArgumentError,
-        r"float32\(2,\) and float32\(3,\)"),
+        (r"float32\(2,\) and float32\(3,\)", r"at +blocks\[0\]\.a and blocks\[1\]\.a")),
     "a loop over equal blocks": Row("plait.jit(lambda model, x: model(x))(model, x)", UnrolledLoopWarning,
-        (r"at +blocks \(8 of Linear\)", "about 1/8", r"instead of the loop: x = self\.blocks\(x\)"), setup=LOOP),
+        (r"at +blocks \(8 of Linear\)", "about 1/8",
+        r"instead of the loop: x = self\.blocks\(x\)", "found +the program contains 8 blocks"),
+        setup=LOOP),
 }  # fmt: skip
