@@ -174,27 +174,3 @@ def test_old_calls_of_the_optimizer_print_the_new_one(case):
     before = "import optax\nimport plait as nnx\nmodel = nnx.Linear(2, 2, rngs=nnx.Rngs(0))\n"
     with pytest.raises((PlaitError, TypeError, AttributeError), match=words):
         output_of(before + code, case)
-
-
-@pytest.mark.filterwarnings("ignore:the metadata entry 'sharding:DeprecationWarning")
-def test_the_three_spellings_of_sharding_are_one_field():
-    for given in ("sharding", "sharding_names", "out_sharding"):
-        variable = plait.Param(np.zeros((2, 2)), **{given: ("a", None)})
-        for read in ("sharding_names", "out_sharding"):
-            assert getattr(variable, read) == ("a", None)
-            assert variable.get_metadata("sharding") == variable.get_metadata(read) == ("a", None)
-        for written in ("sharding", "sharding_names", "out_sharding"):
-            variable.set_metadata(**{written: (written, None)})
-            assert variable.out_sharding == variable.sharding_names == (written, None)
-            assert variable.get_metadata(exclude_required=True) == {"out_sharding": (written, None)}
-        assert variable.has_metadata("sharding")
-        variable.del_metadata("sharding_names")
-        assert not any(map(variable.has_metadata, ("sharding", "sharding_names", "out_sharding")))
-
-
-def test_value_and_brackets_agree():
-    variable = plait.Param(np.zeros(2))
-    variable.value = np.ones(2)
-    assert variable[...].tolist() == variable.value.tolist() == variable.get_value().tolist() == [1, 1]
-    variable[...] = np.full(2, 3.0)
-    assert variable.value.tolist() == [3, 3]

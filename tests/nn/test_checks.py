@@ -8,7 +8,6 @@ from jax.sharding import PartitionSpec as P
 
 import plait
 from plait.errors import ArgumentTypeError, ShapeError
-from plait.nn.checks import remade
 from tests.nn.twins import flax_nnx, users_promotion
 from tests.sampling import slow_but
 
@@ -62,13 +61,6 @@ def test_the_layer_that_the_advice_makes_takes_the_input(name):
     advice = error.value.parts["do"].rpartition(": ")[2]
     assert advice.startswith(f"plait.{name}(6, 4")
     assert eval(advice, {"plait": plait, "rngs": RNGS})(x).shape == (2, 3, 4)
-
-
-def test_the_advice_names_a_users_own_layer_as_the_user_does():
-    class Twice(plait.Linear):
-        pass
-
-    assert remade(Twice(2, 3, rngs=RNGS), in_features=5) == "Twice(5, 3, rngs=rngs)"
 
 
 # What a layer is made with, the weights that a part of it has, and an input that fits that part.

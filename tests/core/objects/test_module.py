@@ -6,7 +6,6 @@ import functools
 import pickle
 import threading
 import typing
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -407,19 +406,6 @@ def test_repr_inside_a_trace():
     texts = []
     jax.jit(lambda x: texts.append(repr(Layer(x))))(1.0)
     assert texts == ["Layer(w=Param(float32[2]), deterministic=False)  # Param: 2 (8 B)"]
-
-
-def test_treescope_shows_a_module():
-    """G68."""
-    treescope = pytest.importorskip("treescope")
-    model = Net()
-    model.items = nnx.List([1, 2])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        text = treescope.render_to_text(model)
-    assert "Net(" in text
-    assert "first=" in text
-    assert "items=List(1, 2)" in text
 
 
 @pytest.mark.oracle

@@ -435,16 +435,6 @@ def test_repr_of_nested_and_flat_states():
     assert repr(flat) == "FlatState([\n  ('a', 0): Param(value=1),\n  ('b',): 2\n])"
 
 
-def test_treescope_shows_a_state():
-    """G68."""
-    treescope = pytest.importorskip("treescope")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        text = treescope.render_to_text(nnx.State({"a": nnx.Param(jnp.ones(2))}))
-    assert "State(" in text
-    assert "Param(" in text
-
-
 @given(states)
 def test_a_state_equals_the_mapping_that_it_holds(state):
     """G47."""

@@ -991,14 +991,6 @@ def test_flatten_and_unflatten_are_inverse(metadata, as_param):
     assert repr(again.get_metadata()) == repr(v.get_metadata())
 
 
-def test_repr_shows_class_size_value_and_metadata():
-    """V47."""
-    assert repr(nnx.Param(jnp.ones(3))) == "Param( # 3 (12 B)\n  value=Array([1., 1., 1.], dtype=float32)\n)"
-    assert repr(nnx.Variable(3, note="demo")) == "Variable(value=3, note='demo')"
-    assert "ref=True" in repr(nnx.Param(jnp.ones(2), ref=True))
-    assert "hijax" not in repr(nnx.Param(1.0))
-
-
 def test_plain_metadata_is_one_shared_dict():
     """Crossings tell plain metadata by identity; a change replaces it and never edits it."""
     a, b = nnx.Param(1.0), nnx.BatchStat(2.0)
@@ -1017,16 +1009,6 @@ def test_a_variable_can_be_referred_to_weakly_and_refuses_hashing():
     assert weakref.ref(v)() is v
     with pytest.raises(TypeError, match="unhashable type: 'Param'"):
         hash(v)
-
-
-def test_treescope_shows_a_variable():
-    """G68."""
-    treescope = pytest.importorskip("treescope")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        text = treescope.render_to_text(nnx.Param(jnp.ones(2), note="demo"))
-    assert "Param(" in text
-    assert "note='demo'" in text
 
 
 # Flax as an oracle ----------------------------------------------------------------------------------------------------
