@@ -31,7 +31,6 @@ def main(arguments: list[str] | None = None) -> None:
     if unknown:
         parser.error(f"no benchmark is called {', '.join(unknown)}; there are {', '.join(NAMES)}")
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before JAX is imported
-    os.environ.setdefault("PLAIT_ADVISE_STACKS", "0")  # loops over blocks are what some of them measure
 
     from .table import versions
 

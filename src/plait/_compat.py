@@ -288,38 +288,9 @@ def _use_disk(is_used: bool) -> None:
     compilation_cache.reset_cache()  # JAX asks whether it is used when it first compiles, and not again
 
 
-# XLA's analysis of a program ------------------------------------------------------------------------------------------
-
-_COSTS = "plait.cost"
-_HLO = ("jaxlib._hlo", "jaxlib.xla_client", "jaxlib._jax")
+# Names in a traced program --------------------------------------------------------------------------------------------
 
 
-def program_text(stage: Any) -> str:
-    """A lowered or compiled program in XLA's text form, with the names of operations."""
-    if not isinstance(stage, jax.stages.Lowered):
-        return stage.as_text()
-    options = private("HloPrintOptions", *_HLO, feature=_COSTS)()
-    options.print_metadata = True
-    program: Any = stage.compiler_ir("hlo")
-    return program.get_hlo_module().to_string(options)
-
-
-def program_costs(text: str) -> dict[str, float]:
-    """XLA's cost analysis of a program in its text form, on the default device.
-
-    Raises:
-        ValueError: XLA does not accept the text.
-    """
-    analyse = private("hlo_module_cost_analysis", "jaxlib._jax", "jaxlib.xla_client", feature=_COSTS)
-    parse = private("hlo_module_from_text", *_HLO, feature=_COSTS)
-    try:
-        return analyse(jax.devices()[0].client, parse(text))
-    except jax.errors.JaxRuntimeError as error:
-        raise ValueError(str(error)) from error
-
-
-def buffers_of(compiled: Any) -> tuple[bytes, bytes] | None:
-    """XLA's buffer assignment of a compiled program and the program itself, as protocol buffers, if available."""
-    buffers = getattr(compiled.memory_analysis(), "serialized_buffer_assignment_proto", b"")
-    modules = compiled.runtime_executable().hlo_modules() if buffers else []
-    return (buffers, modules[0].as_serialized_hlo_module_proto()) if len(modules) == 1 else None
+def scopes_of(eqn: Any) -> list[tuple[str, bool]]:
+    """The name stack of an equation, outermost first: each name, and whether it is that of a transform."""
+    return [(each.name, type(each).__name__ == "Transform") for each in eqn.source_info.name_stack.stack]

@@ -21,7 +21,6 @@ from importlib.util import find_spec
 from .compat.flax_paths import FlaxFinder, FlaxModule
 from .compat.private_names import add_private_names
 from .errors import AlreadyImportedError, MissingDependencyError
-from .observing.unrolled_loops import SETTING
 from .states import live
 
 USAGE = "usage: python -m plait.as_flax [--report] PROGRAM [ARGUMENTS ...]  or  [--report] -m MODULE [ARGUMENTS ...]"
@@ -44,7 +43,6 @@ def install() -> None:
             expected="flax, which plait's extra 'linen' installs",
             do="pip install 'plait[linen]'",
         )
-    os.environ.setdefault(SETTING, "0")  # a Flax program runs unchanged, and cannot use stacks
     sys.meta_path.insert(0, FlaxFinder())
     add_private_names()
     live.make_default()  # its states hold the model's own variables

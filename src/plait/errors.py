@@ -46,9 +46,8 @@ Warnings: ``CapturedModelWarning``, for a model that a jitted function captures,
 change, ``LostSharingWarning``, for a shared part that JAX copies, ``ReplacedVariableWarning``, for an array that
 replaces a variable, ``SingleValueWarning``, for statistics of one value, ``NothingSelectedWarning``, for a filter or
 tag that matches nothing, ``UnevenLayoutWarning``, for a dimension that a mesh cannot divide, ``LoggerWarning``, for a
-logger that failed, ``CheckpointWarning``, for a checkpoint that was moved aside, or not removed, ``ProcessWarning``,
-for a process that waits for one that does not come, ``UnrolledLoopWarning``, for a loop over equal blocks that was
-traced block by block, and ``FlaxDifferenceWarning``, for a number that Flax would compute differently.
+logger that failed, ``CheckpointWarning``, for a checkpoint that was moved aside, or not removed, and
+``ProcessWarning``, for a process that waits for one that does not come.
 """
 
 from __future__ import annotations
@@ -279,14 +278,6 @@ class CheckpointWarning(UserWarning):
 
 class ProcessWarning(UserWarning):
     """A process of several waits for one that does not come to what all do together: a save, a restore, a run."""
-
-
-class UnrolledLoopWarning(UserWarning):
-    """A Python loop over 8 or more equal blocks was traced block by block; a ``Stack`` is traced and compiled once."""
-
-
-class FlaxDifferenceWarning(UserWarning):
-    """A program meets a difference from Flax that changes a number or an object (``plait.compat.say_differences``)."""
 
 
 class UnevenLayoutWarning(UserWarning):

@@ -11,7 +11,6 @@ from typing import Any
 
 from .core import seams
 from .core.objects.pytree import Pytree
-from .ground.differences import when_asked
 from .sowing import sowing as _sowing  # noqa: F401  # gives modules ``sow`` and ``perturb``
 
 
@@ -21,27 +20,6 @@ def _named(body: Any, entered: Any, call: Callable[[], Any]) -> Any:
     from .observing.module_names import around_body  # which takes the seams itself
 
     return around_body(body, entered, call)
-
-
-def _met(body: Any, entered: Any, call: Callable[[], Any]) -> Any:
-    from .observing.met_differences import around_body
-
-    return around_body(body, entered, call)
-
-
-def _met_zeros(body: Any, cotangents: Any) -> None:
-    from .observing.met_differences import before_zeros
-
-    before_zeros(body, cotangents)
-
-
-@when_asked
-def _meet(asked: bool) -> None:
-    seams.before_zeros = _met_zeros if asked else None
-    if asked:
-        seams.around_body["differences"] = _met
-    else:
-        seams.around_body.pop("differences", None)
 
 
 def _repr(self: Any) -> str:

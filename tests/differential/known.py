@@ -9,7 +9,6 @@ from importlib.metadata import version
 
 from packaging.version import Version
 
-from plait.ground.differences import DIFFERENCES
 from tests.differential.comparison import Difference
 from tests.differential.program import Program, program
 
@@ -26,8 +25,7 @@ class Row:
         id: its name.
         what, flax, plait: the three cells of its line in ``docs/flax-differences.md``.
         reason: why it is better for the user.
-        says: how a user learns of it: the class of an error or warning, or "documented". The words of a row that
-            ``plait.compat.say_differences`` says are those of its table.
+        says: how a user learns of it: the class of an error or warning, or "documented".
         example: a program that must still differ in this way.
         more: other such programs, where one does not show all that it explains.
         kinds: kinds of difference that it explains.
@@ -81,7 +79,6 @@ def explaining(differences: Sequence[Difference], of: Program, *, live: bool = F
 
 
 NO_ERROR = "^no error$"
-ASKED = "FlaxDifferenceWarning, when asked"
 
 KNOWN: tuple[Row, ...] = (
     Row(
@@ -110,9 +107,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "weak types of cotangents",
-        *DIFFERENCES["weak types of cotangents"][:3],
+        "zero cotangents of weakly typed values in a `custom_vjp` rule", "have a weak type", "have no weak type",
         reason="plait asks JAX for symbolic zeros, so that it knows which cotangents are zero; arrays made of them have no weak type",
-        says=ASKED,
+        says="documented",
         example=program(
             "known", "m = nnx.Dict(a=nnx.Param(jnp.asarray(2.0)))",
             "f = nnx.custom_vjp(lambda m, x: m.a * x)",
@@ -123,9 +120,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "precision of attention",
-        *DIFFERENCES["precision of attention"][:3],
+        "`precision` of attention without dropout", "not used", "used",
         reason="what is asked for is done; a precision of JAX's choice is one that a CPU lacks for float16",
-        says=ASKED,
+        says="documented",
         example=program(
             "known", "m = nnx.MultiHeadAttention(1, 2, dtype=jnp.float16, precision='highest', decode=False, rngs=nnx.Rngs(0))",
             "y = jax.jit(m)(jnp.ones((1, 2, 2)))",
@@ -135,9 +132,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "attention weights in bfloat16",
-        *DIFFERENCES["attention weights in bfloat16"][:3],
+        "bfloat16 attention weights with dropout, or sown", "computed in bfloat16", "in float32, as without dropout",
         reason="a softmax in half precision loses what small weights add up to",
-        says=ASKED,
+        says="documented",
         example=program(
             "known", "m = nnx.MultiHeadAttention(1, 2, dtype=jnp.bfloat16, decode=False, rngs=nnx.Rngs(0))",
             "x = jax.random.normal(jax.random.key(0), (1, 8, 2))", ("y = m(x, sow_weights=True)", "m"),
@@ -147,9 +144,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "attention of float64",
-        *DIFFERENCES["attention of float64"][:3],
+        "attention of float64", "softmax in float32", "in float64",
         reason="who computes in float64 asks for its digits",
-        says=ASKED,
+        says="documented",
         example=program(
             "known", "with jax.enable_x64(True):\n    q = jnp.linspace(0, 1, 12).reshape(3, 2, 2)",
             ("with jax.enable_x64(True):\n    y = nnx.dot_product_attention(q, q, q)", "y"),
@@ -165,9 +162,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "methods in attributes",
-        *DIFFERENCES["methods in attributes"][:3],
+        "a method of a module in an attribute: `self.act = self.gate`", "transforms, `split` and `clone` keep the original module in it, silently", "part of the graph: its owner is a reference like any other",
         reason="a method reads the module that it is a method of; its parameters are trained",
-        says=ASKED,
+        says="documented",
         example=program(
             "known", "other = Other()", "m = nnx.Dict(other=other, act=other.act)",
             ("y = nnx.grad(lambda m: m.act(jnp.ones(2)).sum())(m)", "y"),
@@ -217,9 +214,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "merge makes variables",
-        *DIFFERENCES["merge makes variables"][:3],
+        "`merge(graphdef, state)`", "reuses the state's variables in the new model", "makes new variables; `copy=False` reuses them, as Flax does",
         reason="two models merged from one state do not write into each other, and a state can be merged in any trace",
-        says=ASKED, of_detached_states=True,
+        says="documented", of_detached_states=True,
         example=program(
             "known", "graphdef, s = nnx.split(nnx.Dict(a=Count(jnp.array(0))))",
             "def f(x):\n    m = nnx.merge(graphdef, s)\n    m.a[...] += 1\n    return x * m.a",
@@ -231,7 +228,7 @@ KNOWN: tuple[Row, ...] = (
         "merged models write",
         "the model whose state was merged, after the new model has run", "has what the new model wrote", "is as it was; `copy=False` shares the variables, as Flax does",
         reason="two models merged from one state do not write into each other",
-        says=ASKED, of_detached_states=True,
+        says="documented", of_detached_states=True,
         example=program(
             "known", "m = nnx.Dict(a=Count(jnp.array(0)))", "merged = nnx.merge(*nnx.split(m))", "merged.a[...] += 1",
             ("s = nnx.state(m)", "s"),
@@ -302,9 +299,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "shapes of array attributes",
-        *DIFFERENCES["shapes of array attributes"][:3],
+        "`eval_shape` of a function that makes a module with an array attribute", "a tracer in the attribute; an error for the second function", "a `jax.ShapeDtypeStruct`, as for variables",
         reason="a tracer cannot be used outside of its trace",
-        says=ASKED,
+        says="documented",
         example=program(
             "known", ("r = nnx.eval_shape(lambda: Net())", "r"),
             definitions="class Net(nnx.Module):\n    def __init__(self):\n        self.a = jnp.ones(2)",
@@ -314,9 +311,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "one object twice under cached_partial",
-        *DIFFERENCES["one object twice under cached_partial"][:3],
+        "`f = cached_partial(g, model)`, then `f(model)`", "two models in the function", "one model in the function, as without `cached_partial`",
         reason="a cache changes how long a call takes, and not what it does",
-        says=ASKED,
+        says="documented",
         example=program(
             "known", "m = nnx.Dict(a=nnx.Param(jnp.ones(2)))",
             ("y = nnx.cached_partial(nnx.jit(lambda a, b: a is b), m)(m)", "y"),
@@ -325,9 +322,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "values with hooks",
-        *DIFFERENCES["values with hooks"][:3],
+        "`to_pure_dict` of a state whose variables have an `on_get_value`", "values as the hook gives them", "values as they are stored",
         reason="a state that is stored and put back is the same state",
-        says=ASKED,
+        says="documented",
         example=program(
             "known", "class Hooked(nnx.Variable):\n    def on_get_value(self, value):\n        return value * 2",
             "m = nnx.Dict(v=Hooked(jnp.ones(2)))", ("r = nnx.to_pure_dict(nnx.state(m))", "r"),
@@ -336,9 +333,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "views of streams",
-        *DIFFERENCES["views of streams"][:3],
+        "`view` of a model that holds an `Rngs`", "draws a key of its default stream", "draws nothing",
         reason="a view changes no numbers of the model that it is a view of",
-        says=ASKED,
+        says="documented",
         example=program("known", "m = nnx.Dict(r=nnx.Rngs(0))", ("v = nnx.view(m, deterministic=True, raise_if_not_found=False)", "m")),
         more=(
             program(
@@ -402,9 +399,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "calls on states",
-        *DIFFERENCES["calls on states"][:3],
+        "`call((graphdef, state))`", "writes into the variables of the given state", "leaves the given state as it was; the new state is returned",
         reason="a function of a state that returns a new one leaves the old one as it was",
-        says=ASKED,
+        says="documented",
         example=program(
             "known", "graphdef, s = nnx.split(nnx.Dropout(0.5, rngs=nnx.Rngs(0)))",
             "y = nnx.call((graphdef, s))(jnp.ones(2))", ("s", "s"),
@@ -456,9 +453,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "EMA of integers",
-        *DIFFERENCES["EMA of integers"][:3],
+        "`EMA` of integers, such as a step counter", "a mean that is truncated at each update", "the latest value",
         reason="a counter has no mean; truncated, it stays behind for ever",
-        says=ASKED,
+        says="documented",
         example=program(
             "known", "m = nnx.Dict(a=Count(jnp.array(0)))", "ema = nnx.EMA(m, decay=0.5)", "m.a[...] += 1", ("ema.update(m)", "ema")
         ),
@@ -466,9 +463,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "sums of metrics",
-        *DIFFERENCES["sums of metrics"][:3],
+        "metrics of values in half precision", "sums each batch in its own dtype", "sums in float32",
         reason="a sum in bfloat16 keeps three digits",
-        says=ASKED,
+        says="documented",
         example=program(
             "known", "x = jax.random.normal(jax.random.key(0), (5, 3)).astype(jnp.bfloat16)",
             "m = nnx.metrics.Average('loss')", ("m.update(loss=x)", "m"),
@@ -477,9 +474,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "masks of Welford",
-        *DIFFERENCES["masks of Welford"][:3],
+        "`metrics.Welford` with a `mask`", "ignores it", "counts what the mask leaves, as `Average` does",
         reason="`MultiMetric` passes one mask to all its metrics",
-        says=ASKED,
+        says="documented",
         example=program(
             "known", "m = nnx.metrics.Welford('loss')",
             ("m.update(loss=jnp.arange(3.0), mask=jnp.array([1, 1, 0]))", "m"),
@@ -620,9 +617,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "scales",
-        *DIFFERENCES["scales"][:3],
+        "`WeightNorm` and `SpectralNorm`", "bare arrays for scales; weights change their dtype; weights are written in evaluation too", "`Param` scales; weights keep their dtype; in evaluation nothing is written",
         reason="scales are trained; a model in evaluation can be called in any trace",
-        says=ASKED,
+        says="documented",
         example=program("known", ("m = nnx.WeightNorm(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), rngs=nnx.Rngs(0))", "m")),
         kinds=("text", "there", "error", "value", "dtype", "bits", "traces"), text="(Weight|Spectral)Norm",
         example_until="0.12.12",
@@ -698,9 +695,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "arrays of carried modules without updates",
-        *DIFFERENCES["arrays of carried modules without updates"][:3],
+        "a module with array attributes that `fori_loop`, `while_loop` or `scan` carries with `graph_updates=False`", "keeps its arrays, but not the values of its variables; another module with the same variables is returned", "has the arrays and values of the last iteration, and is returned",
         reason="the arrays and the variables of one model are of one step",
-        says=ASKED,
+        says="documented",
         example=program(
             "known", "m = nnx.Dict(a=nnx.data(jnp.array(0)))", "def body(i, m):\n    m.a = m.a + 1\n    return m",
             ("nnx.fori_loop(0, 2, body, m, graph_updates=False)", "m"),
@@ -718,9 +715,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "variables that recursive_map replaces",
-        *DIFFERENCES["variables that recursive_map replaces"][:3],
+        "a variable that the function of `recursive_map` replaces", "is replaced in the given model too", "the result has another variable; the given model is unchanged",
         reason="a function that returns a new model leaves the old one as it was",
-        says=ASKED,
+        says="documented",
         example=program(
             "known", "m = nnx.Dict(a=nnx.Param(jnp.ones(2)))",
             ("r = nnx.recursive_map(lambda path, v: v.replace(jnp.zeros(2)) if isinstance(v, nnx.Param) else v, m)", "m", "r"),
@@ -822,9 +819,9 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "round",
-        *DIFFERENCES["round"][:3],
+        "`round(v)` for a variable of floats", "floats", "integers, as `round` of its array",
         reason="a variable stands for its array in every operator",
-        says=ASKED,
+        says="documented",
         example=program("known", ("y = round(nnx.Param(jnp.ones(2)))", "y")),
         kinds=("dtype", "text"), step=r"round\(",
     ),

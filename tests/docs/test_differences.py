@@ -86,8 +86,6 @@ MET = {
 }  # fmt: skip
 # Shown by tests of their own, which need another library or a model of some size: the file and the test.
 ELSEWHERE = {
-    "a loop over 8 or more equal blocks": (
-        "tests/observing/test_unrolled_loops.py", "test_a_loop_over_equal_blocks_is_named_with_what_to_write"),
     "a parameter used both inside and outside a `custom_vjp`": (
         "tests/transforms/test_custom_rules.py", "test_a_variable_that_was_not_written_is_differentiated_beside_the_rule"),
     "`to_linen`: a parameter that `apply` is not given": (

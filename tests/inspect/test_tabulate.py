@@ -113,14 +113,12 @@ def test_equal_blocks_are_folded_and_shared_modules_shown_once():
     assert "also at tied" in plait.tabulate(make(plait), X, console_kwargs=WIDE)
 
 
-@pytest.mark.slow
-def test_a_module_costs_what_all_below_it_cost_and_the_model_what_xla_says():
+def test_a_module_costs_what_all_below_it_cost():
     """D7, D11."""
     model = make(plait)
     rows = {row.path: row for row in table_rows(model, (X,), {}, "__call__", True, True)}
-    expected = plait.jit(lambda model, x: model(x)).lower(model, X).cost_analysis()
-    assert rows[()].flops == pytest.approx(expected["flops"], rel=1e-5)
-    assert rows[()].activation_bytes == pytest.approx(expected["bytes accessedout{}"], rel=1e-5)
+    whole = plait.cost(model, X, compile=False)
+    assert (rows[()].flops, rows[()].activation_bytes) == (whole.flops, whole.written)
     block = rows["blocks", 0]
     assert block.flops > sum(rows["blocks", 0, name].flops for name in ("linear", "norm", "dropout"))
     assert rows["head",].flops == 4 * 2 * (2 * 8 + 1)
@@ -234,27 +232,3 @@ def test_a_model_of_a_billion_parameters_fits_on_a_screen():
     text = plait.tabulate(net, x, console_kwargs=WIDE)
     assert "Total Parameters: 1,007" in text
     assert len(text.splitlines()) < 50
-
-
-def test_what_a_loop_hides_is_told_below_the_table():
-    """The body of a stack counts once, whatever its depth."""
-
-    class Stacked(plait.Module):
-        def __init__(self, depth):
-            self.blocks = plait.Stack([plait.Linear(8, 8, rngs=plait.Rngs(0)) for _ in range(depth)])
-
-        def __call__(self, x):
-            return self.blocks(x)
-
-    class Listed(Stacked):
-        def __call__(self, x):
-            for block in plait.as_list(self).blocks:
-                x = block(x)
-            return x
-
-    found = {depth: plait.tabulate(Stacked(depth), jnp.ones((1, 8))) for depth in (2, 16)}
-    lines = {depth: text.splitlines()[-1] for depth, text in found.items()}
-    assert all(line.startswith("The body of a loop counts once") for line in lines.values())
-    assert lines[2] != lines[16]
-    assert "The body" not in plait.tabulate(Listed(2), jnp.ones((1, 8)))
-    assert "The body" not in plait.tabulate(Stacked(2))

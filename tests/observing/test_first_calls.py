@@ -8,13 +8,11 @@ import sys
 import threading
 import time
 
-import jax
 import jax.numpy as jnp
 import pytest
 
 import plait
-from plait.errors import UnrolledLoopWarning
-from plait.observing import first_calls, unrolled_loops
+from plait.observing import first_calls
 from tests.environment import environment
 
 
@@ -113,40 +111,3 @@ time.sleep(0.5)
     os.close(theirs)
     assert re.search(rb"slow: tracing, \d+ s", os.read(ours, 1 << 16))
     os.close(ours)
-
-
-class Sleepy(plait.Module):
-    def __init__(self, rngs):
-        self.linear = plait.Linear(4, 4, rngs=rngs)
-
-    def __call__(self, x):
-        time.sleep(0.3)
-        return x + self.linear(x)
-
-
-def test_st14_the_warning_names_the_seconds_that_a_stack_saves(monkeypatch):
-    monkeypatch.setattr(unrolled_loops, "_said", set())
-    monkeypatch.setenv("PLAIT_ADVISE_STACKS", "1")
-    blocks = plait.List([Sleepy(plait.Rngs(0)) for _ in range(8)])
-
-    def forward(blocks, x):
-        for block in blocks:
-            x = block(x)
-        return x
-
-    start = time.perf_counter()
-    with pytest.warns(UnrolledLoopWarning, match=r"about 1/8 of that \(here up to \d+ of \d+ s\)") as caught:
-        plait.jit(forward)(blocks, jnp.ones((2, 4)))
-    took = time.perf_counter() - start
-    words = str(caught[0].message).partition("(here up to ")[2].split()
-    saved, whole = int(words[0]), int(words[2])
-    assert 2 <= saved <= whole <= took + 0.5
-    assert caught[0].filename == __file__
-
-
-def test_st14_without_a_compilation_the_warning_comes_at_once(monkeypatch):
-    monkeypatch.setattr(unrolled_loops, "_said", set())
-    monkeypatch.setenv("PLAIT_ADVISE_STACKS", "1")
-    model = plait.Sequential(*[plait.Linear(4, 4, rngs=plait.Rngs(0)) for _ in range(8)])
-    with pytest.warns(UnrolledLoopWarning, match=r"about 1/8 of that, and the same values"):
-        plait.jit(lambda model, x: model(x)).lower(model, jax.ShapeDtypeStruct((2, 4), jnp.float32))

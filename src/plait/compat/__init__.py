@@ -11,7 +11,6 @@ As a public module, ``plait.compat`` has the functions that take modes, with gra
     1
 
 ``plait.compat.live_states`` makes states hold the model's own variables, as Flax's do.
-``plait.compat.say_differences`` warns where a number differs from Flax's.
 """
 
 # Rule X29.
@@ -20,11 +19,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..ground.differences import say_differences as say_differences
 from ..states.live import live_states as live_states
 from .fixed import NAMES as NAMES, fixed
 
-__all__ = ["live_states", "say_differences"]  # with the functions of NAMES, each with its modes fixed
+__all__ = ["live_states"]  # with the functions of NAMES, each with its modes fixed
 
 
 def __getattr__(name: str) -> Any:

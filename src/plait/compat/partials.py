@@ -15,7 +15,6 @@ import jax
 from ..core.objects.visit import iter_variables
 from ..errors import ArgumentError, ArgumentTypeError
 from ..ground.words import describe_type
-from ..surgery.bound_arguments import bound
 from ..transforms.call.arguments import argument_name, is_graph_leaf, parameter_names
 from ..transforms.call.functions import check_function
 from ..transforms.jit.function import jit
@@ -65,7 +64,7 @@ def cached_partial(
             do="use plait.jit_partial(f, model), or pass both: plait.cached_partial(jitted, model, graph=True, "
             "graph_updates=True)",
         )
-    return bound(f, cached_args)
+    return functools.partial(f, *cached_args)
 
 
 def jit_partial(

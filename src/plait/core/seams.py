@@ -18,9 +18,6 @@ around_call: Callable[[Any, list[Callable[[], Any]]], AbstractContextManager[Non
 around_body: dict[str, Callable[[Any, Any, Callable[[], Any]], Any]] = {}
 """By the name of a guest: (body, entered arguments, the call of its function) → the result of the call."""
 
-before_zeros: Callable[[Any, Any], None] | None = None
-"""(body, cotangents) → nothing; before the symbolic zeros among them become arrays for a rule of ``custom_vjp``."""
-
 recorded_in: Callable[[Any], str | None] | None = None
 """objects → the attribute of theirs whose changes leave every call, even where only values are carried out."""
 

@@ -17,7 +17,7 @@ def costs_of(
 ) -> dict[Path, dict[str, float]]:
     """The costs of each module alone, by name; the page sums those below a module.
 
-    Operations are those of the program before optimisation; the body of a loop counts once per iteration.
+    Operations are counted as ``plait.cost`` does.
     """
     call, given = on_arrays("__call__", (inputs, options))
     found: dict[Path, dict[str, float]] = {}
@@ -26,7 +26,7 @@ def costs_of(
     for row in cost(call, model, *given, compile=False).modules:
         path = parse_path(row.path) if row.path else ()
         if path[: len(start)] == start:
-            found.setdefault(path[len(start) :], {})["FLOPs"] = row.executed_flops
+            found.setdefault(path[len(start) :], {})["FLOPs"] = row.flops
     for path, made in calls.items():
         size = sum(each.times * each.output_bytes for each in made)
         found.setdefault(path, {})["Bytes of outputs"] = float(size)

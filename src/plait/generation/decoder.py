@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from ..core.objects.variable_kinds import Cache
 from ..core.objects.visit import iter_variables
 from ..errors import ArgumentError, ShapeError
-from ..ground.differences import say_differences
 from ..ground.paths import describe_path, layers_of
 from ..ground.words import describe_type
 from ..surgery.views import view
@@ -33,8 +32,7 @@ def decoder_of(model: Any, batch: int, length: int) -> Any:
     """
     modes = {"deterministic": True, "use_running_average": True}
     sizes = {"batch_size": batch, "max_length": length, "per_sequence": True}
-    with say_differences(False):  # Flax has no such function
-        decoder = view(model, decode=True, raise_if_not_found=False, **sizes, **modes)
+    decoder = view(model, decode=True, raise_if_not_found=False, **sizes, **modes)
     found = [(path, variable) for path, _, variable in _caches(decoder) if path[-1] == INDEX]
     if not found:
         raise ArgumentError(

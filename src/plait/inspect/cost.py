@@ -1,25 +1,24 @@
-"""The cost of a program by module: floating-point operations, bytes and memory, from XLA's own analysis."""
+"""The cost of a program by module: its operations are counted in the traced program, memory is what XLA plans."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable
 from typing import Any
 
-from .._compat import buffers_of, program_costs, program_text
 from ..errors import ArgumentError
-from ..ground.notices import warn
 from ..ground.paths import Path, format_path
 from ..ground.words import first_few, in_bytes
-from ..observing.module_names import module_places, name_of_key
-from ..observing.unrolled_loops import only_looked_at
+from ..observing.module_names import module_places
 from ..transforms.call.captures import named_captures
 from ..transforms.call.functions import check_function
 from ..transforms.call.gather import gather
 from ..transforms.jit.function import jit
-from .buffers import temporary_bytes
-from .hlo import CostsByModule, Figures, Modules, Names, Program
-from .tables import Row, folded, in_words, remark_on_loops, rendered
+from .flops import costliest, flops_of
+from .module_operations import ModuleOperations
+from .sharding import item_size
+from .tables import Row, folded, in_words, rendered
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,23 +28,14 @@ class ModuleCost:
     Attributes:
         path: the path of the module in the arguments.
         kind: its class; empty for operations that belong to no module.
-        flops: floating-point operations, as XLA counts: the body of a loop counts once.
-        transcendentals: exponentials, logarithms and the like.
-        bytes: bytes read and written.
-        written: bytes written; for a program that was not compiled, all that a backward pass might keep.
-        executed_flops: like ``flops``, but the body of a loop counts once per iteration.
-        temp_bytes: its share of the memory for temporary values; each byte of that memory is attributed to the largest
-            value ever stored there.
+        flops: floating-point operations, counted as XLA does, but in every step of a ``scan``.
+        written: bytes of the results of all operations, as if XLA fused none: all that a backward pass might keep.
     """
 
     path: str
     kind: str
-    flops: float = 0.0
-    transcendentals: float = 0.0
-    bytes: float = 0.0
-    written: float = 0.0
-    executed_flops: float = 0.0
-    temp_bytes: int = 0
+    flops: int = 0
+    written: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,37 +45,30 @@ class CostReport:
     Attributes:
         modules: the modules with any cost, in the order of the arguments; operations that belong to no module have an
             empty path, like the outermost module.
-        argument_bytes: memory of the arguments on one device; ``None`` for a program that was not compiled.
+        bytes: bytes that the compiled program reads and writes, as XLA counts, with the body of a loop once; ``None``,
+            as all below, for a program that was not compiled.
+        argument_bytes: memory of the arguments on one device.
         output_bytes: memory of the results.
         alias_bytes: memory of outputs that reuse the buffers of donated arguments.
         temp_bytes: memory of temporary values.
     """
 
     modules: tuple[ModuleCost, ...]
+    bytes: float | None = None
     argument_bytes: int | None = None
     output_bytes: int | None = None
     alias_bytes: int | None = None
     temp_bytes: int | None = None
 
     @property
-    def flops(self) -> float:
+    def flops(self) -> int:
         """Of the whole program."""
         return sum(row.flops for row in self.modules)
 
     @property
-    def executed_flops(self) -> float:
+    def written(self) -> int:
         """Of the whole program."""
-        return sum(row.executed_flops for row in self.modules)
-
-    @property
-    def transcendentals(self) -> float:
-        """Of the whole program."""
-        return sum(row.transcendentals for row in self.modules)
-
-    @property
-    def bytes(self) -> float:
-        """Bytes read and written by the whole program."""
-        return sum(row.bytes for row in self.modules)
+        return sum(row.written for row in self.modules)
 
     @property
     def peak_bytes(self) -> int | None:
@@ -117,8 +100,7 @@ class CostReport:
                 do="print the report, which has a row for each",
             )
         kind = next((row.kind for row in rows if row.path == path), "")
-        sums: dict[str, Any] = {name: sum(getattr(row, name) for row in rows) for name in _FIGURES}
-        return ModuleCost(path, kind, **sums)
+        return ModuleCost(path, kind, sum(row.flops for row in rows), sum(row.written for row in rows))
 
     def __str__(self) -> str:
         return rendered(self)
@@ -129,46 +111,41 @@ class CostReport:
 
         table = Table(title="what each module costs", title_justify="left", caption=self._caption())
         table.caption_justify = "left"
-        columns = ["module", "type", "FLOPs", "bytes", *(["temporary memory"] if self.temp_bytes is not None else [])]
-        for column in columns:
+        for column in ("module", "type", "FLOPs", "results"):
             table.add_column(column, justify="left" if column in ("module", "type") else "right", overflow="fold")
-        rows = [Row(row.path, row.kind, (), (row.flops, row.bytes, row.temp_bytes)) for row in self.modules]
-        for row in (*folded(rows), Row("all", "", (), (self.flops, self.bytes, self.temp_bytes or 0))):
+        rows = [Row(row.path, row.kind, (), (row.flops, row.written)) for row in self.modules]
+        for row in (*folded(rows), Row("all", "", (), (self.flops, self.written))):
             if row.path == "all" and not row.kind:
                 table.add_section()
-            flops, moved, temporary = row.numbers
-            cells = (row.path, row.kind, in_words(flops), in_bytes(moved), in_bytes(temporary))
-            table.add_row(*map(Text, cells[: len(columns)]))
+            flops, written = row.numbers
+            table.add_row(*map(Text, (row.path, row.kind, in_words(flops), in_bytes(written))))
         return table
 
     def _caption(self) -> str | None:
-        lines = remark_on_loops(self.flops, self.executed_flops)
-        if self.peak_bytes is not None:
-            sizes = (self.peak_bytes, self.argument_bytes, self.output_bytes, self.temp_bytes, self.alias_bytes)
-            peak, given, returned, temporary, alias = (in_bytes(size or 0) for size in sizes)
-            lines.append(f"memory: {peak} = {given} of arguments + {returned} of outputs + {temporary} temporary")
-            lines[-1] += f" - {alias} of donated arguments" if self.alias_bytes else ""
-        return "\n".join(lines) or None
-
-
-_FIGURES = ("flops", "transcendentals", "bytes", "written", "executed_flops", "temp_bytes")
+        if self.peak_bytes is None:
+            return None
+        sizes = (self.peak_bytes, self.argument_bytes, self.output_bytes, self.temp_bytes, self.alias_bytes)
+        peak, given, returned, temporary, alias = (in_bytes(size or 0) for size in sizes)
+        memory = f"memory: {peak} = {given} of arguments + {returned} of outputs + {temporary} temporary"
+        memory += f" - {alias} of donated arguments" if self.alias_bytes else ""
+        return f"{memory}\nread and written, fused: {in_bytes(self.bytes or 0)}"
 
 
 def cost(f: Callable[..., Any], /, *args: Any, compile: bool = True, **kwargs: Any) -> CostReport:
-    """The cost of a call by module: floating-point operations, bytes read and written, memory.
+    """The cost of a call by module: floating-point operations and bytes of results; and the memory of the whole.
 
-    The figures are XLA's; those of all modules add up to XLA's figures for the whole program. Nothing is run.
+    Nothing is run. Products, convolutions, reductions and arithmetic of the traced program are counted by the rules of
+    XLA, each step of a ``scan`` by itself; of the branches of a ``cond``, the costliest counts. Memory is XLA's figure.
 
     Args:
         f: a function of modules and arrays, or a module; the options of a jitted function, such as donation, apply.
         *args, **kwargs: its arguments; abstract values, such as those of ``plait.eval_shape``, are enough.
-        compile: whether to compile the program and analyse what runs, after XLA has fused operations and planned
-            memory. ``False`` analyses the program before optimisation, which takes a fraction of the time and gives no
-            memory figures. In a compiled program, reads and writes inside a fusion do not count, and a fusion counts
-            for the module of its last operation.
+        compile: whether to compile the program, for its memory and for the bytes that it reads and writes. ``False``
+            only traces it, which takes a fraction of the time.
 
     Returns:
-        A ``CostReport``: a row for each module, and sums. If a program runs on several devices, those of one device.
+        A ``CostReport``: a row for each module, and sums. If a program runs on several devices, operations are those of
+        all, except in a ``shard_map``, and memory is that of one.
 
     Example:
         >>> model = plait.Linear(256, 128, rngs=plait.Rngs(0))
@@ -177,16 +154,23 @@ def cost(f: Callable[..., Any], /, *args: Any, compile: bool = True, **kwargs: A
         True
     """
     f, args = called(f, args)
-    jitted: Any = f if hasattr(f, "lower") else jit(f)
-    with only_looked_at():
-        lowered = jitted.lower(*args, **kwargs)
-    stage = getattr(lowered, "_stage", lowered)
+    jitted: Any = f if hasattr(f, "trace") else jit(f)
+    traced = jitted.trace(*args, **kwargs)
     gathered = gather((args, kwargs))
     places = module_places(gathered.roots, lambda: gathered.structure.labels(f)[0], lambda: named_captures(f))
+    report = CostReport(costs_by_module(traced.jaxpr, places))
     if not compile:
-        return report_of(stage, places)
-    compiled = stage.compile()
-    return report_of(compiled, places, compiled)
+        return report
+    compiled = traced.lower().compile()
+    sizes = compiled.memory_analysis()
+    return dataclasses.replace(
+        report,
+        bytes=compiled.cost_analysis().get("bytes accessed", 0.0),
+        argument_bytes=sizes.argument_size_in_bytes,
+        output_bytes=sizes.output_size_in_bytes,
+        alias_bytes=sizes.alias_size_in_bytes,
+        temp_bytes=sizes.temp_size_in_bytes,
+    )
 
 
 def called(f: Any, args: tuple[Any, ...], who: str = "cost") -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -203,81 +187,16 @@ def called(f: Any, args: tuple[Any, ...], who: str = "cost") -> tuple[Callable[.
     return call, (f, *args)
 
 
-def report_of(stage: Any, places: list[tuple[Path, Any]], compiled: Any = None) -> CostReport:
-    """The report of a lowered or compiled program, with these modules among its arguments.
-
-    What cannot be attributed to a module counts for the root: instructions that XLA does not analyse one by one, and
-    those whose text could not be read.
-    """
-    text = program_text(stage)
-    program = Program(text)
-    names: dict[Names, tuple[str, str]] = {(): ("", "")}
-    for path, module in places:
-        names[tuple(map(name_of_key, path))] = format_path(path), type(module).__name__
-    failed: list[str] = []
-
-    def measure(text: str) -> Figures:
-        try:
-            return figures(program_costs(text))
-        except ValueError as error:  # an instruction that is not valid on its own
-            failed.append(str(error))
-            return Figures()
-
-    modules = Modules(names)
-    costs = CostsByModule(program, modules, measure)
-    spread = costs.spread()
-    if failed or program.unread:
-        whole = rest = figures(program_costs(text))
-        for each in spread.values():
-            rest = rest.plus(each, -1.0)
-        spread[()] = spread.get((), Figures()).plus(rest)
-        if program.unread:
-            _warn_about(program.unread, rest.flops, whole.flops)
-    memory = _temporary(compiled, costs) if compiled is not None else {}
-    rows = tuple(
-        ModuleCost(*names[path], *spread.get(path, Figures()), temp_bytes=memory.get(path, 0))
-        for path in names
-        if path in spread or path in memory
-    )
-    if compiled is None:
-        return CostReport(rows)
-    sizes = compiled.memory_analysis()
-    return CostReport(
-        rows,
-        sizes.argument_size_in_bytes,
-        sizes.output_size_in_bytes,
-        sizes.alias_size_in_bytes,
-        sizes.temp_size_in_bytes,
-    )
+def costs_by_module(jaxpr: Any, places: list[tuple[Path, Any]]) -> tuple[ModuleCost, ...]:
+    """The costs of these modules in a traced program; what belongs to none of them counts for the root."""
+    kinds = {(): "", **{path: type(module).__name__ for path, module in places}}
+    found: dict[Path, list[int]] = {}
+    for eqn, path, times in ModuleOperations(kinds).of(jaxpr, costliest):
+        sums = found.setdefault(path, [0, 0])
+        sums[0] += times * flops_of(eqn)
+        sums[1] += times * sum(_bytes_of(variable.aval) for variable in eqn.outvars)
+    return tuple(ModuleCost(format_path(path), kind, *found[path]) for path, kind in kinds.items() if path in found)
 
 
-def _warn_about(unread: list[str], rest: float, whole: float) -> None:
-    warn(
-        UserWarning,
-        "the costs of modules are incomplete: what could not be attributed to a module counts for the root",
-        found=f"{first_few(unread)} in XLA's text, and {rest:,.0f} of {whole:,.0f} FLOPs without a module",
-        expected="the text form of the versions of JAX that plait was tested with",
-        do="update plait; the figures of the whole program are right",
-    )
-
-
-def figures(found: Mapping[str, float]) -> Figures:
-    """XLA's figures; it reports only those that are not zero."""
-    flops = found.get("flops", 0.0)
-    moved, written = found.get("bytes accessed", 0.0), found.get("bytes accessedout{}", 0.0)
-    return Figures(flops, found.get("transcendentals", 0.0), moved, written, flops)
-
-
-def _temporary(compiled: Any, costs: CostsByModule) -> dict[Names, int]:
-    """Bytes of temporary values by module; bytes that XLA does not report count for the program as a whole."""
-    buffers = buffers_of(compiled)
-    found: dict[Names, int] = {}
-    if buffers is not None:
-        places = costs.all_places()
-        for name, size in temporary_bytes(*buffers).items():
-            place = places.get(name, ())
-            found[place] = found.get(place, 0) + size
-    rest = compiled.memory_analysis().temp_size_in_bytes - sum(found.values())
-    if rest:
-        found[()] = found.get((), 0) + rest
-    return found
+def _bytes_of(aval: Any) -> int:
+    return math.prod(aval.shape) * item_size(aval.dtype) if hasattr(aval, "shape") else 0

@@ -10,14 +10,6 @@ from typing import Any, NamedTuple
 WIDTH = 160  # characters, if there is no terminal
 
 
-def remark_on_loops(flops: float, executed: float) -> list[str]:
-    """A line on operations in loops, if there are some."""
-    if executed <= flops * 1.000001:
-        return []
-    counted = in_words(executed)
-    return [f"the body of a loop counts once, as in XLA; counted per iteration: {counted} FLOPs in all"]
-
-
 def rendered(shown: Any, **options: Any) -> str:
     """A table as text, without trailing blanks."""
     import io

@@ -23,13 +23,12 @@ from ..ground.paths import Path, format_path
 from ..ground.words import first_few, in_bytes
 from ..observing.method_observers import MethodCall, observed_methods
 from ..observing.module_names import module_places, path_in_program
-from ..observing.unrolled_loops import only_looked_at
 from ..transforms.autodiff import value_and_grad
 from ..transforms.call.arguments import is_graph_leaf
 from ..transforms.jit.function import jit
-from .cost import CostReport, ModuleCost, report_of
+from .cost import ModuleCost, costs_by_module
 from .sharding import item_size, spec_and_mesh
-from .tables import Row, folded, in_words, remark_on_loops, rendered
+from .tables import Row, folded, in_words, rendered
 
 
 @dataclasses.dataclass
@@ -44,10 +43,9 @@ class TableRow:
         calls: the number of its calls.
         inputs_repr: the inputs of its first call: ``float32[2,3]``.
         outputs: the outputs of that call, with shapes in place of arrays.
-        flops: floating-point operations of the module and all below it, as XLA counts.
+        flops: floating-point operations of the module and all below it, as ``plait.cost`` counts.
         vjp_flops: those of its backward pass; ``None`` unless they were requested.
         activation_bytes: the size of the results of all operations of the module and modules below it.
-        executed_flops: of the first row, like ``flops``, but the body of a loop counts once per iteration.
         variables: its own variables by their paths in it, without those of modules below it.
         sizes: kind → (elements, bytes) of all variables below it, each counted once.
         also_at: other paths of the same module.
@@ -63,7 +61,6 @@ class TableRow:
     flops: float | None = None
     vjp_flops: float | None = None
     activation_bytes: float | None = None
-    executed_flops: float | None = None
     variables: dict[Path, Variable[Any]] = dataclasses.field(default_factory=dict)
     sizes: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
     also_at: tuple[Path, ...] = ()
@@ -85,9 +82,9 @@ def tabulate(
     """A table of the modules of a model, with the shapes that go through them, their variables and their costs.
 
     The figures of a module include those of all modules below it, so the first row is the whole model. FLOPs and
-    activations (the bytes of the results of operations) are XLA's, for the program before optimisation; the body of a
-    loop counts once, as in XLA. Equal neighbours in a list become one row, ``blocks[0…23]  24 × Block``, with the sums
-    of their sizes and costs. A module with several paths is shown once.
+    activations (the bytes of the results of operations) are those of ``plait.cost``. Equal neighbours in a list become
+    one row, ``blocks[0…23]  24 × Block``, with the sums of their sizes and costs. A module with several paths is shown
+    once.
 
     Args:
         obj: a model, or any pytree or graph of modules. Abstract values are enough, so a model from
@@ -116,13 +113,13 @@ def tabulate(
         ┏━━━━━━━━━━━┳━━━━━━━━━━━━┳━━━━━━━━━━━━━━┳━━━━━━━━━━━━━━┳━━━━━━━━━━━━━━━━━━━━━━┳━━━━━━━┳━━━━━━━━━━━━━┓
         ┃ path      ┃ type       ┃ inputs       ┃ outputs      ┃ Param                ┃ FLOPs ┃ activations ┃
         ┡━━━━━━━━━━━╇━━━━━━━━━━━━╇━━━━━━━━━━━━━━╇━━━━━━━━━━━━━━╇━━━━━━━━━━━━━━━━━━━━━━╇━━━━━━━╇━━━━━━━━━━━━━┩
-        │           │ Sequential │ float32[3,4] │ float32[3,2] │ 58 (232 B)           │   318 │       480 B │
+        │           │ Sequential │ float32[3,4] │ float32[3,2] │ 58 (232 B)           │   318 │       280 B │
         ├───────────┼────────────┼──────────────┼──────────────┼──────────────────────┼───────┼─────────────┤
-        │ layers[0] │ Linear     │ float32[3,4] │ float32[3,8] │ bias: float32[8]     │   216 │       384 B │
+        │ layers[0] │ Linear     │ float32[3,4] │ float32[3,8] │ bias: float32[8]     │   216 │       224 B │
         │           │            │              │              │ kernel: float32[4,8] │       │             │
         │           │            │              │              │ 40 (160 B)           │       │             │
         ├───────────┼────────────┼──────────────┼──────────────┼──────────────────────┼───────┼─────────────┤
-        │ layers[1] │ Linear     │ float32[3,8] │ float32[3,2] │ bias: float32[2]     │   102 │        96 B │
+        │ layers[1] │ Linear     │ float32[3,8] │ float32[3,2] │ bias: float32[2]     │   102 │        56 B │
         │           │            │              │              │ kernel: float32[8,2] │       │             │
         │           │            │              │              │ 18 (72 B)            │       │             │
         └───────────┴────────────┴──────────────┴──────────────┴──────────────────────┴───────┴─────────────┘
@@ -134,10 +131,6 @@ def tabulate(
     total = rows[0].sizes if rows and not rows[0].path else _sum_sizes(_variables_of(obj))
     kinds = sorted(total)
     footer = f"Total Parameters: {_size(tuple(map(sum, zip(*total.values(), strict=True))) or (0, 0))}"
-    whole = rows[0] if rows else None
-    if whole is not None and compute_flops:
-        remarks = remark_on_loops(whole.flops or 0, whole.executed_flops or 0)
-        footer += "".join(f"\n{text[0].upper()}{text[1:]}" for text in remarks)
     options = {"title": type(obj).__name__, "title_justify": "left", "caption": footer, "caption_justify": "left"}
     table = Table(**{**options, "show_lines": True, **(table_kwargs or {})})
     chosen = [row for row in rows if (depth is None or len(row.path) <= depth) and (not row_filter or row_filter(row))]
@@ -165,9 +158,9 @@ def table_rows(
             )
         call, given = on_arrays(method, (inputs, kwargs))
         with observed_methods([module for _, module in places], _recorder(rows)):
-            lowered = _lowered(call, obj, given)
+            jaxpr = _traced(call, obj, given)
         if costs:
-            _add_costs(rows, report_of(lowered._stage, places), "flops")
+            _add_costs(rows, costs_by_module(jaxpr, places), "flops")
         if backward:
             _add_backward(rows, places, call, obj, given)
     root = next(iter(rows), None)
@@ -295,10 +288,8 @@ def _kind(variable: Variable[Any]) -> str:
 # Costs ----------------------------------------------------------------------------------------------------------------
 
 
-def _add_costs(rows: dict[Path, TableRow], report: CostReport, field: str) -> None:
-    by_path = {row.path: row for row in report.modules}
-    if field == "flops":
-        next(iter(rows.values())).executed_flops = report.executed_flops
+def _add_costs(rows: dict[Path, TableRow], costs: Iterable[ModuleCost], field: str) -> None:
+    by_path = {row.path: row for row in costs}
     for path, row in rows.items():
         setattr(row, field, 0.0)
         row.activation_bytes = row.activation_bytes or 0.0
@@ -318,16 +309,14 @@ def _add_backward(
         leaves = [leaf for leaf in jax.tree_util.tree_leaves(call(model, *arrays)) if hasattr(leaf, "dtype")]
         return sum(leaf.sum() for leaf in leaves if jax.numpy.issubdtype(leaf.dtype, np.inexact))
 
-    lowered = _lowered(value_and_grad(total), obj, given)
-    _add_costs(rows, report_of(lowered._stage, places), "vjp_flops")
+    _add_costs(rows, costs_by_module(_traced(value_and_grad(total), obj, given), places), "vjp_flops")
     for row in rows.values():
         row.vjp_flops = max(0.0, (row.vjp_flops or 0.0) - (row.flops or 0.0))
 
 
-def _lowered(f: Callable[..., Any], obj: Any, given: list[Any]) -> Any:
+def _traced(f: Callable[..., Any], obj: Any, given: list[Any]) -> Any:
     jitted: Any = jit(f)
-    with only_looked_at():
-        return jitted.lower(obj, *given)
+    return jitted.trace(obj, *given).jaxpr
 
 
 # The table ------------------------------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from ..core.objects.rngs import Rngs, RngStream
 from ..core.objects.statics import HashableMapping
 from ..core.objects.variable_kinds import Cache
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError
-from ..ground import differences
 from ..typing import Array, ArrayLike, DTypeLike, Initializer, PrecisionLike, Shape
 from .checks import check_last_axis, check_min_rank, resolve_switch, weight_length
 from .dot_product import (
@@ -316,8 +315,6 @@ class MultiHeadAttention(Module):
         if step is not None:
             key, value = self._with_step(key, value, step)
             past = past_mask(key, step_positions(query, step))
-            if differences.asking.on and is_causal:
-                differences.say("decoding steps with is_causal", describe_place(self))
             is_causal = False  # the cache's mask is causal; a rule on indices would allow only the first key
         key_for_dropout = None
         if self.dropout_rate > 0:
@@ -453,8 +450,6 @@ class MultiHeadAttention(Module):
         if decode is not None:
             self.decode = decode
         if sizes is not None:
-            if differences.asking.on:
-                differences.say("caches of views", describe_place(self))
             dtype = self.param_dtype if self.dtype is None else self.dtype
             self.init_cache((*sizes, as_tuple(self.in_features)[-1]), dtype, per_sequence=per_sequence)
 

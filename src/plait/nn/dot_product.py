@@ -16,11 +16,9 @@ import jax
 import jax.numpy as jnp
 
 from .._compat import promotes_nothing
-from ..core.graph.locate import describe_place
 from ..core.objects.module import Module
 from ..core.objects.variable_kinds import Intermediate
 from ..errors import ArgumentError, ShapeError, StreamError
-from ..ground import differences
 from ..typing import Array, ArrayLike, DTypeLike, PrecisionLike, PRNGKey
 from .promotion import as_dtype, common_dtype, promote_dtype
 
@@ -95,8 +93,6 @@ def dot_product_attention(
     dropping = dropout_rate > 0 and not deterministic
     obstacle = _obstacle(query, key, value, precision, dropping, module)
     scaled = dropout_rate > 0 or module is not None
-    if differences.asking.on:
-        _say_differences(query, precision, module, scaled=scaled)
     if scaled:
         query, scaled = _scaled(query)
     if obstacle is None:
@@ -143,24 +139,11 @@ def dot_product_attention_weights(
     query, key = jnp.asarray(query), jnp.asarray(key)
     _check_operands({"query": query, "key": key})
     bias, mask = _fitted(bias, query, key, "bias"), _fitted(mask, query, key, "mask")
-    if differences.asking.on:
-        _say_differences(query, precision, module, scaled=True)
     query, scaled = _scaled(query)
     weights = _weights(query, key, bias, mask, is_causal, precision, module, scaled=scaled)
     if dropout_rate > 0 and not deterministic:
         weights = _dropped(weights, dropout_rate, dropout_rng, broadcast_dropout)
     return weights
-
-
-def _say_differences(query: Array, precision: PrecisionLike, module: Module | None, *, scaled: bool) -> None:
-    """Say where Flax computes something else: it uses JAX's function unless there is a rate, or weights are sown."""
-    at = None if module is None else describe_place(module)
-    if scaled and query.dtype in (jnp.bfloat16, jnp.float16):
-        differences.say("attention weights in bfloat16", at)
-    if not scaled and precision is not None:
-        differences.say("precision of attention", at)
-    if not scaled and query.dtype == jnp.float64:
-        differences.say("attention of float64", at)
 
 
 def _check_operands(operands: dict[str, Array]) -> None:

@@ -7,11 +7,9 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..core.graph.locate import describe_place
 from ..core.objects.module import Module
 from ..core.objects.statics import HashableMapping
 from ..core.objects.variable_kinds import Param
-from ..ground import differences
 from ..typing import Array, DTypeLike
 from .promotion import promote_dtype
 
@@ -56,8 +54,6 @@ class PReLU(Module):
     def __call__(self, inputs: Array) -> Array:
         inputs = jnp.asarray(inputs)
         is_inexact = jnp.issubdtype(inputs.dtype, jnp.inexact)
-        if differences.asking.on and self.dtype is None and not is_inexact:
-            differences.say("PReLU of integers", describe_place(self))
         dtype = inputs.dtype if self.dtype is None and is_inexact else self.dtype
         inputs, slope = self.promote_dtype((inputs, self.negative_slope[...]), dtype=dtype)
         return jnp.where(inputs >= 0, inputs, slope * inputs)

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._compat import Tracer, top_level_trace, trace_state
+from .._compat import top_level_trace, trace_state
 from ..core.functional.merge import merge
 from ..core.functional.split import split
 from ..core.graph.locate import describe_place
@@ -25,7 +25,6 @@ from ..core.objects.rngs import RngCount, Rngs, RngStream
 from ..core.objects.state import to_flat_state
 from ..core.objects.visit import iter_graph_nodes
 from ..errors import ShapeError
-from ..ground import differences
 from ..ground.paths import Path
 from ..sowing.sowing import RECORD, sows
 from ..surgery.traversal import variables
@@ -141,8 +140,6 @@ class RNN(Module):
         step_shape = x.shape[:time] + x.shape[time + 1 :]
         if seq_lengths is not None:
             seq_lengths = _checked_lengths(seq_lengths, step_shape[:n_batch], self)
-            if differences.asking.on and return_carry and not isinstance(seq_lengths, Tracer) and 0 in seq_lengths:
-                differences.say("the carry of no steps", describe_place(self))
         flip = functools.partial(flip_sequences, seq_lengths=seq_lengths, num_batch_dims=n_batch, time_major=time_major)
         backwards = reverse and seq_lengths is None  # the loop itself can run from the end; then nothing is copied
         if reverse and not backwards:

@@ -27,7 +27,6 @@ from ..core.objects.state import to_flat_state
 from ..core.objects.variable_kinds import BatchStat, Param
 from ..core.objects.variables import Variable, cell_of
 from ..errors import ArgumentError, ShapeError
-from ..ground import differences
 from ..ground.paths import Path, format_path
 from ..surgery.traversal import variables
 from ..typing import Array, DTypeLike, FilterLiteral, Initializer
@@ -93,7 +92,6 @@ class WeightNorm(Module):
         promote_dtype: Callable[..., Any] = promote_dtype,
         rngs: Rngs,
     ) -> None:
-        _say_difference()
         self.layer_instance = layer_instance
         self.deterministic = False
         self.feature_axes = tuple(feature_axes) if isinstance(feature_axes, Sequence) else feature_axes
@@ -212,7 +210,6 @@ class SpectralNorm(Module):
                 expected="1 or more",
                 do="omit n_steps; use update_stats=False to keep the statistics unchanged",
             )
-        _say_difference()
         self.layer_instance = layer_instance
         self.n_steps = n_steps
         self.epsilon = epsilon
@@ -262,11 +259,6 @@ class SpectralNorm(Module):
             self.update_stats = not use_running_average
         if update_stats is not None:
             self.update_stats = update_stats
-
-
-def _say_difference() -> None:
-    if differences.asking.on:
-        differences.say("scales")
 
 
 def _weights(layer: Any, filter: FilterLiteral) -> Iterator[tuple[Path, Variable[Any]]]:

@@ -1,4 +1,4 @@
-"""What the first call of a jitted function is doing, while it traces, lowers and compiles. (rules D14, ST14)
+"""What the first call of a jitted function is doing, while it traces, lowers and compiles. (rule D14)
 
 Whoever waits in a terminal for more than three seconds is told. Elsewhere nothing is said and no thread is started; a
 call costs two look-ups when its program is traced, and nothing later. What JAX has done is what its own events say.
@@ -40,7 +40,6 @@ class FirstCall:
         frame: identifies the call on the stack of its thread.
         phase: what it is doing.
         seconds: how long each phase took that is over.
-        at_end: called with the seconds of the whole once the program is compiled.
         took: the seconds of the whole, once it is over.
         is_over: whether the program is compiled, or the call has raised.
     """
@@ -51,7 +50,6 @@ class FirstCall:
         self.start = time.perf_counter()
         self.phase = "tracing"
         self.seconds: dict[str, float] = {}
-        self.at_end: list[Callable[[float], Any]] = []
         self.took = 0.0
         self.is_over = threading.Event()
 
@@ -96,15 +94,6 @@ def watched(call: Callable[[], R]) -> R:
         raise
 
 
-def at_end_of_first_call(told: Callable[[float], Any]) -> bool:
-    """Call a function with the seconds of the first call of this thread, once its program is compiled; ``False`` if
-    there is no such call."""
-    if _here.call is None:
-        return False
-    _here.call.at_end.append(told)
-    return True
-
-
 def _calls(frame: Any) -> list[Any]:
     """The frames of calls of jitted functions on a stack, innermost first."""
     found: list[Any] = []
@@ -124,8 +113,6 @@ def _heard(event: str, duration_secs: float, **about: Any) -> None:
     current.phase = _NEXT.get(phase, current.phase)
     if phase == "compiled":
         current.end()
-        for told in current.at_end:
-            told(current.took)
 
 
 def _show(call: FirstCall) -> None:

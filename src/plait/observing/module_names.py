@@ -21,7 +21,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 
@@ -39,7 +39,6 @@ from ..transforms.call.inside import TracedArguments
 from .first_calls import watched
 from .labelled_calls import labelled, wants_labels
 from .method_observers import MethodCall, observed_methods
-from .unrolled_loops import Holder, advise_stacks
 
 R = TypeVar("R")
 
@@ -55,16 +54,14 @@ class _Frame:
         base: the path of its root in the whole program.
         paths: the paths of its modules, by id; the modules live as long as the frame.
         current: the path of the module whose method is running.
-        inputs: the first input of each list item that was called, by id of the item.
         given: the paths of its arguments in the whole program.
     """
 
-    __slots__ = ("base", "current", "given", "inputs", "paths")
+    __slots__ = ("base", "current", "given", "paths")
 
     def __init__(self, base: Path, paths: dict[int, Path], given: Given | None = None, current: Path = ()) -> None:
         self.base, self.paths, self.current = base, paths, current
         self.given: Given = {None: base} if given is None else given
-        self.inputs: dict[int, Any] = {}
 
     def in_program(self, path: Path) -> Path | None:
         """The path in the whole program; ``None`` for a module that the program's arguments do not contain."""
@@ -74,10 +71,21 @@ class _Frame:
             start, rest = (self.given.get(name_of_key(path[0])) if path else self.base), path[1:]
         return None if start is None else (*start, *rest)
 
-    def note(self, module: Any, path: Path, given: Iterable[Any]) -> None:
-        """Record the input of a list item."""
-        if path and (type(path[-1]) is int or str(path[-1]).endswith("]")):
-            self.inputs.setdefault(id(module), next(iter(given), None))
+
+class _Holder(NamedTuple):
+    """An argument of a traced function that contains modules.
+
+    Attributes:
+        name: its name; ``None`` if no other argument contains modules.
+        places: the paths of its modules.
+    """
+
+    name: str | None
+    places: Sequence[Place]
+
+    def path(self, place: Place) -> Path:
+        """The path, starting with the name of the argument."""
+        return place.path if self.name is None else (self.name, *place.path)
 
 
 class _Naming(threading.local):
@@ -119,7 +127,6 @@ def modules_named(
     frame = _Frame(base, paths, given)
     with Restoring(_naming, frame=frame, given=None), observed_methods(modules, _in_scope, records=False):
         yield
-    advise_stacks(holders, frame.inputs, base)
 
 
 def module_places(
@@ -139,14 +146,14 @@ def module_places(
 
 def _holders(
     roots: Sequence[Any], labels: Callable[[], Sequence[str]], captured: Callable[[], Mapping[str, Any]]
-) -> list[Holder]:
+) -> list[_Holder]:
     """The objects that contain modules, with the paths of these modules."""
     met: set[int] = set()
     given, others = _holding(roots, met), captured()
     found = _holding(others.values(), met)
     names: Sequence[str | None] = labels() if len(given) > 1 else [None] * len(roots)
     other_names = [*others] if given or len(found) > 1 else [None] * len(others)
-    return [Holder(names[i], places) for i, places in given] + [Holder(other_names[i], places) for i, places in found]
+    return [_Holder(names[i], places) for i, places in given] + [_Holder(other_names[i], places) for i, places in found]
 
 
 def _holding(roots: Iterable[Any], met: set[int]) -> list[tuple[int, list[Place]]]:
@@ -207,7 +214,7 @@ def around_call(gathered: Gathered, labels: Sequence[Callable[[], Sequence[str]]
 
 @contextlib.contextmanager
 def _around_call(gathered: Gathered, labels: Sequence[Callable[[], Sequence[str]]]) -> Iterator[None]:
-    with Restoring(_naming, counts={}), scope_of_arguments(gathered.roots, gathered.plain, labels):
+    with Restoring(_naming, counts={}), scope_of_arguments(gathered.roots, labels):
         yield
 
 
@@ -224,9 +231,7 @@ ITERATION = "iteration"
 
 
 @contextlib.contextmanager
-def scope_of_arguments(
-    roots: Sequence[Any], plain: Sequence[Any], labels: Sequence[Callable[[], Sequence[str]]]
-) -> Iterator[None]:
+def scope_of_arguments(roots: Sequence[Any], labels: Sequence[Callable[[], Sequence[str]]]) -> Iterator[None]:
     """If one module is passed to a transform, with other leaves, the transform runs in the scope of that module; if
     several are, in a scope that says where each comes from.
 
@@ -240,7 +245,6 @@ def scope_of_arguments(
     holders = _first_modules(roots)
     paths = [_path_of_root(frame, place) for _, place in holders]
     if len(holders) == 1 and paths[0] is not None:
-        frame.note(holders[0][1].value, paths[0], plain)
         known, moved = {None: paths[0]}, _moved(frame, paths[0])
     else:
         known = _by_name([number for number, _ in holders], paths, labels)
@@ -296,7 +300,6 @@ def _in_scope(module: Any, name: str, call: MethodCall) -> Any:
     path = None if frame is None else frame.paths.get(id(module))
     if frame is None or path is None or (path == frame.current and path):
         return call()
-    frame.note(module, path, call.args or call.kwargs.values())
     with _moved(frame, path):
         if wants_labels():
             place, kind = format_path(frame.in_program(path) or path), with_article(type(module).__name__)

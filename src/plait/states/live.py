@@ -9,15 +9,11 @@ import functools
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-import jax
-
 from ..core.functional import merge as merging, split as splitting
 from ..core.graph.flatten import RefMap, Walk, path_of
 from ..core.graph.graphdef import GraphDef
 from ..core.objects.nodes import check_node
 from ..core.objects.settings import Settings, declared
-from ..core.objects.variables import Variable
-from ..ground import differences
 from ..ground.restoring import Restoring
 from ..typing import FilterLiteral
 from . import flat_graphs, graph_state, proxy_caller
@@ -114,15 +110,6 @@ def _merge(
     return merging.merge(graphdef, state, *states, copy=copy, recreate_variables=recreate_variables)
 
 
-@functools.wraps(merging.merge)
-def _merge_copies(graphdef: Any, *states: Any, **options: Any) -> Any:
-    if differences.asking.on and "copy" not in options:
-        leaves = jax.tree.leaves((graphdef, states), is_leaf=lambda leaf: isinstance(leaf, Variable))
-        if any(isinstance(leaf, Variable) for leaf in leaves):
-            differences.say("merge makes variables")
-    return merging.merge(graphdef, *states, **options)
-
-
 def _apply(graphdef: GraphDef, state: Any, *states: Any, graph: bool | None = None) -> Any:
     return proxy_caller.proxied(lambda: _merge(graphdef, state, *states), _split)
 
@@ -135,6 +122,6 @@ split = or_live(_split, splitting.split)
 state = or_live(_state, splitting.state)
 unpack = or_live(_unpack, graph_state.unpack)
 flatten = or_live(_flatten, flat_graphs.flatten)
-merge = or_live(_merge, _merge_copies)
+merge = or_live(_merge, merging.merge)
 call = or_live(_call, proxy_caller.call)
 GraphDef.apply = or_live(_apply, proxy_caller.apply)  # type: ignore[attr-defined]

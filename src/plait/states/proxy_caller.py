@@ -13,10 +13,6 @@ from jax.tree_util import register_static
 from ..core.functional.merge import merge
 from ..core.functional.split import split
 from ..core.graph.graphdef import GraphDef
-from ..core.objects.state import State, to_flat_state
-from ..core.objects.variables import Variable
-from ..ground import differences
-from ..ground.paths import describe_path
 
 
 @register_static
@@ -86,22 +82,7 @@ def call(graphdef_state: tuple[GraphDef, Any], /) -> Any:
 
 def apply(graphdef: GraphDef, state: Any, *states: Any, graph: bool | None = None) -> Any:
     """``GraphDef.apply``: like ``call``, for a graphdef and its states; ``graph`` has no effect."""
-
-    def split_again(node: Any) -> Any:
-        pair = split(node)
-        if differences.asking.on:
-            _say_of_writes((state, *states), pair[1])
-        return pair
-
-    return proxied(lambda: merge(graphdef, state, *states), split_again)
-
-
-def _say_of_writes(given: tuple[Any, ...], after: Any) -> None:
-    before = {path: leaf for state in given if isinstance(state, State) for path, leaf in to_flat_state(state)}
-    for path, leaf in to_flat_state(after) if isinstance(after, State) else ():
-        old = before.get(path)
-        if isinstance(old, Variable) and old.get_raw_value() is not leaf.get_raw_value():
-            differences.say("calls on states", describe_path(path))
+    return proxied(lambda: merge(graphdef, state, *states), split)
 
 
 def proxied(make: Callable[[], Any], split: Callable[[Any], Any]) -> CallableProxy:

@@ -11,7 +11,6 @@ from ..core.objects.cells import read
 from ..core.objects.state import State, from_flat_state, to_flat_state
 from ..core.objects.variables import Variable
 from ..errors import ArgumentTypeError, GraphError
-from ..ground import differences
 from ..ground.paths import describe_path
 from ..ground.words import describe_type
 
@@ -37,10 +36,6 @@ def to_pure_dict(state: Mapping[Any, Any], extract_fn: Callable[[Any], Any] | No
             do="to_pure_dict(state); for several, to_pure_dict(plait.merge_state(*states))",
         )
     extract = extract_fn or plain_value
-    if differences.asking.on and extract_fn is None:
-        for path, leaf in to_flat_state(state):
-            if isinstance(leaf, Variable) and leaf._cell.metadata.get("on_get_value"):
-                differences.say("values with hooks", describe_path(path))
     return from_flat_state((path, extract(leaf)) for path, leaf in to_flat_state(state))._mapping
 
 

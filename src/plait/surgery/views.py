@@ -17,11 +17,9 @@ from ..core.graph.flatten import Walk, path_of
 from ..core.objects.filters import to_predicate
 from ..core.objects.module import change_modes, mode_names, set_attributes
 from ..core.objects.nodes import PytreeNodeImpl, get_node_impl
-from ..core.objects.rngs import Rngs
 from ..core.objects.variables import Variable
 from ..core.objects.visit import Place, children_first, iter_graph_nodes, visit
 from ..errors import ArgumentError, GraphError
-from ..ground import differences
 from ..ground.paths import Path, describe_path
 from ..ground.repr import Text
 from ..ground.words import describe_type
@@ -85,8 +83,6 @@ def view(
         [1.0, 1.0, 1.0]
     """
     copied = clone(node, variables=False)
-    if differences.asking.on:
-        _say_of_streams(copied, to_predicate(only))
     unused = set(settings)
     for value in _viewed(copied, only):
         names = mode_names(value)
@@ -101,13 +97,6 @@ def view(
             do="list the settings: print(plait.view_info(model))",
         )
     return copied
-
-
-def _say_of_streams(node: Any, chosen: Callable[[Path, Any], bool]) -> None:
-    """Flax takes the default stream of an ``Rngs`` for its ``set_view``, and calls it."""
-    for path, value in iter_graph_nodes(node):
-        if isinstance(value, Rngs) and "default" in value and chosen(path, value):
-            differences.say("views of streams", describe_path(path))
 
 
 def _viewed(node: Any, only: FilterLiteral) -> list[Any]:
@@ -198,8 +187,6 @@ def recursive_map(f: Callable[[Path, Any], Any], node: Any, /) -> Any:
         if place.first is None:
             given = _rebuilt(place, children.pop(place, []))
             done[place] = f(place.path, given)
-            if differences.asking.on and isinstance(given, Variable) and done[place] is not given:
-                differences.say("variables that recursive_map replaces", describe_path(place.path))
         elif first not in done:
             raise GraphError(
                 "recursive_map found a cycle",

@@ -18,7 +18,6 @@ from ..core.objects.state import FlatState, from_flat_state, to_flat_state
 from ..core.objects.trace_guard import check_trace
 from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
-from ..ground import differences
 from ..ground.paths import Path, describe_path
 from ..ground.words import describe_type
 from ..states.pure_dicts import plain_value
@@ -118,8 +117,6 @@ class EMA(Pytree):
             self.step.set_raw_value(self.step.get_raw_value() + jnp.asarray(when, jnp.int32))
         for path, average in averages.items():
             old = plain_value(average)
-            if differences.asking.on and any(map(_is_counted, jax.tree.leaves(old))):
-                differences.say("EMA of integers", describe_path(path))
             moved = jax.tree.map(functools.partial(_moved, decay), old, values[path])
             if when is not True:
                 moved = jax.tree.map(lambda new, kept: jnp.where(when, new, kept), moved, old)
@@ -183,11 +180,6 @@ def _moved(decay: Any, average: Any, value: Any) -> Any:
     if isinstance(decay, jax.Array):  # from a schedule; in bfloat16, 1 − 0.999 would be 0
         return decay.astype(average.dtype) * average + (1 - decay).astype(average.dtype) * value
     return decay * average + (1 - decay) * value
-
-
-def _is_counted(value: Array) -> bool:
-    """Whether a value is a number that has no mean."""
-    return jnp.issubdtype(value.dtype, jnp.integer) or value.dtype == bool
 
 
 def _selected(node: Any, only: FilterLiteral) -> dict[Path, Any]:

@@ -12,11 +12,9 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..core.functional.split import split
-from ..core.graph.locate import describe_place
 from ..core.objects.pytree import Pytree
 from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError
-from ..ground import differences
 from ..typing import Array, FilterLiteral
 
 
@@ -93,8 +91,6 @@ def masked_values(metric: Any, kwargs: Mapping[str, Any], mask: Any) -> tuple[Ar
             do=f"pass an array: {metric.argname}=jnp.asarray([{values!r}])",
         )
     values = jnp.asarray(values)
-    if differences.asking.on and values.dtype in (jnp.bfloat16, jnp.float16):
-        differences.say("sums of metrics", describe_place(metric))
     if values.dtype != jnp.float64:
         values = values.astype(jnp.float32)
     if mask is None:

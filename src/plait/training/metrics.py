@@ -11,9 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..core.graph.locate import describe_place
 from ..errors import ArgumentError
-from ..ground import differences
 from ..typing import Array
 from .classification import (
     F1 as F1,
@@ -149,8 +147,6 @@ class Welford(Metric):
 
     def update(self, *, mask: Array | None = None, **kwargs: Any) -> None:
         """Add values; arguments and errors as in ``Average.update``."""
-        if differences.asking.on and mask is not None:
-            differences.say("masks of Welford", describe_place(self))
         values, mask = masked_values(self, kwargs, mask)
         added = number_of(values, mask)
         n_added = added.astype(values.dtype)

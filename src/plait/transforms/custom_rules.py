@@ -11,7 +11,6 @@ from typing import Any
 import jax
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
-from ..core import seams
 from ..errors import ArgumentError, ArgumentTypeError
 from ..ground.words import describe_type
 from .call.functions import RuledFunction, check_function, curried
@@ -195,8 +194,6 @@ class CustomVjp(_Custom):
             residuals = rebuild(structure, values, plain)
             fixed = call.parted(call.enter(fixed_values).arguments()[0])[0] if call.fixed else []
             if not self._symbolic:
-                if seams.before_zeros is not None:
-                    seams.before_zeros(call.body, cotangents)
                 cotangents = jax.tree_util.tree_map(_instantiated, cotangents)
             if call.body.structural:
                 returned = call.guarded(bwd, *fixed, residuals, call.cotangents_as_states(outcome, cotangents))

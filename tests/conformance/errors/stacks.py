@@ -6,7 +6,6 @@ from plait.errors import (
     GraphError,
     ShapeError,
     SharingError,
-    UnrolledLoopWarning,
 )
 
 from .rows import Row
@@ -24,23 +23,6 @@ def make():
     return plait.Dict(blocks=plait.Stack(lambda rngs: Block(rngs=rngs), 4, rngs=plait.Rngs(0)))
 
 model = make()
-"""
-LOOP = """
-from plait.observing import unrolled_loops
-unrolled_loops._said.clear()
-
-class Net(plait.Module):
-    def __init__(self):
-        self.blocks = [plait.Linear(2, 2, rngs=rngs) for _ in range(8)]
-
-    def __call__(self, x):
-        if isinstance(self.blocks, plait.Stack):
-            return self.blocks(x)
-        for block in self.blocks:
-            x = block(x)
-        return x
-
-model = Net()
 """
 SOWING = """
 class Sowing(plait.Linear):
@@ -116,8 +98,4 @@ ROWS = {
     "blocks of a stack whose arrays differ": Row(
         "plait.Stack([plait.Dict(a=plait.Param(jnp.ones(2))), plait.Dict(a=plait.Param(jnp.ones(3)))])", ArgumentError,
         (r"float32\(2,\) and float32\(3,\)", r"at +blocks\[0\]\.a and blocks\[1\]\.a")),
-    "a loop over equal blocks": Row("plait.jit(lambda model, x: model(x))(model, x)", UnrolledLoopWarning,
-        (r"at +blocks \(8 of Linear\)", "about 1/8",
-        r"instead of the loop: x = self\.blocks\(x\)", "found +the program contains 8 blocks"),
-        setup=LOOP),
 }  # fmt: skip

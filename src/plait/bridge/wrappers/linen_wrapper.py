@@ -20,7 +20,6 @@ from ...core.objects.rngs import Rngs, RngState
 from ...core.objects.state import to_flat_state
 from ...core.objects.variables import Variable
 from ...errors import ArgumentTypeError
-from ...ground import differences
 from ...ground.paths import Path, describe_path
 from ...partitioning.boxes import AxisMetadata, unbox
 from ...sowing.sowing import keeping_sown
@@ -91,8 +90,6 @@ class ToLinen(linen.Module):
         keys = self._keys()
         if self.is_initializing() and not any(stored.values()):
             return self._initialize(keys, method, args, kwargs)
-        if differences.asking.on and self.is_initializing():
-            differences.say("a second call in init", "/".join(self.path) or None)
         return self._apply(stored, keys, method, args, kwargs)
 
     @linen.nowrap

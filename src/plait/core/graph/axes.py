@@ -13,8 +13,6 @@ from typing import Any
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ...errors import AxisNameMismatchError
-from ...ground import differences
-from ..objects.trace_guard import path_of
 from ..objects.variables import Variable
 
 PARTITION_NAME = "partition_name"
@@ -37,8 +35,6 @@ def put_axis(variable: Variable[Any], index: int, metadata: Mapping[str, Any], d
         ends_before = place > len(old) or (place == len(old) and dropped is not None and entry not in names)
         if value is None and ends_before:
             continue  # axes beyond the names are None anyway
-        if differences.asking.on and dropped is None and PARTITION_NAME not in metadata:
-            differences.say("names of mapped axes", path_of(variable))
         entries = [*old, *[None] * (place - len(old))]
         entries.insert(place, value)
         _set_names(variable, key, entries)

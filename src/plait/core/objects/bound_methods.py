@@ -11,8 +11,6 @@ from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
-from ...ground import differences
-from ...ground.words import describe_type
 from .nodes import BY_VALUE, PYTREE_REGISTRY, Kind, PytreeNodeImpl, StaticElem, kind_of, pytree_impl, unwrapped
 
 _IDENTIFIED = (Kind.VARIABLE, Kind.GRAPH)
@@ -44,8 +42,6 @@ def _partial(args: tuple[Any, ...], func: Callable[..., Any], keywords: dict[str
 
 
 def _parts(method: MethodType) -> tuple[Any, None]:
-    if differences.asking.on:
-        differences.say("methods in attributes", f"{describe_type(method.__self__)}.{method.__name__}")
     return (("__func__", StaticElem(method.__func__)), ("__self__", method.__self__)), None
 
 

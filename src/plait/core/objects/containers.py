@@ -6,12 +6,11 @@ report every change to the structure clock. (rule G65)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, MutableSequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, MutableSequence
 from typing import Any, TypeVar
 
 from jax.tree_util import SequenceKey
 
-from ...ground import differences
 from .attributes import DATA, Mark, data, is_data
 from .clock import mark_changed
 from .jax_flattening import hide_static, show_static
@@ -20,7 +19,7 @@ from .named import from_named
 from .nodes import DataElem, check_index, updated_in_place
 from .plain_holders import note_if_holder
 from .pytree import Pytree, check_not_fixed, own_info
-from .trace_guard import check_trace, path_of
+from .trace_guard import check_trace
 
 A = TypeVar("A")
 
@@ -233,16 +232,3 @@ class Dict(Module, MutableMapping[str, A]):
         raise AttributeError(f"the Dict has no item {name!r}; it has {[*self.__dict__]}")
 
     __eq__, __hash__ = object.__eq__, object.__hash__  # pyright: ignore[reportAssignmentType]  # not those of mappings
-
-
-def _equal_and_said(self: List[Any] | Dict[Any], other: Any) -> Any:
-    """``==`` while differences are said: by identity too. Flax compares dicts by content, and lists are all equal."""
-    is_flax_list = isinstance(self, List) and isinstance(other, List)
-    if other is not self and (is_flax_list or (isinstance(self, Dict) and Mapping.__eq__(self, other) is True)):
-        differences.say("equal containers", path_of(self))
-    return object.__eq__(self, other)
-
-
-@differences.when_asked
-def _say(asked: bool) -> None:
-    List.__eq__ = Dict.__eq__ = _equal_and_said if asked else object.__eq__

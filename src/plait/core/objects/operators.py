@@ -13,8 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..._compat import ArrayImpl
-from ...ground import differences
-from .cells import ARRAYS, gone
+from .cells import gone
 from .trace_guard import path_of
 
 
@@ -60,10 +59,6 @@ def _unary(operation: Callable[[Any], Any], name: str) -> Any:
 def _trunc(value: Any) -> Any:
     """``math.trunc`` needs a method that NumPy's numbers do not have."""
     return math.trunc(value if hasattr(value, "__trunc__") else float(value))
-
-
-def _is_of_floats(value: Any) -> bool:
-    return isinstance(value, ARRAYS) and value.dtype.kind not in "iub"
 
 
 class VariableOperators:
@@ -129,6 +124,4 @@ class VariableOperators:
 
     def __round__(self, digits: int | None = None) -> Any:
         value = _own_value(self)
-        if differences.asking.on and digits is None and _is_of_floats(value):
-            differences.say("round", path_of(self))
         return round(value) if digits is None else round(value, digits)
