@@ -53,7 +53,8 @@ def explore(
     Raises:
         ArgumentError: ``to`` is some other file or cannot be written, or inputs are passed for a file.
         ArgumentTypeError: inputs are passed for an object that cannot be called.
-        CheckpointError: there is no file of a known kind at the path, or it is incomplete or damaged.
+        CheckpointError: there is no file of a known kind at the path, or it is incomplete or damaged. Some damaged
+            ONNX files raise an error of Python's or of the package ``onnx`` instead.
         ExportError: the export at the path is incomplete or was changed.
 
     Example:

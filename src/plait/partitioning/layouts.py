@@ -2,7 +2,7 @@
 ``Format``. Public as part of ``plait.spmd``.
 """
 
-# Rule V37 to v41, m25, m26, m30.
+# Rules V37 to V41, M25, M26, M30.
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Calling a method of a split graph: merge, call, split."""
 
-# Rule G18, g43 to g45.
+# Rules G18, G43 to G45.
 
 from __future__ import annotations
 

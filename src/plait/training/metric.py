@@ -1,7 +1,7 @@
 """The metric interface: accumulate over batches, compute at the end.
 
-A metric is a graph object whose sums are variables, so it can be updated inside ``jit``. Batches are combined exactly:
-the result does not depend on how the data was split into batches. (rules O5 to O8)
+A metric is a graph object whose sums are variables, so it can be updated inside ``jit``. Apart from the rounding of the
+sums, the result does not depend on how the data was split into batches. Counts are int32. (rules O5 to O8)
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The metrics of ``plait.metrics``: means, deviations, accuracy, and a collection of metrics."""
 
-# Rule O5 to o8.
+# Rules O5 to O8.
 
 from __future__ import annotations
 

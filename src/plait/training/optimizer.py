@@ -6,7 +6,7 @@ arrays under a path of the model become ``OptVariable`` with that variable's met
 transforms carry it, checkpoints save it, and it is sharded, like any model state.
 """
 
-# Rule O1 to o3.
+# Rules O1 to O3.
 
 from __future__ import annotations
 

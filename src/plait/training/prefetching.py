@@ -42,7 +42,7 @@ def prefetch(
 
     Returns:
         An iterator. If ``batches`` has ``get_state`` and ``set_state``, so has it: the position is that of the batches
-        that were taken, whatever is held.
+        that were taken, whatever is held. States must be plain values, not NumPy arrays.
 
     Raises:
         ArgumentError: ``size`` is not positive, or there is an axis in the mesh that the recipe does not know. While

@@ -157,8 +157,8 @@ class GraphDef(_Part, Generic[N]):
     """
 
     # Computed on first use and never pickled: the number of leaves, the plan of ``plan.py``, the places of
-    # ``state_leaves.py``, the methods of ``captures.py``. ``_plain`` is the same graphdef without its index mapping.
-    __slots__ = ("_methods", "_num_leaves", "_places", "_plain", "_plan")
+    # ``state_leaves.py``. ``_plain`` is the same graphdef without its index mapping.
+    __slots__ = ("_num_leaves", "_places", "_plain", "_plan")
 
     type: Any
     index: int | None

@@ -4,7 +4,7 @@ A stream has a key and a counter. Each draw returns ``fold_in(key, counter)`` an
 outside of ``jit``.
 """
 
-# Rule R1 to r5, r9.
+# Rules R1 to R5, R9.
 
 from __future__ import annotations
 
