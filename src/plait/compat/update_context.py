@@ -4,8 +4,7 @@ One context is used for one round of four steps: split outside, merge inside, sp
 split numbers the caller's objects. The first merge creates private objects with the same numbers. The second split
 records in the (static) graphdef which old number became which new one. The second merge uses that record to update the
 caller's own objects. The numbering is a pure function of the structure, so when a compiled function is called again,
-step 4 needs only the recorded graphdef.
-(U1 to U14, U37 to U40)
+step 4 needs only the recorded graphdef. (U1 to U14, U37 to U40)
 """
 
 from __future__ import annotations
