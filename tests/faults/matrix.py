@@ -23,6 +23,7 @@ ENDED = {
     "network": f"all ended by JAX, within {SILENCE} s",
 }
 LOSSES = tuple(ENDED)
+MOMENTS = ("first", "mid", "saving", "evaluating")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,18 +117,17 @@ def impossible(case: Case) -> str | None:
 
 
 def table(rows: list[Row]) -> str:
-    """The rows in Markdown."""
-    head = (
-        "| fault | in process | when | kept up to step | how it ended | seconds after the fault |\n"
-        + "| --- " * 6
-        + "|"
-    )
-    lines = [
-        f"| {row.case.fault} | {row.case.process} | {row.case.moment} | {row.kept} | {row.ended}, status {row.status} "
-        f"| {row.seconds:.0f} |"
-        for row in rows
-    ]
-    return "\n".join([head, *lines])
+    """The faults in Markdown, with the steps that were kept: for each moment, by the process of the fault."""
+    grouped: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        grouped.setdefault((row.case.fault, f"{row.ended}, status {row.status}"), []).append(row)
+    lines = [f"| fault | {' | '.join(MOMENTS)} | how it ended | seconds |", "| --- " * 7 + "|"]
+    for (fault, ended), found in grouped.items():
+        kept = [", ".join(str(row.kept) for row in found if row.case.moment == moment) for moment in MOMENTS]
+        seconds = sorted({round(row.seconds) for row in found})
+        until = f" to {seconds[-1]}" if len(seconds) > 1 else ""
+        lines.append(f"| {fault} | {' | '.join(kept)} | {ended} | {seconds[0]}{until} |")
+    return "\n".join(lines)
 
 
 def run(case: Case, processes: int, folder: Path) -> Row:

@@ -24,7 +24,7 @@ def found():
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    print(done.stdout)  # `pytest -s` shows the figures of docs/reliability.md
+    print(done.stdout)  # `pytest -s` shows the figures
     return json.loads(done.stdout)
 
 

@@ -129,8 +129,8 @@ def load_peft(
             ``convert_checkpoint``.
         rngs: the source of the stream of its dropout; ``None`` means ``plait.Rngs(0)``.
 
-    The values in ``adapter_config.json`` must be of the types that PEFT writes. Other values, such as a rank of 0, raise
-    Python's own errors, and may leave some layers with the adapter.
+    The values in ``adapter_config.json`` must be such as PEFT writes. Others, such as a rank of 0, raise Python's own
+    errors, and may leave some layers with the adapter.
 
     Raises:
         CheckpointError: the folder has no such files, or they hold another kind of adapter.
