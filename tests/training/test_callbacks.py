@@ -81,4 +81,4 @@ def test_states_go_by_class_and_name_and_equal_ones_are_numbered():
     assert states == {"Kept": 1, "Kept of loss": 2, "Kept 2": 3, "Kept of loss 2": 4, "Kept 3": 5}
     others = [Kept(0, "loss"), Kept(0), Kept(0, "new")]
     restore_states(others, states)
-    assert [each.value for each in others] == [2, 1, 5]  # one without a name of its own goes by its class
+    assert [each.value for each in others] == [2, 1, 0]  # the last one was not saved

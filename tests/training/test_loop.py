@@ -32,7 +32,7 @@ from plait.errors import (
     NonFiniteError,
     ProcessError,
 )
-from plait.training import Batches, EarlyStop, JsonLines, callbacks, fit, prefetch, reports, run as run_of_fit
+from plait.training import Batches, EarlyStop, JsonLines, fit, prefetch, reports, run as run_of_fit
 from plait.training.agreement import SingleProcess
 from plait.training.ahead import Ahead
 from plait.training.before_evaluation import BeforeEvaluation
@@ -876,14 +876,6 @@ def test_the_state_of_a_callback_is_that_of_the_step(tmp_path):
         heard.append(2)
         checkpoints.wait()
         assert plait.checkpoint.read_manifest(checkpoints.all()[-1].path).extra == {"heard": [1]}
-
-
-def test_states_of_callbacks_in_older_checkpoints_go_by_class():
-    """K: a checkpoint of one release opens in the next."""
-    first, second = EarlyStop("loss", patience=9), EarlyStop("eval/loss", patience=9)
-    old = {"EarlyStop": {"best": 1.0, "worse": 2}, "EarlyStop 2": {"best": 0.5, "worse": 4}}
-    callbacks.restore_states([first, second], old)
-    assert (first.best, first.worse, second.best, second.worse) == (1.0, 2, 0.5, 4)
 
 
 def test_parameters_that_became_nan_after_the_loss_was_computed_are_not_saved(tmp_path):

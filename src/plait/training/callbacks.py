@@ -199,28 +199,18 @@ def own_states(extra: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def restore_states(callbacks: Iterable[Any], states: Mapping[str, Any]) -> None:
-    """Restore these states; callbacks that were not saved do not change.
-
-    Checkpoints of plait 0.1.0 have the names of classes alone.
-    """
-    pairs = [*named(callbacks), *named(callbacks, by_class=True)]
-    restored: set[int] = set()
-    for name, callback in pairs:
-        if name in states and id(callback) not in restored:
-            restored.add(id(callback))
+    """Restore these states; callbacks that were not saved do not change."""
+    for name, callback in named(callbacks):
+        if name in states:
             callback.set_state(states[name])
 
 
-def named(callbacks: Iterable[Any], by_class: bool = False) -> Iterator[tuple[str, Any]]:
-    """The callbacks with a state, by class name, and by their own name if they have one; equal ones are numbered.
-
-    Args:
-        by_class: whether to leave out their own names.
-    """
+def named(callbacks: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """The callbacks with a state, by class name, and by their own name if they have one; equal ones are numbered."""
     count: collections.Counter[str] = collections.Counter()
     for callback in callbacks:
         if has_position(callback):
-            own = None if by_class else getattr(callback, "name", None)
+            own = getattr(callback, "name", None)
             name = type(callback).__name__ + (f" of {own}" if isinstance(own, str) else "")
             count[name] += 1
             yield (name if count[name] == 1 else f"{name} {count[name]}"), callback
