@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .._compat import Tracer
 from ..core.functional.split import nested_groups
+from ..core.graph.flatten import Walk, path_of
 from ..core.objects.cells import ARRAYS
 from ..core.objects.filters import to_predicate
 from ..core.objects.module import Module
@@ -36,6 +37,25 @@ def iter_graph(node: Any, /) -> Iterator[tuple[Path, Any]]:
     for place in children_first(visit(node, is_shared=_comes_once)):
         if place.first is None:
             yield place.path, place.value
+
+
+def own_leaves(
+    node: Any, only: FilterLiteral, what: str, is_asked_for: Callable[[Any], bool] = lambda leaf: True
+) -> dict[Path, Any]:
+    """The graph's own leaves that match a filter, by path: ``()`` for a variable as the root.
+
+    Args:
+        node: the graph.
+        only: the filter.
+        what: the name of what needs the graph, for the error if it is none.
+        is_asked_for: the filter is asked for these leaves.
+    """
+    check_node(node, what)
+    predicate = to_predicate(only)
+    walk = Walk()
+    walk.add(node)
+    leaves = ((path_of(link), leaf) for link, leaf in zip(walk.links, walk.leaves, strict=True) if is_asked_for(leaf))
+    return {path: leaf for path, leaf in leaves if predicate(path, leaf)}
 
 
 _EMPTY = id(())  # one object in the whole program, so two uses of it do not count as sharing

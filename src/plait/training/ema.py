@@ -11,16 +11,16 @@ import jax.numpy as jnp
 
 from ..core.graph.flatten import Walk, path_of
 from ..core.graph.unflatten import Builder
-from ..core.objects.filters import to_predicate
 from ..core.objects.nodes import check_node
 from ..core.objects.pytree import Pytree, copied_buffers
 from ..core.objects.state import FlatState, from_flat_state, to_flat_state
 from ..core.objects.trace_guard import check_trace
 from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
-from ..ground.paths import Path, describe_path
+from ..ground.paths import describe_path
 from ..ground.words import describe_type
 from ..states.pure_dicts import plain_value
+from ..surgery.traversal import own_leaves
 from ..typing import Array, ArrayLike, FilterLiteral
 
 M = TypeVar("M")
@@ -73,7 +73,7 @@ class EMA(Pytree):
             self.step = EMAStep(jnp.zeros((), jnp.int32))
         self.filter = only
         copies = []
-        for path, leaf in _selected(params, only).items():
+        for path, leaf in own_leaves(params, only, "EMA").items():
             if not isinstance(leaf, Variable):
                 raise ArgumentTypeError(
                     "EMA averages only variables",
@@ -98,7 +98,7 @@ class EMA(Pytree):
             ArgumentError: an averaged variable is missing, or has a different shape; no average changes.
         """
         averages = dict(to_flat_state(self.params))
-        values = {path: plain_value(leaf) for path, leaf in _selected(updates, ...).items() if path in averages}
+        values = {path: plain_value(leaf) for path, leaf in own_leaves(updates, ..., "EMA").items() if path in averages}
         for path, average in averages.items():
             found = jax.tree.map(jnp.shape, values[path]) if path in values else "nothing"
             expected = jax.tree.map(jnp.shape, plain_value(average))
@@ -180,13 +180,3 @@ def _moved(decay: Any, average: Any, value: Any) -> Any:
     if isinstance(decay, jax.Array):  # from a schedule; in bfloat16, 1 − 0.999 would be 0
         return decay.astype(average.dtype) * average + (1 - decay).astype(average.dtype) * value
     return decay * average + (1 - decay) * value
-
-
-def _selected(node: Any, only: FilterLiteral) -> dict[Path, Any]:
-    """The graph's own leaves that match the filter, by path."""
-    check_node(node, "EMA")
-    predicate = to_predicate(only)
-    walk = Walk()
-    walk.add(node)
-    leaves = ((path_of(link), leaf) for link, leaf in zip(walk.links, walk.leaves, strict=True))
-    return {path: leaf for path, leaf in leaves if predicate(path, leaf)}

@@ -19,10 +19,9 @@ import jax.numpy as jnp
 
 from ..core.functional.split import state
 from ..core.functional.update import update as write_state
-from ..core.graph.flatten import Walk, path_of
 from ..core.graph.locate import describe_place
-from ..core.objects.filters import All, to_predicate
-from ..core.objects.nodes import Kind, check_node, jax_to_nnx_path, kind_of
+from ..core.objects.filters import All
+from ..core.objects.nodes import Kind, jax_to_nnx_path, kind_of
 from ..core.objects.pytree import Pytree, copied_buffers
 from ..core.objects.state import FlatState, State, from_flat_state, to_flat_state, tracked
 from ..core.objects.trace_guard import check_trace
@@ -34,7 +33,7 @@ from ..ground.paths import Path, describe_path
 from ..ground.words import describe_filter, describe_type, first_few
 from ..states.graph_state import GraphState
 from ..states.pure_dicts import plain_value
-from ..surgery.traversal import variables
+from ..surgery.traversal import own_leaves, variables
 from ..typing import FilterLiteral
 from . import groups
 from .groups import at, check_transformation as check_transformation, resolve_tx, trained
@@ -459,16 +458,7 @@ def _raw_extra(extra: Any, values: Mapping[Path, Any]) -> Any:
 
 def _selected(model: Any, wrt: FilterLiteral) -> dict[Path, Any]:
     """The model's own variables and arrays that ``wrt`` matches, by path: ``()`` for a variable as the root."""
-    check_node(model, "Optimizer")
-    predicate = to_predicate(wrt)
-    walk = Walk()
-    walk.add(model)
-    leaves = ((path_of(link), leaf) for link, leaf in zip(walk.links, walk.leaves, strict=True))
-    return {
-        path: leaf
-        for path, leaf in leaves
-        if (_is_variable(leaf) or kind_of(leaf) is Kind.ARRAY) and predicate(path, leaf)
-    }
+    return own_leaves(model, wrt, "Optimizer", lambda leaf: _is_variable(leaf) or kind_of(leaf) is Kind.ARRAY)
 
 
 def _added(value: Any, update: Any) -> Any:
