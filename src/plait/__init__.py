@@ -293,6 +293,7 @@ if TYPE_CHECKING:
     from .training import optimizer as optimizer
     from .training.train_state import TrainState as TrainState
     from .ground.compilation_cache import cache as cache
+    from .transforms.jit.stages import load_compiled as load_compiled
 
 
 __version__ = "0.1.0"

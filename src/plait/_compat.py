@@ -233,6 +233,11 @@ if tuple(map(int, jax_version.split(".")[:2])) < (0, 11):
     SINGLE_PRODUCTS["xla_cpu_use_fusion_emitters"] = True
 
 
+def jaxlib_version() -> str:
+    """The version of the compiled part of JAX."""
+    return importlib.import_module("jaxlib.version").__version__
+
+
 def varying_axes(value: Any) -> frozenset[Any]:
     """The mesh axes over which a value inside ``shard_map`` may vary, if JAX tracks them."""
     aval = jax.typeof(value)

@@ -131,6 +131,7 @@ _LAZY_NAMES: dict[str, str] = {
     "inspect.retrace": "explain_retraces",
     "inspect.tabulate": "tabulate",
     "ground.compilation_cache": "cache",
+    "transforms.jit.stages": "load_compiled",
     "nn.quantized": "Quantized dequantize quantize",
     "training.ema": "EMA",
     "training.learning_rates": "learning_rate",

@@ -6,12 +6,15 @@ accepts modules and writes to them.
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from ...errors import ArgumentError, ArgumentTypeError
+from ..._compat import compiled_by_xla
+from ...errors import ArgumentError, ArgumentTypeError, ExportError
 from ...ground.words import first_few
 from ..call.gather import Gathered, Structure, gather
 from ..call.refused import explain
@@ -47,22 +50,29 @@ class Lowered(_Stage):
 
     def compile(self, **options: Any) -> CompiledStage:
         """The executable."""
-        return CompiledStage(self._stage.compile(**options), self._compiled, self._structure, self._prepare)
+        stage = CompiledStage(self._stage.compile(**options), self._compiled, self._structure, self._prepare)
+        stage._compile_again = functools.partial(_compile_again, self._stage, **options)
+        return stage
+
+
+def _compile_again(lowered: Any, compiler_options: Any = None, **options: Any) -> Any:
+    """The executable, compiled by XLA: on a CPU, one that JAX read from its cache on disk lacks its machine code."""
+    with compiled_by_xla():  # with an option, JAX does not return the executable that it has
+        return lowered.compile(
+            compiler_options={"xla_embed_ir_in_executable": False, **(compiler_options or {})}, **options
+        )
 
 
 class CompiledStage(_Stage):
     """An executable that accepts the same kinds of arguments as the original function, including modules."""
 
+    _compile_again: Callable[[], Any]
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         args, kwargs = self._prepare(args, kwargs)
         gathered = gather((args, kwargs), self._compiled.f)
         if gathered.structure != self._structure:
-            raise ArgumentError(
-                "a compiled function was called with arguments of a different structure",
-                found="modules or containers that differ from those that it was compiled for",
-                expected="the same structure: types, static values and sharing",
-                do="compare with plait.diff(plait.graphdef(before), plait.graphdef(now)), or lower again",
-            )
+            self._check_structure(gathered)
         positional, named = self._compiled.arguments(gathered, args, kwargs)
         try:
             returned = self._stage(*positional, **named)
@@ -71,6 +81,30 @@ class CompiledStage(_Stage):
             self._explain_types(gathered, error)
             raise
         return self._compiled.finish(gathered, returned)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the executable to a file that ``plait.load_compiled`` reads in another process, without a trace.
+
+        XLA compiles it once more for this, since what JAX reads from its cache on disk cannot be written again.
+
+        Args:
+            path: the file; an earlier one is replaced.
+
+        Raises:
+            ExportError: JAX cannot serialize the program, the function has static arguments or options for shardings,
+                or a static value cannot be pickled.
+        """
+        from . import saved
+
+        saved.save(self._compile_again(), self._compiled, self._structure, path)
+
+    def _check_structure(self, gathered: Gathered) -> None:
+        raise ArgumentError(
+            "a compiled function was called with arguments of a different structure",
+            found="modules or containers that differ from those that it was compiled for",
+            expected="the same structure: types, static values and sharing",
+            do="compare with plait.diff(plait.graphdef(before), plait.graphdef(now)), or lower again",
+        )
 
     def _explain_types(self, gathered: Gathered, error: Exception) -> None:
         """Raise an error that names the values whose types differ from those that it was compiled for."""
@@ -92,3 +126,48 @@ class CompiledStage(_Stage):
                 expected="the shapes and dtypes that it was lowered for",
                 do="lower and compile once more for these, or call the jitted function, which does so by itself",
             ) from error
+
+
+class LoadedStage(CompiledStage):
+    """An executable from a file; it is called as the one that was saved."""
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Raises ``ExportError``: the file has it already."""
+        raise ExportError("a program that was loaded is not saved again", at=str(path), do="copy the file")
+
+    def __init__(self, stage: Any, compiled: Compiled, description: dict[str, str]) -> None:
+        super().__init__(stage, compiled, Structure(jax.tree.structure(None), ()), lambda args, kwargs: (args, kwargs))
+        self._description = description
+
+    def _check_structure(self, gathered: Gathered) -> None:
+        from . import saved
+
+        saved.check_structure(gathered.structure, self._compiled.f, self._description)
+        self._structure = gathered.structure  # which equal ones need not be compared with again
+
+
+def load_compiled(path: str | os.PathLike[str]) -> LoadedStage:
+    """An executable that ``plait.jit(function).lower(...).compile().save(path)`` wrote; nothing is traced or compiled.
+
+    It is called with arguments of the same structure, shapes and dtypes, and updates their variables as ``function``
+    does. Functions among static values, such as those of an Optax optimizer, are compared by name alone, and nothing is
+    known of the source: whether the file is still that of your program is for you to know.
+
+    **Loading a file runs code from it**: it is a pickle with machine code. Load only files that you wrote yourself.
+
+    Args:
+        path: the file.
+
+    Raises:
+        ExportError: the versions of JAX, jaxlib or plait, the platform, or the number of devices differ.
+
+    Example:
+        >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+        >>> compiled = plait.jit(lambda model, x: model(x)).lower(model, jnp.ones((1, 2))).compile()
+        >>> compiled.save("forward.bin")
+        >>> plait.load_compiled("forward.bin")(model, jnp.ones((1, 2))).shape
+        (1, 3)
+    """
+    from . import saved
+
+    return LoadedStage(*saved.read(path))
