@@ -1,4 +1,4 @@
-"""The layers of ``cases.py`` as expressions of plain JAX, as one would write them without a library.
+"""The layers of ``tests/conformance/layers.py`` as expressions of plain JAX, as one would write them without a library.
 
 Each takes the layer's arrays by path (``kernel``, ``cell.dense_i.bias``) and the input; what a layer writes comes out
 beside its result.

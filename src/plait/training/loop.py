@@ -50,12 +50,11 @@ def fit(
 
     In a multi-process run, all processes call it with the same arguments, and what ends one of them (a signal, an
     error, the end of its data) ends all after the same step, at most two later. All raise the error of the first
-    that failed. Three batches are in hand at a time, and are read again by a resumed run: they must not depend on the
-    objects, which are older when a batch is read, nor does an evaluation find the next ones in the same iterator. An
-    iterator without a position does not get back those that were in hand at the end. NumPy arrays are copied, also
-    those in mappings and JAX trees, but the data must not fill other buffers, such as one tensor of PyTorch, again. The
-    data of a process must use no collectives, for which the others would have to ask as often. The processes must wait
-    for each other in each step, as they do to compute the mean loss. (docs/reliability.md)
+    that failed. Up to three batches are read ahead, and read again on resume. So a batch must not depend on the model,
+    and an evaluation needs an iterator of its own. An iterator without a position loses what was read ahead at the end.
+    NumPy arrays are copied, also those in mappings and JAX trees, but the data must not fill other buffers, such as one
+    tensor of PyTorch, again. Data loading must not run collectives. The processes must wait for each other in each
+    step, as they do to compute the mean loss. (docs/reliability.md)
 
     Args:
         step: ``step(*objects, batch)``, usually jitted: its parameters have the names of the objects, in any order,
