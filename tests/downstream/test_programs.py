@@ -55,7 +55,6 @@ def test_flax_itself_is_the_release_that_plait_stands_in_for():
 
 
 def test_all_programs_of_the_page_on_the_ecosystem_run():
-    """Those of distrax among them, which needs more than the tests install."""
     script = "from tests.docs.examples import ROOT, run_page; print(run_page(ROOT / 'docs' / 'ecosystem.md')[1])"
     root = Path(plait.__file__).parents[2]
     command = [PYTHON, "-c", script]
