@@ -22,12 +22,12 @@ in_venv = nox.session(venv_backend="none")
 
 # What the tests of the heart and of JAX alone need.
 TESTERS = ("hypothesis>=6.155", "pytest>=8.3", "pytest-timeout>=2.4", "pytest-xdist>=3.6", "treescope>=0.1.10")
-HEART = ("tests/core", "tests/ground")
+HEART = ("tests/core", "tests/util")
 JAX_ALONE = [
     f"tests/{name}"
     for name in (
-        "core", "transforms", "text", "stacks", "observing", "surgery", "nn", "partitioning", "training", "compat",
-        "checkpoint", "inspect", "conformance", "laws",
+        "core", "transforms", "partitioning", "nn", "edit", "checkpoint", "inspect", "training", "flax/compat",
+        "conformance", "laws",
     )
 ]  # fmt: skip
 
@@ -122,7 +122,7 @@ def trackers(session: nox.Session) -> None:
     make(session, ".venv/dev.stamp")
     packages = ("wandb==0.31.0", "mlflow==3.17.2", "clearml==2.1.12")
     session.run(str(PYTHON), "-m", "pip", "install", "--quiet", *packages, external=True)
-    tests(session, "-n", "0", "tests/training/test_trackers.py")
+    tests(session, "-n", "0", "tests/training/loop/test_trackers.py")
 
 
 @in_venv

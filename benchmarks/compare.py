@@ -1,7 +1,7 @@
 """``plait.compare`` on faults planted by machine, and on pairs without a fault.
 
-The faults, the architectures and their implementations in other libraries are those of ``tests/comparison``. A fault
-that changes the result of the model by less than 1e-4 of the largest value is not counted.
+The faults, the architectures and their implementations in other libraries are those of ``tests/inspect/compare``. A
+fault that changes the result of the model by less than 1e-4 of the largest value is not counted.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from .table import Table
 
 
 def run(*, quick: bool = False) -> Iterator[Table]:
-    from tests.comparison.architectures import NAMES
-    from tests.comparison.pairs import LIBRARIES, clean, planted
+    from tests.inspect.compare.architectures import NAMES
+    from tests.inspect.compare.pairs import LIBRARIES, clean, planted
 
     counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     wrong = []

@@ -113,6 +113,21 @@ def call() -> str:
     return svg(612, 116, "The four steps of a call: gather, enter, leave, write back", parts)
 
 
+def rooms() -> str:
+    """The rooms of src/plait; each imports from the rows below it."""
+    rows = (
+        ("cli",), ("training", "generation", "flax"), ("inspect",), ("convert", "export"), ("edit", "checkpoint"),
+        ("nn",), ("transforms", "partitioning"), ("core",), ("util",),
+    )  # fmt: skip
+    parts = []
+    for i, row in enumerate(rows):
+        width = (600 - 10 * (len(row) - 1)) / len(row)
+        for n, name in enumerate(row):
+            heart = name in ("core", "transforms")
+            parts.append(box(8 + n * (width + 10), 8 + 34 * i, width, 26, name, "cell" if heart else "box", "m"))
+    return svg(616, 34 * len(rows) + 8, "The rooms of src/plait; each imports only from rows below it", parts)
+
+
 def stack() -> str:
     parts = [text(10, 20, "a list: three programs", "t"), text(330, 20, "a Stack: one program, three layers", "t")]
     for i in range(3):
@@ -214,7 +229,7 @@ def first_block(page: str, print_of: str) -> dict[str, object]:
     return names
 
 
-STATIC = {"logo": logo, "variables": variables, "graph": graph, "call": call, "stack": stack}
+STATIC = {"logo": logo, "variables": variables, "graph": graph, "call": call, "stack": stack, "rooms": rooms}
 
 
 def main() -> None:

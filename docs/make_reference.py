@@ -26,6 +26,7 @@ FOLDERS = {
     "transforms": "Transforms",
     "partitioning": "Axis names and sharding",
     "nn": "Layers",
+    "edit": "Changing a model",
     "generation": "Generating",
     "checkpoint": "Checkpoints",
     "convert": "Checkpoints of other libraries",
@@ -37,11 +38,12 @@ FOLDERS = {
     "training": "Training",
     "compat": "Kept for Flax",
 }
-# Folders whose names are described on the page of another: what they hold is about the same objects.
+# Folders with a page of another name than that of their room.
 SHOWN_WITH = {
-    "stacks": "nn",
-    "ground": "transforms",
-    **dict.fromkeys(("observing", "states", "sowing", "surgery", "text"), "core"),
+    "flax.bridge": "bridge",
+    "inspect.compare": "comparison",
+    "inspect.explore": "explorer",
+    "util": "transforms",
 }
 APART = "Names that programs written for Flax look for. A program written for plait does without them.\n\n"
 
@@ -104,15 +106,20 @@ def is_shown_by(name: str, value: Any) -> bool:
 
 def area_of(name: str) -> str:
     top = name.partition(".")[0]
-    return "compat" if top in FOR_FLAX else SHOWN_WITH.get(home(top), home(top))
+    if top in FOR_FLAX:
+        return "compat"
+    place = home(top)
+    return next(
+        (page for folder, page in SHOWN_WITH.items() if f"{place}.".startswith(f"{folder}.")), place.partition(".")[0]
+    )
 
 
 def home(name: str) -> str:
-    """The area of a name; of one that the door makes (``compat/door.py``) the area of what is behind it."""
-    if not PUBLIC[name].startswith("compat."):
-        return PUBLIC[name].partition(".")[0]
+    """The module of a name; of one that the door makes (``flax/compat/door.py``) the module of what is behind it."""
+    if not PUBLIC[name].startswith("flax.compat."):
+        return PUBLIC[name]
     value = inspect.unwrap(getattr(plait, name))
-    return "core" if inspect.ismodule(value) else getattr(value, "__module__", "plait.core").split(".")[1]
+    return "core" if inspect.ismodule(value) else getattr(value, "__module__", "plait.core").partition(".")[2]
 
 
 def index(areas: dict[str, list[str]], links: dict[str, str]) -> str:

@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from plait import cli
+from plait.cli import main as cli
 
 FILE = Path(__file__).parent / "data" / "command_line.txt"
 

@@ -15,7 +15,7 @@ from unittest import mock
 
 import jax
 
-from plait import cli
+from plait.cli import main as cli
 
 
 def plait_command(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

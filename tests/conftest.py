@@ -87,7 +87,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 # Folders and files whose tests load TensorFlow, PyTorch or ONNX. The first worker begins with the first half of all
 # tests, so that the others need not load them too.
-HEAVY = ("architecture/test_public_names", "comparison", "convert", "examples", "export", "docs", "test_cli")
+HEAVY = ("architecture/test_public_names", "inspect/compare", "convert", "examples", "export", "docs", "cli")
 
 
 @pytest.hookimpl(tryfirst=True)

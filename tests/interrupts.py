@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from plait.compat import update_context
 from plait.core.graph import plan, unflatten
 from plait.core.objects import journal
-from plait.surgery import pop
+from plait.edit import pop
+from plait.flax.compat import update_context
 from plait.transforms.call import write_back
 
 WRITERS = tuple(str(module.__file__) for module in (journal, write_back, unflatten, plan, pop, update_context))

@@ -19,7 +19,7 @@ def main() -> int:
     import flax.nnx
 
     import plait
-    from tests.compat.flax_signatures import news
+    from tests.flax.compat.flax_signatures import news
 
     parser = argparse.ArgumentParser(prog="python -m tests.new_flax", description=__doc__)
     parser.add_argument("-n", type=int, default=400, help="how many drawn programs")

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import plait
-from plait.compat.small_functions import get_node_impl_for_type
 from plait.core.graph.graphdef import NodeDef, NodeRef, StaticAttribute, VariableDef
+from plait.flax.compat.small_functions import get_node_impl_for_type
 
 
 def describe(*roots: Any) -> list[Any]:

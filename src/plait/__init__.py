@@ -11,9 +11,9 @@ import os
 from typing import TYPE_CHECKING
 
 from . import _public
-from . import guests as _guests  # first, since what is loaded below takes its own seams
-from .ground import public_modules as _public_modules
-from .compat import old_methods as _old_methods
+from .inspect import hooks as _inspect_hooks  # first, since what is loaded below takes its own hooks
+from .util import public_modules as _public_modules
+from .flax.compat import old_methods as _old_methods
 from .core.objects.attributes import Data as Data
 from .core.objects.attributes import Static as Static
 from .core.objects.attributes import data as data
@@ -35,9 +35,9 @@ from .core.objects.filters import OfType as OfType
 from .core.objects.filters import PathContains as PathContains
 from .core.objects.filters import WithTag as WithTag
 from .core.objects.filters import to_predicate as to_predicate
-from .states.graph_state import GraphState as GraphState
-from .states.live import merge as merge
-from .states.flat_graphs import unflatten as unflatten
+from .core.states.graph_state import GraphState as GraphState
+from .core.states.live import merge as merge
+from .core.states.flat_graphs import unflatten as unflatten
 from .core.functional.update import update as update
 from .core.graph.graphdef import GraphDef as GraphDef
 from .core.objects.module import M as M
@@ -45,41 +45,41 @@ from .core.objects.module import Module as Module
 from .core.objects.module import Object as Object
 from .core.objects.pytree import Pytree as Pytree
 from .core.objects.module import dataclass as dataclass
-from .states.live import call as call
+from .core.states.live import call as call
 from .core.objects.rngs import RngCount as RngCount
 from .core.objects.rngs import RngKey as RngKey
 from .core.objects.rngs import RngState as RngState
 from .core.objects.rngs import RngStream as RngStream
 from .core.objects.rngs import Rngs as Rngs
-from .compat.variable_defaults import use_eager_sharding as use_eager_sharding
-from .compat.variable_defaults import using_eager_sharding as using_eager_sharding
-from .compat.variable_defaults import var_defaults as var_defaults
+from .flax.compat.variable_defaults import use_eager_sharding as use_eager_sharding
+from .flax.compat.variable_defaults import using_eager_sharding as using_eager_sharding
+from .flax.compat.variable_defaults import var_defaults as var_defaults
 from .core.objects.state import FlatState as FlatState
 from .core.objects.state import State as State
-from .states.pure_dicts import as_pure as as_pure
-from .states.state_functions import filter_state as filter_state
+from .core.states.pure_dicts import as_pure as as_pure
+from .core.states.state_functions import filter_state as filter_state
 from .core.objects.state import from_flat_state as from_flat_state
-from .states.state_functions import map_state as map_state
-from .states.state_functions import merge_state as merge_state
-from .states.pure_dicts import as_pure as pure
-from .states.pure_dicts import replace_by_pure_dict as replace_by_pure_dict
-from .states.pure_dicts import restore_int_paths as restore_int_paths
-from .states.state_functions import split_state as split_state
+from .core.states.state_functions import map_state as map_state
+from .core.states.state_functions import merge_state as merge_state
+from .core.states.pure_dicts import as_pure as pure
+from .core.states.pure_dicts import replace_by_pure_dict as replace_by_pure_dict
+from .core.states.pure_dicts import restore_int_paths as restore_int_paths
+from .core.states.state_functions import split_state as split_state
 from .core.objects.state import to_flat_state as to_flat_state
-from .states.pure_dicts import to_pure_dict as to_pure_dict
-from .compat.update_context import MergeContext as MergeContext
-from .compat.update_context import SplitContext as SplitContext
-from .compat.update_context import UpdateContext as UpdateContext
-from .compat.update_context import current_update_context as current_update_context
-from .compat.update_context import merge_context as merge_context
-from .compat.update_context import split_context as split_context
-from .compat.update_context import update_context as update_context
+from .core.states.pure_dicts import to_pure_dict as to_pure_dict
+from .flax.compat.update_context import MergeContext as MergeContext
+from .flax.compat.update_context import SplitContext as SplitContext
+from .flax.compat.update_context import UpdateContext as UpdateContext
+from .flax.compat.update_context import current_update_context as current_update_context
+from .flax.compat.update_context import merge_context as merge_context
+from .flax.compat.update_context import split_context as split_context
+from .flax.compat.update_context import update_context as update_context
 from .core.objects.variable_metadata import VariableMetadata as VariableMetadata
 from .partitioning.initializers import with_metadata as with_metadata
 from .partitioning.initializers import with_partitioning as with_partitioning
-from .sowing.variable_names import register_variable_name as register_variable_name
-from .sowing.variable_names import variable_name_from_type as variable_name_from_type
-from .sowing.variable_names import variable_type_from_name as variable_type_from_name
+from .core.intermediates.variable_names import register_variable_name as register_variable_name
+from .core.intermediates.variable_names import variable_name_from_type as variable_name_from_type
+from .core.intermediates.variable_names import variable_type_from_name as variable_type_from_name
 from .core.objects.variables import A as A
 from .core.objects.variable_kinds import BatchStat as BatchStat
 from .core.objects.variable_kinds import Cache as Cache
@@ -88,50 +88,50 @@ from .core.objects.variable_kinds import LoRAParam as LoRAParam
 from .core.objects.variable_kinds import Param as Param
 from .core.objects.variable_kinds import Perturbation as Perturbation
 from .core.objects.variables import Variable as Variable
-from .states.variable_state import VariableState as VariableState
+from .core.states.variable_state import VariableState as VariableState
 from . import errors as errors
 from .typing import Initializer as Initializer
 from .partitioning import shardings as _shardings
 
 if TYPE_CHECKING:
     from .core.objects import filters as filterlib
-    from .states import proxy_caller
+    from .core.states import proxy_caller
     from .core.objects import rngs as rnglib
-    from .observing.capture import capture as capture
-    from .surgery.pop import pop as pop
-    from .surgery.traversal import check_pytree as check_pytree
-    from .surgery.traversal import find_duplicates as find_duplicates
-    from .surgery.traversal import set_metadata as set_metadata
-    from .compat.functions import clone as clone
-    from .compat.functions import flatten as flatten
-    from .compat.functions import graphdef as graphdef
-    from .compat.functions import split as split
-    from .compat.functions import state as state
-    from .compat.functions import unpack as unpack
-    from .compat.functions import variables as variables
-    from .compat import graph as graph
-    from .compat import graph as graphlib
-    from .compat.modes import set_graph_mode as set_graph_mode
-    from .compat.modes import set_graph_updates as set_graph_updates
-    from .observing.nonfinite import debug_nans as debug_nans
-    from .observing.nonfinite import find_nonfinite as find_nonfinite
-    from .compat.small_functions import PureState as PureState
-    from .compat import statelib as statelib
-    from .surgery.surgery import Selection as Selection
-    from .surgery.surgery import select as select
-    from .surgery.surgery import trainable as trainable
-    from .compat.functions import iter_children as iter_children
-    from .compat.functions import iter_graph as iter_graph
-    from .compat.functions import iter_module_children as iter_module_children
-    from .compat.functions import iter_modules as iter_modules
-    from .compat import variablelib as variablelib
-    from .compat.functions import map as map
-    from .compat.functions import recursive_map as recursive_map
-    from .compat.functions import view as view
-    from .compat.functions import view_info as view_info
-    from .compat.functions import with_attributes as with_attributes
-    from .compat.functions import with_vars as vars_as
-    from .compat.functions import with_vars as with_vars
+    from .inspect.observe.capture import capture as capture
+    from .edit.pop import pop as pop
+    from .core.graph.traversal import check_pytree as check_pytree
+    from .core.graph.traversal import find_duplicates as find_duplicates
+    from .core.graph.traversal import set_metadata as set_metadata
+    from .flax.compat.functions import clone as clone
+    from .flax.compat.functions import flatten as flatten
+    from .flax.compat.functions import graphdef as graphdef
+    from .flax.compat.functions import split as split
+    from .flax.compat.functions import state as state
+    from .flax.compat.functions import unpack as unpack
+    from .flax.compat.functions import variables as variables
+    from .flax.compat import graph as graph
+    from .flax.compat import graph as graphlib
+    from .flax.compat.modes import set_graph_mode as set_graph_mode
+    from .flax.compat.modes import set_graph_updates as set_graph_updates
+    from .inspect.observe.nonfinite import debug_nans as debug_nans
+    from .inspect.observe.nonfinite import find_nonfinite as find_nonfinite
+    from .flax.compat.small_functions import PureState as PureState
+    from .flax.compat import statelib as statelib
+    from .edit.selection import Selection as Selection
+    from .edit.selection import select as select
+    from .edit.selection import trainable as trainable
+    from .flax.compat.functions import iter_children as iter_children
+    from .flax.compat.functions import iter_graph as iter_graph
+    from .flax.compat.functions import iter_module_children as iter_module_children
+    from .flax.compat.functions import iter_modules as iter_modules
+    from .flax.compat import variablelib as variablelib
+    from .flax.compat.functions import map as map
+    from .flax.compat.functions import recursive_map as recursive_map
+    from .flax.compat.functions import view as view
+    from .flax.compat.functions import view_info as view_info
+    from .flax.compat.functions import with_attributes as with_attributes
+    from .flax.compat.functions import with_vars as vars_as
+    from .flax.compat.functions import with_vars as with_vars
     from . import nn as nn
     from .nn.activations import celu as celu
     from .nn.activations import elu as elu
@@ -162,10 +162,10 @@ if TYPE_CHECKING:
     from .nn.activations import standardize as standardize
     from .nn.activations import swish as swish
     from .nn.activations import tanh as tanh
-    from .nn.adapters import add_lora as add_lora
-    from .nn.adapters import merge_lora as merge_lora
-    from .nn.adapters import unmerge_lora as unmerge_lora
-    from .nn.adapters import use_lora as use_lora
+    from .edit.adapters import add_lora as add_lora
+    from .edit.adapters import merge_lora as merge_lora
+    from .edit.adapters import unmerge_lora as unmerge_lora
+    from .edit.adapters import use_lora as use_lora
     from .nn.attention import MultiHeadAttention as MultiHeadAttention
     from .nn.cells import GRUCell as GRUCell
     from .nn.cells import LSTMCell as LSTMCell
@@ -210,74 +210,74 @@ if TYPE_CHECKING:
     from .partitioning.activations import with_sharding_constraint as with_sharding_constraint
     from .partitioning.axis_rules import logical_axis_rules as logical_axis_rules
     from .partitioning import boxes as meta
-    from .compat.functions import abstract_with_sharding as abstract_with_sharding
-    from .compat.functions import as_abstract as as_abstract
-    from .compat.functions import get_abstract_model as get_abstract_model
+    from .flax.compat.functions import abstract_with_sharding as abstract_with_sharding
+    from .flax.compat.functions import as_abstract as as_abstract
+    from .flax.compat.functions import get_abstract_model as get_abstract_model
     from .partitioning.specs import get_named_sharding as get_named_sharding
     from .partitioning.specs import get_partition_spec as get_partition_spec
-    from .compat import spmd as spmd
-    from .compat.transforms import grad as grad
-    from .compat.transforms import value_and_grad as value_and_grad
-    from .compat.transforms import transform_metadata as transform_metadata
-    from .compat.transforms import pmap as pmap
-    from .compat.transforms import vmap as vmap
-    from .compat.transforms import cond as cond
-    from .compat.transforms import switch as switch
-    from .compat.partials import cached_partial as cached_partial
-    from .compat.partials import jit_partial as jit_partial
-    from . import compat as compat
-    from .compat.transforms import custom_jvp as custom_jvp
-    from .compat.transforms import custom_vjp as custom_vjp
-    from .compat.transforms import jit as jit
-    from .compat.transforms import lax_map as lax_map
-    from .compat.transforms import fori_loop as fori_loop
-    from .compat.transforms import scan as scan
-    from .compat.transforms import while_loop as while_loop
-    from .observing.output_gradients import capture_gradients as capture_gradients
+    from .flax.compat import spmd as spmd
+    from .flax.compat.transforms import grad as grad
+    from .flax.compat.transforms import value_and_grad as value_and_grad
+    from .flax.compat.transforms import transform_metadata as transform_metadata
+    from .flax.compat.transforms import pmap as pmap
+    from .flax.compat.transforms import vmap as vmap
+    from .flax.compat.transforms import cond as cond
+    from .flax.compat.transforms import switch as switch
+    from .flax.compat.partials import cached_partial as cached_partial
+    from .flax.compat.partials import jit_partial as jit_partial
+    from .flax import compat as compat
+    from .flax.compat.transforms import custom_jvp as custom_jvp
+    from .flax.compat.transforms import custom_vjp as custom_vjp
+    from .flax.compat.transforms import jit as jit
+    from .flax.compat.transforms import lax_map as lax_map
+    from .flax.compat.transforms import fori_loop as fori_loop
+    from .flax.compat.transforms import scan as scan
+    from .flax.compat.transforms import while_loop as while_loop
+    from .inspect.observe.output_gradients import capture_gradients as capture_gradients
     from .transforms.call.prefixes import Carry as Carry
     from .transforms.call.prefixes import StateAxes as StateAxes
     from .transforms.call.prefixes import StateSharding as StateSharding
-    from .compat.transforms import prefix as prefix
-    from .compat.transforms import remat as remat
-    from .compat.transforms import backup_keys as backup_keys
-    from .compat.transforms import fork_rngs as fork_rngs
-    from .compat.transforms import reseed as reseed
+    from .flax.compat.transforms import prefix as prefix
+    from .flax.compat.transforms import remat as remat
+    from .flax.compat.transforms import backup_keys as backup_keys
+    from .flax.compat.transforms import fork_rngs as fork_rngs
+    from .flax.compat.transforms import reseed as reseed
     from .transforms.streams import restore_rngs as restore_rngs
-    from .compat.transforms import split_rngs as split_rngs
-    from .compat.transforms import with_rngs as with_rngs
+    from .flax.compat.transforms import split_rngs as split_rngs
+    from .flax.compat.transforms import with_rngs as with_rngs
     from .transforms.selections import DiffState as DiffState
-    from .compat.transforms import checkify as checkify
-    from .compat.transforms import eval_shape as eval_shape
-    from .compat.transforms import make_jaxpr as make_jaxpr
-    from .compat.transforms import shard_map as shard_map
-    from .compat.transforms import hessian as hessian
-    from .compat.transforms import hvp as hvp
-    from .compat.transforms import jacfwd as jacfwd
-    from .compat.transforms import jacrev as jacrev
-    from .compat.transforms import jvp as jvp
-    from .compat.transforms import linearize as linearize
-    from .compat.transforms import vjp as vjp
-    from .compat.tree_states import NodeStates as NodeStates
-    from .compat.tree_states import from_tree as from_tree
-    from .compat.tree_states import to_tree as to_tree
-    from . import bridge as bridge
+    from .flax.compat.transforms import checkify as checkify
+    from .flax.compat.transforms import eval_shape as eval_shape
+    from .flax.compat.transforms import make_jaxpr as make_jaxpr
+    from .flax.compat.transforms import shard_map as shard_map
+    from .flax.compat.transforms import hessian as hessian
+    from .flax.compat.transforms import hvp as hvp
+    from .flax.compat.transforms import jacfwd as jacfwd
+    from .flax.compat.transforms import jacrev as jacrev
+    from .flax.compat.transforms import jvp as jvp
+    from .flax.compat.transforms import linearize as linearize
+    from .flax.compat.transforms import vjp as vjp
+    from .flax.compat.tree_states import NodeStates as NodeStates
+    from .flax.compat.tree_states import from_tree as from_tree
+    from .flax.compat.tree_states import to_tree as to_tree
+    from .flax import bridge as bridge
     from . import checkpoint as checkpoint
-    from . import comparison as comparison
+    from .inspect import compare as comparison
     from . import convert as convert
     from . import export as export
-    from .explorer.page import explore as explore
+    from .inspect.explore.page import explore as explore
     from . import generation as generation
     from .generation.continuation import generate as generate
     from . import inspect as inspect
     from .inspect.compile_times import explain_compile as explain_compile
     from .inspect.cost import cost as cost
     from .inspect.display import display as display
-    from .comparison.comparison import compare as compare
+    from .inspect.compare.comparison import compare as compare
     from .inspect.retrace import explain_retraces as explain_retraces
     from .inspect.tabulate import tabulate as tabulate
-    from .nn.quantized import Quantized as Quantized
-    from .nn.quantized import dequantize as dequantize
-    from .nn.quantized import quantize as quantize
+    from .edit.quantized import Quantized as Quantized
+    from .edit.quantized import dequantize as dequantize
+    from .edit.quantized import quantize as quantize
     from . import training as training
     from .training.ema import EMA as EMA
     from .training.learning_rates import learning_rate as learning_rate
@@ -292,7 +292,7 @@ if TYPE_CHECKING:
     from .training.optimizer import Optimizer as Optimizer
     from .training import optimizer as optimizer
     from .training.train_state import TrainState as TrainState
-    from .ground.compilation_cache import cache as cache
+    from .util.compilation_cache import cache as cache
     from .transforms.jit.stages import load_compiled as load_compiled
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 _NAMES = {
     "core.graph.axes": "PARTITION_NAME",
     "core.objects.attributes": "Data Static data has_data is_data register_data_type static",
-    "observing.capture": "capture",
+    "inspect.observe.capture": "capture",
     "core.objects.containers": "Dict List",
     "core.graph.diff": "GraphDiff diff",
     "core.objects.filters": "All Everything Not Nothing OfType PathContains WithTag to_predicate",
-    "states.flat_graphs": "unflatten",
+    "core.states.flat_graphs": "unflatten",
     "core.functional.update": "update",
     "core.graph.graphdef": "GraphDef",
     "core.objects.module": "Module Object dataclass",
@@ -22,17 +22,17 @@ _NAMES = {
     "core.objects.rngs": "RngCount RngKey RngState RngStream Rngs",
     "core.objects.variable_metadata": "VariableMetadata",
     "partitioning.initializers": "with_metadata with_partitioning",
-    "states.pure_dicts": "as_pure to_pure_dict",
+    "core.states.pure_dicts": "as_pure to_pure_dict",
     "core.objects.state": "FlatState State from_flat_state to_flat_state",
-    "states.state_functions": "filter_state map_state merge_state split_state",
-    "surgery.surgery": "Selection select trainable",
-    "surgery.traversal": "check_pytree find_duplicates set_metadata",
-    "observing.nonfinite": "debug_nans find_nonfinite",
+    "core.states.state_functions": "filter_state map_state merge_state split_state",
+    "edit.selection": "Selection select trainable",
+    "core.graph.traversal": "check_pytree find_duplicates set_metadata",
+    "inspect.observe.nonfinite": "debug_nans find_nonfinite",
     "core.objects.variable_kinds": "BatchStat Cache Intermediate LoRAParam Param Perturbation",
     "core.objects.variables": "Variable",
-    "surgery.pop": "pop",
-    "states.live": "merge",
-    "compat.functions": (
+    "edit.pop": "pop",
+    "core.states.live": "merge",
+    "flax.compat.functions": (
         "as_abstract clone flatten get_abstract_model graphdef iter_children iter_graph iter_module_children "
         "iter_modules map recursive_map split state variables view view_info with_attributes"
     ),
@@ -48,7 +48,7 @@ _NAMES = {
     "nn.dropout": "Dropout",
     "nn.embedding": "Embed",
     "nn.linear": "Einsum Linear LinearGeneral",
-    "nn.adapters": "add_lora merge_lora unmerge_lora use_lora",
+    "edit.adapters": "add_lora merge_lora unmerge_lora use_lora",
     "nn.lora": "LoRA LoRALinear",
     "nn.masks": "combine_masks make_attention_mask make_causal_mask",
     "nn.batch_norm": "BatchNorm",
@@ -59,18 +59,18 @@ _NAMES = {
     "nn.recurrent": "Bidirectional RNN",
     "nn.reparametrisation": "SpectralNorm WeightNorm",
     "nn.rotary": "RoPE apply_rotary_embedding dot_product_attention_with_rope",
-    "stacks.per_layer": "PerLayer",
+    "nn.stacks.per_layer": "PerLayer",
     "nn.sequential": "Sequential",
-    "stacks.stack": "Stack",
-    "surgery.stack_conversion": "as_list as_stack",
+    "nn.stacks.stack": "Stack",
+    "edit.stack_conversion": "as_list as_stack",
     "partitioning.activations": "with_sharding_constraint",
     "partitioning.axis_rules": "logical_axis_rules",
     "partitioning.specs": "get_named_sharding get_partition_spec",
-    "observing.output_gradients": "capture_gradients",
+    "inspect.observe.output_gradients": "capture_gradients",
     "transforms.selections": "DiffState",
     "transforms.call.prefixes": "Carry StateAxes StateSharding",
     "transforms.streams": "restore_rngs",
-    "compat.transforms": (
+    "flax.compat.transforms": (
         "backup_keys checkify cond custom_jvp custom_vjp eval_shape fori_loop fork_rngs grad hessian hvp jacfwd jacrev "
         "jit jvp lax_map linearize make_jaxpr pmap remat reseed scan shard_map split_rngs switch value_and_grad vjp "
         "vmap while_loop with_rngs"
@@ -80,22 +80,22 @@ _NAMES = {
 # Names for programs written for Flax. New programs do not need them.
 _NAMES_FOR_FLAX = {
     "core.objects.module": "M",
-    "compat.variable_defaults": "use_eager_sharding using_eager_sharding var_defaults",
-    "states.graph_state": "GraphState",
-    "states.pure_dicts": "replace_by_pure_dict restore_int_paths",
-    "compat.functions": "abstract_with_sharding unpack with_vars",
-    "compat.modes": "set_graph_mode set_graph_updates",
-    "compat.small_functions": "PureState",
-    "states.live": "call",
-    "compat.update_context": (
+    "flax.compat.variable_defaults": "use_eager_sharding using_eager_sharding var_defaults",
+    "core.states.graph_state": "GraphState",
+    "core.states.pure_dicts": "replace_by_pure_dict restore_int_paths",
+    "flax.compat.functions": "abstract_with_sharding unpack with_vars",
+    "flax.compat.modes": "set_graph_mode set_graph_updates",
+    "flax.compat.small_functions": "PureState",
+    "core.states.live": "call",
+    "flax.compat.update_context": (
         "MergeContext SplitContext UpdateContext current_update_context merge_context split_context update_context"
     ),
-    "sowing.variable_names": "register_variable_name variable_name_from_type variable_type_from_name",
-    "states.variable_state": "VariableState",
+    "core.intermediates.variable_names": "register_variable_name variable_name_from_type variable_type_from_name",
+    "core.states.variable_state": "VariableState",
     "core.objects.variables": "A",
-    "compat.partials": "cached_partial jit_partial",
-    "compat.transforms": "prefix transform_metadata",
-    "compat.tree_states": "NodeStates from_tree to_tree",
+    "flax.compat.partials": "cached_partial jit_partial",
+    "flax.compat.transforms": "prefix transform_metadata",
+    "flax.compat.tree_states": "NodeStates from_tree to_tree",
     "typing": "Initializer",
 }
 
@@ -106,33 +106,33 @@ _MODULES = {
     "nn": "nn",
     "partitioning": "partitioning",
     "errors": "errors",
-    "graph": "compat.graph",
+    "graph": "flax.compat.graph",
 }
 _MODULES_FOR_FLAX = {
-    "compat": "compat",
+    "compat": "flax.compat",
     "filterlib": "core.objects.filters",
-    "graphlib": "compat.graph",
-    "proxy_caller": "states.proxy_caller",
+    "graphlib": "flax.compat.graph",
+    "proxy_caller": "core.states.proxy_caller",
     "rnglib": "core.objects.rngs",
-    "spmd": "compat.spmd",
-    "statelib": "compat.statelib",
-    "variablelib": "compat.variablelib",
+    "spmd": "flax.compat.spmd",
+    "statelib": "flax.compat.statelib",
+    "variablelib": "flax.compat.variablelib",
 }
 MODULES = {**_MODULES, **_MODULES_FOR_FLAX}
 
 # Names that need a library of their own, or are not needed to define and run a model.
 _LAZY_NAMES: dict[str, str] = {
-    "comparison.comparison": "compare",
-    "explorer.page": "explore",
+    "inspect.compare.comparison": "compare",
+    "inspect.explore.page": "explore",
     "generation.continuation": "generate",
     "inspect.compile_times": "explain_compile",
     "inspect.cost": "cost",
     "inspect.display": "display",
     "inspect.retrace": "explain_retraces",
     "inspect.tabulate": "tabulate",
-    "ground.compilation_cache": "cache",
+    "util.compilation_cache": "cache",
     "transforms.jit.stages": "load_compiled",
-    "nn.quantized": "Quantized dequantize quantize",
+    "edit.quantized": "Quantized dequantize quantize",
     "training.ema": "EMA",
     "training.learning_rates": "learning_rate",
     "training.loss_scaling": "DynamicLossScale",
@@ -142,9 +142,9 @@ _LAZY_NAMES: dict[str, str] = {
     "training.optimizer": "ModelAndOptimizer OptArray OptState OptVariable Optimizer",
 }
 LAZY_MODULES: dict[str, str] = {
-    "bridge": "bridge",
+    "bridge": "flax.bridge",
     "checkpoint": "checkpoint",
-    "comparison": "comparison",
+    "comparison": "inspect.compare",
     "convert": "convert",
     "export": "export",
     "generation": "generation",
@@ -153,6 +153,8 @@ LAZY_MODULES: dict[str, str] = {
     "optimizer": "training.optimizer",
     "training": "training",
 }
+# Modules that run with ``python -m``, whose names are not public.
+PROGRAMS = {"as_flax": "flax.as_flax"}
 LAZY: dict[str, str] = {
     **{name: module for module, names in _LAZY_NAMES.items() for name in names.split()},
     **LAZY_MODULES,
@@ -161,8 +163,8 @@ LAZY: dict[str, str] = {
 # Public names that differ from the name in their module.
 RENAMED = {
     "Any": ("core.objects.filters", "Any_"),
-    "pure": ("states.pure_dicts", "as_pure"),
-    "vars_as": ("compat.functions", "with_vars"),
+    "pure": ("core.states.pure_dicts", "as_pure"),
+    "vars_as": ("flax.compat.functions", "with_vars"),
 }
 _RENAMED_FOR_FLAX = ("pure", "vars_as")
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .ground.paths import Key as Key, Path as Path
+from .util.paths import Key as Key, Path as Path
 
 Array = jax.Array
 ArrayLike = jax.Array | np.ndarray | np.bool_ | np.number | bool | int | float | complex

@@ -7,9 +7,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.architecture.layers import LOOSE, MAY_IMPORT
-
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "plait"
+BESIDE = ("errors", "typing", "_public")  # files at the top of plait that every room may import
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,14 +31,9 @@ def module_parts(file: Path, source: Path = SOURCE) -> tuple[str, ...]:
     return parts[:-1] if parts[-1] == "__init__" else parts
 
 
-def area_of(parts: tuple[str, ...], source: Path = SOURCE) -> str:
-    """The area of a module: its folder, or the folder around that one; "plait" for the package itself."""
-    if not parts:
-        return "plait"
-    if len(parts) == 1 and not (source / parts[0]).is_dir():
-        return next((area for area, files in LOOSE.items() if parts[0] in files), "unknown")
-    inner = "/".join(parts[:2])
-    return inner if inner in MAY_IMPORT and (len(parts) > 2 or (source / inner).is_dir()) else parts[0]
+def room_of(parts: tuple[str, ...]) -> str:
+    """The room of a module: the folder at the top of plait, or "beside" for what lies between the rooms."""
+    return "beside" if not parts or parts[0] in BESIDE else parts[0]
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from plait.training import Batches, fit
 
 SOURCE = Path(plait.__file__).parent
 # Dates: of a metric in MLflow, and of a checkpoint.
-DATES = {"training/trackers.py", "checkpoint/orbax.py"}
+DATES = {"training/loop/trackers.py", "checkpoint/orbax.py"}
 
 
 def reads_the_date(path):

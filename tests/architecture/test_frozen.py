@@ -6,19 +6,19 @@ from pathlib import Path
 import plait
 
 CHANGING = {
-    "bridge/module/running.py": 1,
-    "bridge/wrappers/init_apply.py": 1,
-    "comparison/plait_runs.py": 1,
-    "compat/reprs.py": 2,
+    "flax/bridge/module/running.py": 1,
+    "flax/bridge/wrappers/init_apply.py": 1,
+    "inspect/compare/plait_runs.py": 1,
+    "flax/compat/reprs.py": 2,
     "core/objects/jax_flattening.py": 1,
     "core/objects/variable_metadata.py": 1,
-    "explorer/outline.py": 2,
+    "inspect/explore/outline.py": 2,
     "export/jax_module.py": 2,
     "export/serving_config.py": 1,
     "export/utils.py": 1,
     "inspect/tabulate.py": 1,
-    "text/module_repr.py": 1,
-    "training/callbacks.py": 1,
+    "inspect/module_repr.py": 1,
+    "training/loop/callbacks.py": 1,
     "transforms/call/gather.py": 1,
     "transforms/jit/compiled.py": 1,
 }

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-from tests.architecture.layers import OWNERS
+from tests.architecture.rooms import OWNERS
 
 ALWAYS_THERE = {"jax", "jaxlib", "numpy", "typing_extensions"}
 PROGRAM = """
@@ -21,12 +21,12 @@ def test_import_plait_loads_no_library_that_is_used_later():
     late = set(OWNERS) - ALWAYS_THERE
     assert late & set(packages) == set()
     assert {name.split(".")[1] for name in modules if name.count(".") > 1} == {
-        *("core", "ground"),
-        "compat",  # Flax's methods and attributes of variables, states and modules
-        *("sowing", "states"),  # methods of modules, and of graphdefs and states
+        *("core", "util"),
+        "flax",  # methods and attributes of variables, states and modules that Flax had
+        "inspect",  # which gives modules their short texts
         "partitioning",  # where a variable with a sharding is placed
     }
-    assert "plait.compat.transforms" not in modules
+    assert "plait.flax.compat.transforms" not in modules
     assert len(modules) < 100
 
 
@@ -38,12 +38,12 @@ CLASSES = "Module Variable State GraphDef Rngs RngStream List Dict".split()
 before = {name: sorted(dir(getattr(plait, name))) for name in CLASSES}
 for name in dir(plait):
     getattr(plait, name)
-import plait.observing.capture, plait.stacks.stack, plait.surgery.views, plait.training.loop
+import plait.inspect.observe.capture, plait.nn.stacks.stack, plait.edit.views, plait.training.loop.fit
 print(json.dumps([[name, sorted(set(dir(getattr(plait, name))) - set(before[name]))] for name in CLASSES]))
 """
 
 
 def test_no_method_comes_only_with_what_is_loaded_later():
-    """A guest that gives a class methods is loaded at once, or puts something there that loads it."""
+    """A feature that gives a class methods is loaded at once, or puts something there that loads it."""
     result = subprocess.run([sys.executable, "-c", METHODS], capture_output=True, text=True, check=True)
     assert {name: found for name, found in json.loads(result.stdout.splitlines()[-1]) if found} == {}

@@ -1,8 +1,8 @@
 """Decision 30 lists the names that nobody promised to keep; it is compared with the source.
 
-Found in the source: names that ``_compat.py`` looks up with ``private``; attributes with an underscore, unless plait
-itself defines the name; names of classes and modules that are compared as text; functions that decide by the text of
-an error.
+Found in the source: names that ``util/jax_versions.py`` looks up with ``private``; attributes with an underscore,
+unless plait itself defines the name; names of classes and modules that are compared as text; functions that decide by
+the text of an error.
 """
 
 import ast
@@ -15,7 +15,7 @@ from tests.architecture.house import source_files
 
 DECISION = Path(__file__).parents[2] / "docs" / "decisions" / "0030-private-names.md"
 TREES = {file: ast.parse(file.read_text("utf-8")) for file in source_files()}
-GUESTS = re.compile(r"(jax|jaxlib|flax|orbax|tensorflow)(\.\w+){2,}|jax\._src.*")
+GUESTS = re.compile(r"(jax|jaxlib|flax(?!\.(?:bridge|compat)\b)|orbax|tensorflow)(\.\w+){2,}|jax\._src.*")
 # What is documented, plait's own, or found in a tuple of places that is handed to `private`.
 EXEMPT = {
     "jax.nn.initializers",

@@ -38,7 +38,7 @@ def test_the_wheel_holds_the_library_and_nothing_else(tmp_path):
     assert {name for name in names if name.endswith((".html", ".css", ".js"))} == {
         path.relative_to(ROOT / "src").as_posix() for path in others
     }
-    assert "plait/explorer/assets/page.html" in names
+    assert "plait/inspect/explore/assets/page.html" in names
 
 
 @pytest.mark.slow
@@ -66,4 +66,4 @@ def test_the_wheel_installs_and_the_first_program_of_the_readme_runs(tmp_path):
     ran = run("first.py")
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == output
-    assert run("-m", "plait.cli", "--version").stdout.startswith("plait ")
+    assert run("-m", "plait.cli.main", "--version").stdout.startswith("plait ")

@@ -118,7 +118,7 @@ def test_shapes_allocate_nothing_and_carry_shardings(kind):
 @pytest.mark.long
 def test_processes_hold_their_part_only_while_a_model_is_made_and_loaded(tmp_path):
     """Measured: the growth of each process's memory, of which CPU devices take theirs."""
-    command = [sys.executable, "-m", "plait.cli", "launch", "--processes=4", "--devices=2", "--"]
+    command = [sys.executable, "-m", "plait.cli.main", "launch", "--processes=4", "--devices=2", "--"]
     done = subprocess.run(
         [*command, sys.executable, str(ROOT / "tests" / "partitioning" / "peaks.py"), str(tmp_path)],
         capture_output=True, text=True, timeout=240, check=True,

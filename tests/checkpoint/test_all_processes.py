@@ -11,8 +11,8 @@ import pytest
 from plait.checkpoint import all_processes
 from plait.checkpoint.all_processes import Meeting, run_on_all, run_on_process_0
 from plait.errors import CheckpointError, PlaitError, ProcessError
-from plait.partitioning import key_value_store
-from plait.partitioning.processes import all_report
+from plait.partitioning.processes import key_value_store
+from plait.partitioning.processes.connect import all_report
 
 PARTS = {"at": "run/step-1", "found": "Größe \u2192 0", "expected": "more", "do": "wait"}
 OF_FIRST = {**PARTS, "at": "run/step-1, in process 0"}

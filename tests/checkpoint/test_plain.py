@@ -13,7 +13,7 @@ import plait
 from plait.checkpoint import layout, load_state, read_manifest, reading, save
 from plait.checkpoint.plain import stored_arrays
 from plait.errors import CheckpointError, NothingSelectedWarning
-from plait.ground.paths import describe_path
+from plait.util.paths import describe_path
 from tests.compare import assert_same, readable
 
 

@@ -20,7 +20,7 @@ from plait import checkpoint
 from plait.errors import CheckpointError
 
 from ..compare import assert_same
-from ..stacks.stacks import Net, blocks_of
+from ..nn.stacks.stacks import Net, blocks_of
 
 
 def listed(depth: int, period: int, seed: int) -> Net:

@@ -255,4 +255,4 @@ LAYERS = [
 ]
 
 # Public classes of nn that are not layers: the base of cells, a list of the user's blocks, and a kind of variable.
-NO_LAYERS = {"RNNCellBase", "PerLayer", "Stack", "Quantized"}
+NO_LAYERS = {"RNNCellBase", "PerLayer", "Stack"}

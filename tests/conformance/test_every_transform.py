@@ -18,8 +18,6 @@ from jax.sharding import AxisType
 
 import plait
 from plait._public import PUBLIC
-from plait.compat import modes
-from plait.compat.update_context import UpdateContext
 from plait.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -28,6 +26,8 @@ from plait.errors import (
     PlaitError,
     TraceContextError,
 )
+from plait.flax.compat import modes
+from plait.flax.compat.update_context import UpdateContext
 from tests.conformance.transforms import NOT_TRANSFORMS, TRANSFORMS
 from tests.oracles import describe
 from tests.strategies import Node
@@ -52,7 +52,7 @@ def test_every_transform_has_a_row():
     public = {
         name
         for name, place in PUBLIC.items()
-        if place.startswith(("transforms", "compat.transforms", "compat.partials"))
+        if place.startswith(("transforms", "flax.compat.transforms", "flax.compat.partials"))
     }
     functions = {
         name for name in public if callable(getattr(plait, name)) and not isinstance(getattr(plait, name), type)

@@ -291,6 +291,7 @@ NOT_TRANSFORMS = {
     "reseed",
     "backup_keys",
     "restore_rngs",
+    "load_compiled",
     "to_tree",  # beside from_tree
     "compat",
 }

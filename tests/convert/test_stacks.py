@@ -13,7 +13,7 @@ from plait import convert
 from plait.errors import ConversionError
 
 from ..compare import assert_same
-from ..stacks.stacks import Net, blocks_of
+from ..nn.stacks.stacks import Net, blocks_of
 
 
 def listed(seed: int) -> Net:

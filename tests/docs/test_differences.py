@@ -89,11 +89,11 @@ ELSEWHERE = {
     "a parameter used both inside and outside a `custom_vjp`": (
         "tests/transforms/test_custom_rules.py", "test_a_variable_that_was_not_written_is_differentiated_beside_the_rule"),
     "`to_linen`: a parameter that `apply` is not given": (
-        "tests/bridge/wrappers/test_linen_wrapper.py", "test_a_parameter_that_is_missing_is_not_made_up"),
+        "tests/flax/bridge/wrappers/test_linen_wrapper.py", "test_a_parameter_that_is_missing_is_not_made_up"),
     "`to_linen`: a module that is called twice": (
-        "tests/bridge/wrappers/test_linen_wrapper.py", "test_a_second_call_in_init_keeps_the_parameters_of_the_first"),
+        "tests/flax/bridge/wrappers/test_linen_wrapper.py", "test_a_second_call_in_init_keeps_the_parameters_of_the_first"),
     "`to_linen`: arrays outside of variables": (
-        "tests/bridge/test_bare_arrays.py", "test_a_compiled_init_stores_the_same_arrays"),
+        "tests/flax/bridge/test_bare_arrays.py", "test_a_compiled_init_stores_the_same_arrays"),
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ TEXTS = sorted(
     for pattern in ("*.md", "docs/**/*.md", "benchmarks/*.md", ".github/**/*.*", "pyproject.toml")
     for file in ROOT.glob(pattern)
     if "reference" not in file.relative_to(ROOT).parts
-) + [ROOT / "Makefile", ROOT / "tests" / "architecture" / "layers.py"]
+) + [ROOT / "Makefile", ROOT / "tests" / "architecture" / "rooms.py"]
 TEXTS += sorted((ROOT / "src").rglob("__init__.py"))
 
 NAME = re.compile(r"(?<![\w./-])(?:plait|nnx)((?:\.[A-Za-z_]\w*)+)(?!=)")

@@ -8,7 +8,7 @@ import tomllib
 import pytest
 
 import plait
-from plait.cli import main
+from plait.cli.main import main
 from tests.docs.examples import ROOT, blocks_of
 from tests.docs.test_names_exist import names_in
 from tests.docs.test_reference import module_of

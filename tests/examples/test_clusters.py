@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from plait.checkpoint import Checkpoints
-from plait.launch import _free_port
+from plait.cli.launch import _free_port
 from tests.environment import environment
 
 ROOT = Path(__file__).parents[2]

@@ -27,8 +27,10 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import plait
 from plait.checkpoint import Checkpoints, orbax
-from plait.partitioning import connect_processes, create_sharded, key_value_store
-from plait.training import Batches, CallbackInfo, agreement, fit, run as run_of_fit
+from plait.partitioning import connect_processes, create_sharded
+from plait.partitioning.processes import key_value_store
+from plait.training import Batches, CallbackInfo, fit
+from plait.training.loop import agreement, run as run_of_fit
 
 STEPS, MIDDLE, LOAD = 40, 20, 0.02
 BALLAST = (

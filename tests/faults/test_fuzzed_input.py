@@ -20,7 +20,6 @@ import pytest
 from hypothesis import assume, example, given, strategies as st
 
 import plait
-from plait import cli
 from plait.checkpoint import (
     Checkpoints,
     Keep,
@@ -33,6 +32,7 @@ from plait.checkpoint import (
     save_safetensors,
 )
 from plait.checkpoint.plain import stored_arrays
+from plait.cli import main as cli
 from plait.convert.linen_bytes import read_linen_bytes
 from plait.errors import CheckpointError, PlaitError
 

@@ -26,7 +26,7 @@ SURROUNDINGS = environment(JAX_NUMPY_DTYPE_PROMOTION="standard", PYTHONPATH=f"{R
 def launched(program, processes, around=((), ()), grace=30):
     """The status, output and errors of ``plait launch``; before it and before each process stand other commands."""
     options = [f"--processes={processes}", "--devices=1", f"--grace={grace}"]
-    launch = [sys.executable, "-m", "plait.cli", "launch", *options, "--"]
+    launch = [sys.executable, "-m", "plait.cli.main", "launch", *options, "--"]
     done = subprocess.run(
         [*around[0], *launch, *around[1], sys.executable, *program],
         cwd=ROOT, env=SURROUNDINGS, capture_output=True, text=True, timeout=LIMIT, check=False,

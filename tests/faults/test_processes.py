@@ -24,7 +24,14 @@ SURROUNDINGS = environment(JAX_NUMPY_DTYPE_PROMOTION="standard", PYTHONPATH=f"{R
 
 def begin(folder, processes):
     """The witness on a mesh of four devices, which so many processes have between them."""
-    launch = [sys.executable, "-m", "plait.cli", "launch", f"--processes={processes}", f"--devices={4 // processes}"]
+    launch = [
+        sys.executable,
+        "-m",
+        "plait.cli.main",
+        "launch",
+        f"--processes={processes}",
+        f"--devices={4 // processes}",
+    ]
     return subprocess.Popen(
         [*launch, "--", sys.executable, "-m", "tests.faults.witness", str(folder), "--mesh"],
         cwd=ROOT, env=SURROUNDINGS, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -248,7 +248,7 @@ def test_wrapped_initializers_keep_their_names():
 
 @pytest.mark.oracle
 def test_boxes_of_linen_are_boxes_and_nothing_else_is():
-    """B3; whatever was loaded first is in tests/bridge/test_load_order.py."""
+    """B3; whatever was loaded first is in tests/flax/bridge/test_load_order.py."""
     linen = pytest.importorskip("flax.core.meta")
 
     class Own(linen.Partitioned):

@@ -12,7 +12,7 @@ import jax
 import pytest
 import transformer
 
-from plait import launch as launcher
+from plait.cli import launch as launcher
 from tests.environment import environment
 
 HERE = Path(__file__).parent
@@ -25,7 +25,14 @@ pytestmark = pytest.mark.slow
 
 
 def launch(processes, *program):
-    command = [sys.executable, "-m", "plait.cli", "launch", f"--processes={processes}", f"--devices={8 // processes}"]
+    command = [
+        sys.executable,
+        "-m",
+        "plait.cli.main",
+        "launch",
+        f"--processes={processes}",
+        f"--devices={8 // processes}",
+    ]
     done = subprocess.run(
         [*command, "--", sys.executable, *map(str, program)],
         env=environment(), capture_output=True, text=True, timeout=240, check=False,

@@ -32,43 +32,38 @@ _RULES = ("tests/laws/test_axis_name_laws.py",)
 # What uses a part of the core that serves little else: rendering, stacks, records of calls.
 _USERS = (
     "tests/inspect/test_treescope.py",
-    "tests/stacks/test_stack.py",
-    "tests/stacks/test_sowing_views.py",
-    "tests/stacks/test_stack_shardings.py",
-    "tests/comparison/test_shared_modules.py",
-)
-_COMMANDS = (
-    "tests/test_cli.py",
-    "tests/test_cli_compare.py",
-    "tests/test_cli_explore.py",
-    "tests/test_cli_export.py",
+    "tests/nn/stacks/test_stack.py",
+    "tests/nn/stacks/test_sowing_views.py",
+    "tests/nn/stacks/test_stack_shardings.py",
+    "tests/inspect/compare/test_shared_modules.py",
 )
 _LAZY = "tests/architecture/test_lazy_packages.py"
 _FROZEN = "tests/architecture/test_frozen.py"
-_MISSING = "tests/ground/test_dependencies.py"
 
 AREAS: dict[str, Area] = {
+    "util": Area("src/plait/util", ("tests/util", "tests/checkpoint/test_layout.py")),
     "core": Area("src/plait/core", ("tests/core", *_LAWS, *_USERS)),
-    "transforms": Area("src/plait/transforms", ("tests/transforms", "tests/stacks/test_stack.py", *_LAWS)),
-    "stacks": Area("src/plait/stacks", ("tests/stacks", "tests/conformance")),
-    "observing": Area("src/plait/observing", ("tests/observing",)),
-    "surgery": Area("src/plait/surgery", ("tests/surgery",)),
+    "transforms": Area("src/plait/transforms", ("tests/transforms", "tests/nn/stacks/test_stack.py", *_LAWS)),
     "partitioning": Area("src/plait/partitioning", ("tests/partitioning", *_RULES)),
     "nn": Area("src/plait/nn", ("tests/nn", "tests/conformance")),
-    "training": Area("src/plait/training", ("tests/training", "tests/conformance/test_errors.py", _FROZEN)),
+    "edit": Area("src/plait/edit", ("tests/edit",)),
     "checkpoint": Area(
         "src/plait/checkpoint",
-        ("tests/checkpoint", "tests/ground/test_scratch.py", "tests/faults/test_fuzzed_input.py", _LAZY),
+        ("tests/checkpoint", "tests/util/test_scratch.py", "tests/faults/test_fuzzed_input.py", _LAZY),
     ),
-    "bridge": Area("src/plait/bridge", ("tests/bridge", _LAZY)),
-    "compat": Area("src/plait/compat", ("tests/compat",)),
-    "inspect": Area("src/plait/inspect", ("tests/inspect", _LAZY)),
-    "export": Area("src/plait/export", ("tests/export", "tests/test_cli_export.py", _MISSING, _LAZY, _FROZEN)),
     "convert": Area("src/plait/convert", ("tests/convert", "tests/faults/test_fuzzed_input.py", _FROZEN)),
-    "comparison": Area("src/plait/comparison", ("tests/comparison", "tests/test_cli_compare.py", _FROZEN)),
-    "explorer": Area("src/plait/explorer", ("tests/explorer", "tests/test_cli_explore.py", _FROZEN)),
-    "command line": Area("src/plait", _COMMANDS, pattern="cli*.py"),
-    "ground": Area("src/plait/ground", ("tests/ground", "tests/checkpoint/test_layout.py")),
+    "export": Area(
+        "src/plait/export",
+        ("tests/export", "tests/cli/test_export.py", "tests/util/test_dependencies.py", _LAZY, _FROZEN),
+    ),
+    "inspect": Area(
+        "src/plait/inspect",
+        ("tests/inspect", "tests/cli/test_compare.py", "tests/cli/test_explore.py", _LAZY, _FROZEN),
+    ),
+    "training": Area("src/plait/training", ("tests/training", "tests/conformance/test_errors.py", _FROZEN)),
+    "generation": Area("src/plait/generation", ("tests/generation",)),
+    "flax": Area("src/plait/flax", ("tests/flax", _LAZY)),
+    "cli": Area("src/plait/cli", ("tests/cli",)),
 }
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..ground.lazy_names import lazy_names
+from ..util.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .checkpoints import Checkpoints as Checkpoints

@@ -1,8 +1,8 @@
 """What several processes do together: one acts for all, or all act, and each receives the outcome, or the first error.
 
-The outcomes go over the key-value store (``partitioning/key_value_store.py``). All processes meet in the same order,
-which numbers the meetings. Those in code of the user, which may fail in one process before it meets, have numbers of
-their own.
+The outcomes go over the key-value store (``partitioning/processes/key_value_store.py``). All processes meet in the same
+order, which numbers the meetings. Those in code of the user, which may fail in one process before it meets, have
+numbers of their own.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import jax
 
 from .. import errors
 from ..errors import PlaitError, ProcessError
-from ..ground.words import text_of
-from ..partitioning.key_value_store import arrive, await_outcome, is_last, put_once
-from ..partitioning.processes import LEFT_BEHIND
+from ..partitioning.processes.connect import LEFT_BEHIND
+from ..partitioning.processes.key_value_store import arrive, await_outcome, is_last, put_once
+from ..util.words import text_of
 
 T = TypeVar("T", bound=str | None)
 R = TypeVar("R")

@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError
-from ..ground import schemas
-from ..ground.scratch import recover, recover_in
-from ..ground.whole_writes import CannotBeginError, digest_of, written_whole
-from ..ground.words import first_few
+from ..util import schemas
+from ..util.scratch import recover, recover_in
+from ..util.whole_writes import CannotBeginError, digest_of, written_whole
+from ..util.words import first_few
 from .leaf_descriptions import DESCRIPTION
 
 FORMAT = "plait checkpoint"

@@ -23,18 +23,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from .._compat import Tracer, is_mutable_array
 from ..core.functional.split import state
 from ..core.objects.nodes import Kind, check_node, jax_to_nnx_path, kind_of
 from ..core.objects.state import State, to_flat_state
 from ..core.objects.variable_kinds import Intermediate
 from ..core.objects.variables import Variable
+from ..core.states.state_functions import map_state
 from ..errors import ArgumentError, ArgumentTypeError, CheckpointError
-from ..ground.dtypes import is_number_dtype
-from ..ground.paths import Path, describe_path, format_path
-from ..ground.schemas import Either, check_schema, shape
 from ..partitioning.mesh import check_spec
-from ..states.state_functions import map_state
+from ..util.dtypes import is_number_dtype
+from ..util.jax_versions import Tracer, is_mutable_array
+from ..util.paths import Path, describe_path, format_path
+from ..util.schemas import Either, check_schema, shape
 
 Description = Mapping[str, Any]
 

@@ -14,9 +14,9 @@ import numpy as np
 from ..core.objects.filters import to_predicate
 from ..core.objects.state import from_flat_state
 from ..errors import CheckpointError, GraphError
-from ..ground.notices import warn_nothing_selected
-from ..ground.paths import describe_path, parse_path
 from ..typing import FilterLiteral
+from ..util.notices import warn_nothing_selected
+from ..util.paths import describe_path, parse_path
 from .layout import ARRAYS, Manifest, local_path, manifest_at
 from .leaf_descriptions import abstract_key_data, is_in_arrays
 from .orbax import check_whole_once

@@ -24,7 +24,7 @@ import numpy as np
 
 from ..core.objects.nodes import Kind, kind_of
 from ..errors import ArgumentTypeError, CheckpointError
-from ..ground.schemas import Either, SchemaError, parse_json
+from ..util.schemas import Either, SchemaError, parse_json
 
 POSITIONS = "positions"
 

@@ -21,9 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import ArgumentTypeError, CheckpointError
-from ..ground.schemas import SchemaError, check_schema, file_name, parse_json, shape, size
-from ..ground.scratch import recover
-from ..ground.whole_writes import written_whole
+from ..util.schemas import SchemaError, check_schema, file_name, parse_json, shape, size
+from ..util.scratch import recover
+from ..util.whole_writes import written_whole
 from .layout import check_local, local_path
 from .reading import bytes_of
 from .stored import StoredArray

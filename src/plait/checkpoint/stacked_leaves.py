@@ -20,7 +20,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ..errors import GraphError
-from ..ground.paths import format_path, iter_layer_paths, layers_of, parse_path
+from ..util.paths import format_path, iter_layer_paths, layers_of, parse_path
 from .leaf_descriptions import Description
 
 _MOST_LAYERS = 1 << 20

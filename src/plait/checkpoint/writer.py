@@ -10,9 +10,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from .._compat import THREADS_CAN_END_A_PROGRAM
-from ..partitioning.launched import saving
-from ..partitioning.processes import BEFORE_THE_END
+from ..partitioning.processes.connect import BEFORE_THE_END
+from ..partitioning.processes.launched import saving
+from ..util.jax_versions import THREADS_CAN_END_A_PROGRAM
 
 
 class Writer(threading.Thread):

@@ -17,15 +17,15 @@ import jax.numpy as jnp
 
 from ..checkpoint.stored import StoredArray
 from ..core.functional.update import update as update_graph
+from ..core.graph.traversal import variables
 from ..core.objects.rngs import RngCount, RngKey, Rngs, RngState
 from ..core.objects.state import State, from_flat_state, to_flat_state
 from ..core.objects.visit import iter_graph_nodes
+from ..edit.stack_conversion import as_list, has_stacks
 from ..errors import ConversionError
-from ..ground.paths import Path, describe_path
-from ..stacks.stack_records import at_stacked_paths
-from ..surgery.stack_conversion import as_list, has_stacks
-from ..surgery.traversal import variables
+from ..nn.stacks.stack_records import at_stacked_paths
 from ..typing import DTypeLike
+from ..util.paths import Path, describe_path
 from . import (
     linen_layouts as linen_layouts,
     torch_layouts as torch_layouts,  # registers its layouts

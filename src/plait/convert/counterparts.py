@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from ..core.functional.update import children_by_key
+from ..core.graph.traversal import variables
+from ..core.intermediates.variable_names import variable_name_from_type
 from ..core.objects.module import Module
 from ..core.objects.nodes import Kind, check_node, kind_of
 from ..core.objects.rngs import RngState
@@ -14,10 +16,8 @@ from ..core.objects.state import FlatState, State, to_flat_state
 from ..core.objects.variable_kinds import Cache, Intermediate, Perturbation
 from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
-from ..ground.paths import Path, describe_path, sorted_keys
-from ..ground.words import describe_type
-from ..sowing.variable_names import variable_name_from_type
-from ..surgery.traversal import variables
+from ..util.paths import Path, describe_path, sorted_keys
+from ..util.words import describe_type
 from .layouts import Layout, Piece, alternatives, follow, path_of_name
 
 # Variables that are not weights: PyTorch and Linen do not store them, and a checkpoint of NNX may leave them out.

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError, ArgumentTypeError
-from ..ground.paths import Path
-from ..ground.words import describe_type
+from ..util.paths import Path
+from ..util.words import describe_type
 
 Arrays = Sequence[np.ndarray]
 

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import CheckpointError
-from ..ground.dtypes import is_number_dtype
-from ..ground.schemas import check_schema, fits, shape, size
+from ..util.dtypes import is_number_dtype
+from ..util.schemas import check_schema, fits, shape, size
 
 _ARRAY, _COMPLEX, _SCALAR = 1, 2, 3
 _CHUNKED = "__msgpack_chunked_array__"

@@ -18,7 +18,7 @@ from ..checkpoint.stored import StoredArray
 from ..core.objects.containers import List
 from ..core.objects.module import Module
 from ..core.objects.visit import children_of, visit
-from ..ground.paths import layers_of
+from ..util.paths import layers_of
 
 # The path of a list as parts of a name → its modules.
 Lists = Mapping[tuple[str, ...], Sequence[Any]]

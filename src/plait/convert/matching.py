@@ -12,8 +12,8 @@ import numpy as np
 from ..checkpoint.leaf_descriptions import abstract_key_data, describe, from_array, is_key
 from ..checkpoint.stored import StoredArray
 from ..core.objects.variables import Variable
-from ..ground.paths import Path, describe_path
-from ..ground.words import describe_type
+from ..util.paths import Path, describe_path
+from ..util.words import describe_type
 from .counterparts import Counterpart, is_array
 from .layouts import DoesNotFit
 from .report import Converted, Mismatched, Missing

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import ArgumentError, ArgumentTypeError
-from ..ground.words import describe_type
+from ..util.words import describe_type
 
 Names = Mapping[str, str | None] | Callable[[str], str | None] | None
 

@@ -25,17 +25,17 @@ import numpy as np
 from ..checkpoint.safetensors import load_safetensors, save_safetensors
 from ..core.objects.rngs import Rngs
 from ..core.objects.visit import iter_graph_nodes
+from ..edit.adapters import add_lora
+from ..edit.selection import select
+from ..edit.stack_conversion import as_list, has_stacks
 from ..errors import ArgumentError, CheckpointError
-from ..ground.paths import Path, describe_path
-from ..ground.words import describe_type, first_few
-from ..nn.adapters import add_lora
 from ..nn.conv import Conv
 from ..nn.embedding import Embed
 from ..nn.linear import Linear, LinearGeneral
 from ..nn.lora import LoRA
 from ..nn.low_rank import axes_of, factor_shapes, form_of
-from ..surgery.stack_conversion import as_list, has_stacks
-from ..surgery.surgery import select
+from ..util.paths import Path, describe_path
+from ..util.words import describe_type, first_few
 from .name_map import NameMap, Names
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"

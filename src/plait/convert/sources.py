@@ -20,10 +20,10 @@ from ..checkpoint.leaf_descriptions import is_key
 from ..checkpoint.orbax_trees import load_orbax_tree
 from ..checkpoint.safetensors import is_safetensors, load_safetensors
 from ..checkpoint.stored import StoredArray
+from ..core.intermediates.variable_names import _CLASSES
 from ..errors import ArgumentError, ArgumentTypeError, CheckpointError
-from ..ground.dtypes import is_number_dtype
-from ..ground.words import describe_type, first_few
-from ..sowing.variable_names import _CLASSES
+from ..util.dtypes import is_number_dtype
+from ..util.words import describe_type, first_few
 from .linen_bytes import read_linen_bytes
 
 _PICKLED = (".pt", ".pth", ".bin", ".ckpt")

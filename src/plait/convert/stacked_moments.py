@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ..checkpoint.stored import StoredArray
-from ..ground.paths import layers_of
+from ..util.paths import layers_of
 from .matching import BOXED
 
 

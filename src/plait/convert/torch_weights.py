@@ -8,10 +8,10 @@ import jax
 import numpy as np
 
 from ..core.objects.variables import Variable
+from ..edit.stack_conversion import as_list, has_stacks
 from ..errors import ArgumentError
-from ..ground.paths import Path, describe_path
-from ..ground.words import describe_type
-from ..surgery.stack_conversion import as_list, has_stacks
+from ..util.paths import Path, describe_path
+from ..util.words import describe_type
 from . import torch_layouts as torch_layouts  # registers its layouts
 from .counterparts import check_model, counterparts, is_array
 from .name_map import NameMap, Names

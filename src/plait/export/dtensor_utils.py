@@ -17,8 +17,8 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ..errors import ArgumentError, ArgumentTypeError, ExportError
-from ..ground.context_values import held
-from ..ground.dependencies import require
+from ..util.context_values import held
+from ..util.dependencies import require
 from .program.checks import check_equal, check_known, check_type
 
 __all__ = [

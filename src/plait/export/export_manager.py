@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..errors import ArgumentError, ExportError, PlaitError
-from ..ground.dependencies import require
+from ..util.dependencies import require
 from .formats.whole_write import written_whole
 from .jax_module import JaxModule
 from .program.checks import check_different, check_type

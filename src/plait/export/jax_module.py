@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from ..errors import ArgumentError
-from ..ground.dependencies import require
+from ..util.dependencies import require
 from .program.checks import check_equal, check_some, check_type, leaves_like
 from .tensorflow.conversion import Conversion, resolve_conversion
 from .tensorflow.functions import call_from_tensorflow

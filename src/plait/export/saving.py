@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError, ArgumentTypeError
-from ..ground.schemas import file_name
 from ..typing import FilterLiteral
+from ..util.schemas import file_name
 from .formats.options import WriteOptions
 from .formats.stablehlo import load_stablehlo
 from .formats.table import FORMATS, exports_at, formats_of

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from ..errors import ArgumentError
-from ..ground.dependencies import require
+from ..util.dependencies import require
 from .program.checks import check_known, check_type
 from .utils import remove_signature_defaults
 

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from ..errors import ArgumentError
-from ..ground.dependencies import require
+from ..util.dependencies import require
 from .program.checks import check_known
 
 __all__ = [

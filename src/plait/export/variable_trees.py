@@ -12,8 +12,8 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from ..errors import ArgumentError, ArgumentTypeError
-from ..ground.dependencies import require
-from ..ground.words import describe_type
+from ..util.dependencies import require
+from ..util.words import describe_type
 from .dtensor_utils import CONTEXT, Mesh, get_current_mesh, jax_array_to_dtensor
 from .program.checks import leaves_like
 from .program.numbers import check_numbers

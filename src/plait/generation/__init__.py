@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..ground.lazy_names import lazy_names
+from ..util.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .beams import Beams as Beams, beam_search as beam_search

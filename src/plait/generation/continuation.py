@@ -18,10 +18,10 @@ import numpy as np
 from ..core.objects.rngs import Rngs, RngStream
 from ..core.objects.variable_kinds import Cache
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError
-from ..ground.words import describe_type
 from ..transforms.jit.function import jit
 from ..transforms.loops import while_loop
 from ..typing import Array, ArrayLike
+from ..util.words import describe_type
 from .decoder import bucket, decoder_of, logits_of, set_positions
 from .progress import Progress, folded
 from .prompts import Prompts, resolve_prompts

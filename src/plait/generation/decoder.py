@@ -14,11 +14,11 @@ import jax.numpy as jnp
 
 from ..core.objects.variable_kinds import Cache
 from ..core.objects.visit import iter_variables
+from ..edit.views import view
 from ..errors import ArgumentError, ShapeError
-from ..ground.paths import describe_path, layers_of
-from ..ground.words import describe_type
-from ..surgery.views import view
 from ..typing import Array
+from ..util.paths import describe_path, layers_of
+from ..util.words import describe_type
 
 INDEX = "cache_index"
 SMALLEST = 32  # positions

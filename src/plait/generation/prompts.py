@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._compat import Tracer
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError
-from ..ground.words import describe_type
+from ..util.jax_versions import Tracer
+from ..util.words import describe_type
 
 
 class Prompts(NamedTuple):

@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .._compat import compiled_by_xla, traced_afresh
-from ..ground.paths import Path, format_path
-from ..observing.method_observers import MethodCall, observed_methods
-from ..observing.module_names import module_places, path_in_program
+from ..core.module_calls.method_observers import MethodCall, observed_methods
 from ..transforms.call.captures import named_captures
 from ..transforms.call.gather import gather
 from ..transforms.jit.function import jit
+from ..util.jax_versions import compiled_by_xla, traced_afresh
+from ..util.paths import Path, format_path
 from .cost import called
 from .module_operations import ModuleOperations
+from .observe.module_names import module_places, path_in_program
 from .retrace import explain_retraces
 from .tables import Row, folded, in_words, rendered
 

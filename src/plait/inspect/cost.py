@@ -8,15 +8,15 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import ArgumentError
-from ..ground.paths import Path, format_path
-from ..ground.words import first_few, in_bytes
-from ..observing.module_names import module_places
 from ..transforms.call.captures import named_captures
 from ..transforms.call.functions import check_function
 from ..transforms.call.gather import gather
 from ..transforms.jit.function import jit
+from ..util.paths import Path, format_path
+from ..util.words import first_few, in_bytes
 from .flops import costliest, flops_of
 from .module_operations import ModuleOperations
+from .observe.module_names import module_places
 from .sharding import item_size
 from .tables import Row, folded, in_words, rendered
 

@@ -7,7 +7,7 @@ import contextlib
 from types import ModuleType
 from typing import Any
 
-from ..text.module_repr import long_form
+from .module_repr import long_form
 
 
 def display(*objects: Any) -> None:

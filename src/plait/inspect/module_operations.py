@@ -1,7 +1,7 @@
 """The operations of a traced program, with the module that each comes from.
 
-Modules are found in the name stacks of the program's equations (``observing/module_names.py``), which have the path of
-a module relative to the one around it. The name of an equation inside another begins where the outer one is.
+Modules are found in the name stacks of the program's equations (``inspect/observe/module_names.py``), which have the
+path of a module relative to the one around it. The name of an equation inside another begins where the outer one is.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from jax.extend.core import jaxprs_in_params
 
-from .._compat import scopes_of
-from ..ground.paths import Path
-from ..observing.module_names import name_of_key
+from ..util.jax_versions import scopes_of
+from ..util.paths import Path
+from .observe.module_names import name_of_key
 
 Names = tuple[str, ...]
 """The keys of a path, as in names of scopes."""

@@ -19,10 +19,10 @@ from ..core.graph.diff import diff
 from ..core.graph.graphdef import LeafDef, VariableDef, iter_places, path_of
 from ..core.objects.nodes import Static
 from ..errors import ArgumentTypeError, RetraceError
-from ..ground.paths import format_path
-from ..ground.words import describe_type, with_article
 from ..transforms.call.arguments import argument_name, parameter_names
 from ..transforms.jit.compiled import TraceSignature, process_listeners, trace_listening
+from ..util.paths import format_path
+from ..util.words import describe_type, with_article
 
 
 class Explanations(contextlib.ContextDecorator):

@@ -17,9 +17,9 @@ from ..core.functional.split import state
 from ..core.objects.nodes import Kind, kind_of
 from ..core.objects.state import State
 from ..core.objects.variables import Variable
-from ..ground.words import in_bytes
 from ..partitioning.mesh import axes_of, fitted_spec, get_global_mesh
 from ..partitioning.specs import describe_leaf, variable_spec
+from ..util.words import in_bytes
 
 # The number of bytes from which replication on every device of a mesh is worth a remark.
 LARGE = 1 << 20

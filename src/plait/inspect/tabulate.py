@@ -14,19 +14,19 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..core.module_calls.method_observers import MethodCall, observed_methods
 from ..core.objects.module import Module
 from ..core.objects.nodes import Kind
 from ..core.objects.variables import Variable
 from ..core.objects.visit import Place, children_if_any, visit
 from ..errors import ArgumentError
-from ..ground.paths import Path, format_path
-from ..ground.words import first_few, in_bytes
-from ..observing.method_observers import MethodCall, observed_methods
-from ..observing.module_names import module_places, path_in_program
 from ..transforms.autodiff import value_and_grad
 from ..transforms.call.arguments import is_graph_leaf
 from ..transforms.jit.function import jit
+from ..util.paths import Path, format_path
+from ..util.words import first_few, in_bytes
 from .cost import ModuleCost, costs_by_module
+from .observe.module_names import module_places, path_in_program
 from .sharding import item_size, spec_and_mesh
 from .tables import Row, folded, in_words, rendered
 

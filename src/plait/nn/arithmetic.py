@@ -22,7 +22,7 @@ from typing import Any, ParamSpec, TypeVar
 import jax
 from jax import lax
 
-from .._compat import SINGLE_OPERATIONS, SINGLE_PRODUCTS, is_within_staged, top_level_trace, trace_state
+from ..util.jax_versions import SINGLE_OPERATIONS, SINGLE_PRODUCTS, is_within_staged, top_level_trace, trace_state
 
 # How JAX is asked to copy the operations of a function into the program that is recorded. JAX 0.11 cannot be: it puts
 # ``jit(_affine)`` into their names, between a module and its operation.

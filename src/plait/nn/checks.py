@@ -16,7 +16,7 @@ from ..core.graph.locate import describe_place
 from ..core.objects.module import Module
 from ..core.objects.rngs import Rngs
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError, StreamError
-from ..ground.words import describe_type, with_article
+from ..util.words import describe_type, with_article
 
 _NN = __name__.rpartition(".")[0] + "."
 

@@ -18,8 +18,8 @@ from ..core.objects.module import Module
 from ..core.objects.rngs import Rngs
 from ..core.objects.statics import HashableMapping
 from ..errors import ArgumentError
-from ..ground.words import describe_type
 from ..typing import Array, DTypeLike, Initializer, PrecisionLike
+from ..util.words import describe_type
 from .arithmetic import arithmetic
 from .checks import check_last_axis, check_min_rank, check_rngs, check_same_shape, weight_length
 from .initializers import default_bias_init, default_kernel_init

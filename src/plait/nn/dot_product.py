@@ -15,11 +15,11 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from .._compat import promotes_nothing
 from ..core.objects.module import Module
 from ..core.objects.variable_kinds import Intermediate
 from ..errors import ArgumentError, ShapeError, StreamError
 from ..typing import Array, ArrayLike, DTypeLike, PrecisionLike, PRNGKey
+from ..util.jax_versions import promotes_nothing
 from .promotion import as_dtype, common_dtype, promote_dtype
 
 Implementation = Literal["xla", "cudnn"]

@@ -36,9 +36,9 @@ from jax.nn.initializers import (
     zeros as zeros,
 )
 
-from .._compat import is_staged
 from ..core.objects.rngs import RngStream, skip_key
 from ..typing import Initializer as Initializer
+from ..util.jax_versions import is_staged
 
 __all__ = [
     "Initializer",

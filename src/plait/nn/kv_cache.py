@@ -13,16 +13,16 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .._compat import Tracer
 from ..core.graph.locate import describe_place
 from ..core.objects.module import Module
 from ..core.objects.variable_kinds import Cache
 from ..core.objects.visit import iter_graph_nodes
 from ..errors import ArgumentError, ShapeError
-from ..stacks import stack
 from ..typing import Array, DTypeLike, Shape
+from ..util.jax_versions import Tracer
 from .checks import shape_of
 from .promotion import as_dtype
+from .stacks import stack
 
 
 def empty_cache(

@@ -17,9 +17,9 @@ from ..core.objects.statics import HashableMapping
 from ..core.objects.variable_kinds import LoRAParam
 from ..core.objects.variables import Variable
 from ..errors import ArgumentError
-from ..ground.words import describe_type
 from ..transforms.jit.shapes import eval_shape
 from ..typing import Array, DTypeLike, Initializer
+from ..util.words import describe_type
 from .checks import check_last_axis, weight_length
 from .dropout import Dropout
 from .initializers import default_lora_init, initial, zeros

@@ -15,24 +15,24 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._compat import top_level_trace, trace_state
 from ..core.functional.merge import merge
 from ..core.functional.split import split
 from ..core.graph.locate import describe_place
+from ..core.graph.traversal import variables
+from ..core.intermediates.sowing import RECORD, sows
 from ..core.objects.filters import All, PathContains
 from ..core.objects.module import Module
 from ..core.objects.rngs import RngCount, Rngs, RngStream
 from ..core.objects.state import to_flat_state
 from ..core.objects.visit import iter_graph_nodes
 from ..errors import ShapeError
-from ..ground.paths import Path
-from ..sowing.sowing import RECORD, sows
-from ..surgery.traversal import variables
 from ..transforms.call.prefixes import Carry, StateAxes
 from ..transforms.jit.function import jit
 from ..transforms.loops import scan
 from ..transforms.streams import split_rngs
 from ..typing import Array, FilterLiteral
+from ..util.jax_versions import top_level_trace, trace_state
+from ..util.paths import Path
 from .cells import RNNCellBase
 from .checks import check_min_rank, shape_of, wrong_rngs
 from .promotion import as_dtype, common_dtype

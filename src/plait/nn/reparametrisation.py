@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..core.graph.locate import describe_place
+from ..core.graph.traversal import variables
 from ..core.objects.filters import PathContains
 from ..core.objects.module import Module
 from ..core.objects.rngs import Rngs
@@ -27,9 +28,8 @@ from ..core.objects.state import to_flat_state
 from ..core.objects.variable_kinds import BatchStat, Param
 from ..core.objects.variables import Variable, cell_of
 from ..errors import ArgumentError, ShapeError
-from ..ground.paths import Path, format_path
-from ..surgery.traversal import variables
 from ..typing import Array, DTypeLike, FilterLiteral, Initializer
+from ..util.paths import Path, format_path
 from .checks import resolve_switch
 from .initializers import default_scale_init, initial, normal
 from .norm_statistics import squared

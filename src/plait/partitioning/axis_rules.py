@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 
 from ..core.objects.settings import Settings, declared
 from ..errors import ArgumentError
-from ..ground.restoring import Restoring
+from ..util.restoring import Restoring
 
 Rules = Sequence[tuple[str, Any]]
 

@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 import jax
 from jax.sharding import Mesh
 
-from .._compat import coordinator, memory_saving_options
 from ..core.functional.merge import merge
 from ..core.functional.split import split
 from ..errors import ArgumentError, UnevenLayoutWarning
-from ..ground.words import first_few
-from .key_value_store import gather
-from .processes import all_report
+from ..util.jax_versions import coordinator, memory_saving_options
+from ..util.words import first_few
+from .processes.connect import all_report
+from .processes.key_value_store import gather
 from .shardings import get_abstract_model
 
 A = TypeVar("A")

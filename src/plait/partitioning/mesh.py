@@ -9,9 +9,9 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-from .._compat import Tracer, current_trace, top_level_trace
 from ..errors import ArgumentError, UnevenLayoutWarning
-from ..ground.notices import warn
+from ..util.jax_versions import Tracer, current_trace, top_level_trace
+from ..util.notices import warn
 from .axis_rules import get_logical_axis_rules
 
 

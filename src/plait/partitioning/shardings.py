@@ -10,16 +10,16 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
-from ..core import seams
+from ..core import hooks
 from ..core.functional.merge import merge
 from ..core.functional.split import split
 from ..core.graph.flatten import Walk, path_of
 from ..core.graph.locate import modules_in_use
 from ..core.objects.variables import Variable, eager_sharding_hooks
 from ..errors import ArgumentError
-from ..ground.context_values import held
-from ..ground.notices import deprecated
-from ..ground.words import with_article
+from ..util.context_values import held
+from ..util.notices import deprecated
+from ..util.words import with_article
 from .mesh import check_spec, fitted_spec, get_global_mesh, in_manual_mode, place
 from .specs import describe_leaf, variable_spec, without_format
 
@@ -52,7 +52,7 @@ def sharding_of(variable: Variable[Any], shape: tuple[int, ...], place: Callable
     return NamedSharding(mesh, fitted_spec(spec, mesh, shape, what, names=layout))
 
 
-seams.shape_sharding = sharding_of
+hooks.shape_sharding = sharding_of
 
 # Whether new variables stay where they are, because the running function shards them afterwards, by path.
 _left_to_caller: contextvars.ContextVar[bool] = contextvars.ContextVar("plait_placement_left", default=False)

@@ -10,8 +10,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ..core.objects.nodes import jax_to_nnx_path
 from ..core.objects.variables import Variable
-from ..ground.paths import format_path
-from ..ground.words import with_article
+from ..util.paths import format_path
+from ..util.words import with_article
 from .axis_rules import (
     Rules,
     check_names,

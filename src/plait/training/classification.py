@@ -7,8 +7,8 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError
-from ..ground.words import with_article
 from ..typing import Array
+from ..util.words import with_article
 from .metric import Metric, MetricState, as_mask
 
 AVERAGES = ("macro", "micro", "weighted", None)

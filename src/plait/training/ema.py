@@ -10,18 +10,18 @@ import jax
 import jax.numpy as jnp
 
 from ..core.graph.flatten import Walk, path_of
+from ..core.graph.traversal import own_leaves
 from ..core.graph.unflatten import Builder
 from ..core.objects.nodes import check_node
 from ..core.objects.pytree import Pytree, copied_buffers
 from ..core.objects.state import FlatState, from_flat_state, to_flat_state
 from ..core.objects.trace_guard import check_trace
 from ..core.objects.variables import Variable
+from ..core.states.pure_dicts import plain_value
 from ..errors import ArgumentError, ArgumentTypeError
-from ..ground.paths import describe_path
-from ..ground.words import describe_type
-from ..states.pure_dicts import plain_value
-from ..surgery.traversal import own_leaves
 from ..typing import Array, ArrayLike, FilterLiteral
+from ..util.paths import describe_path
+from ..util.words import describe_type
 
 M = TypeVar("M")
 

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from ..core.objects.filters import All, Any_, Everything, Not, to_predicate
 from ..core.objects.pytree import Pytree
+from ..edit.selection import with_patterns
 from ..errors import ArgumentTypeError, OptimizerError
-from ..ground.paths import Path, describe_path
-from ..ground.words import describe_filter, describe_type, first_few
-from ..surgery.surgery import with_patterns
+from ..util.paths import Path, describe_path
+from ..util.words import describe_filter, describe_type, first_few
 from . import layerwise_updates
 from .layerwise_updates import Values, nested
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from ..core.objects.nodes import jax_to_nnx_path
 from ..core.objects.state import State, from_flat_state
-from ..ground.paths import Path, layers_of
+from ..util.paths import Path, layers_of
 
 Values = Mapping[Path, Any]
 

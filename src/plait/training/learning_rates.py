@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..core.graph.traversal import iter_graph
 from ..errors import OptimizerError
-from ..ground.paths import describe_path
-from ..surgery.traversal import iter_graph
+from ..util.paths import describe_path
 from .optimizer import Optimizer
 
 

@@ -13,15 +13,15 @@ import jax
 import jax.numpy as jnp
 
 from ..core.functional.update import update as write_state
+from ..core.graph.traversal import iter_graph
 from ..core.objects.nodes import Kind, kind_of
 from ..core.objects.pytree import Pytree
 from ..core.objects.state import from_flat_state
 from ..core.objects.variables import Variable
+from ..core.states.pure_dicts import plain_value
 from ..errors import ArgumentError
-from ..ground.paths import Path
-from ..states.pure_dicts import plain_value
-from ..surgery.traversal import iter_graph
 from ..typing import Array
+from ..util.paths import Path
 from .optimizer import ModelAndOptimizer, Optimizer
 
 

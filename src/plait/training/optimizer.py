@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from ..core.functional.split import state
 from ..core.functional.update import update as write_state
 from ..core.graph.locate import describe_place
+from ..core.graph.traversal import own_leaves, variables
 from ..core.objects.filters import All
 from ..core.objects.nodes import Kind, jax_to_nnx_path, kind_of
 from ..core.objects.pytree import Pytree, copied_buffers
@@ -27,14 +28,13 @@ from ..core.objects.state import FlatState, State, from_flat_state, to_flat_stat
 from ..core.objects.trace_guard import check_trace
 from ..core.objects.variable_kinds import OptArray, OptState, OptVariable, Param
 from ..core.objects.variables import Variable, eager_sharding_hooks
+from ..core.states.graph_state import GraphState
+from ..core.states.pure_dicts import plain_value
 from ..errors import ArgumentTypeError, OptimizerAttributeError, OptimizerError
-from ..ground.notices import warn_nothing_selected
-from ..ground.paths import Path, describe_path
-from ..ground.words import describe_filter, describe_type, first_few
-from ..states.graph_state import GraphState
-from ..states.pure_dicts import plain_value
-from ..surgery.traversal import own_leaves, variables
 from ..typing import FilterLiteral
+from ..util.notices import warn_nothing_selected
+from ..util.paths import Path, describe_path
+from ..util.words import describe_filter, describe_type, first_few
 from . import groups
 from .groups import at, check_transformation as check_transformation, resolve_tx, trained
 from .layerwise_updates import nested

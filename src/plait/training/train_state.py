@@ -16,9 +16,9 @@ from typing_extensions import dataclass_transform
 
 from ..core.graph.graphdef import GraphDef
 from ..core.objects.state import State, to_flat_state
+from ..core.states.proxy_caller import apply
 from ..errors import OptimizerAttributeError, OptimizerError
-from ..ground.paths import Path, describe_path
-from ..states.proxy_caller import apply
+from ..util.paths import Path, describe_path
 from .optimizer import GradientTransformation, check_transformation
 
 M = TypeVar("M")

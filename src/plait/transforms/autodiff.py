@@ -18,7 +18,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._compat import trace_state
 from ..core.graph.flatten import path_of
 from ..core.graph.graphdef import GraphDef, VariableDef
 from ..core.objects.named import Sentinel
@@ -27,8 +26,9 @@ from ..core.objects.state import FlatState, State
 from ..core.objects.variable_kinds import Param
 from ..core.objects.variables import make_variable
 from ..errors import ArgumentTypeError
-from ..ground.notices import warn_nothing_selected
-from ..ground.words import describe_type, name_of_class
+from ..util.jax_versions import trace_state
+from ..util.notices import warn_nothing_selected
+from ..util.words import describe_type, name_of_class
 from .call.arguments import is_graph_leaf, parameter_names, positional
 from .call.call import Call
 from .call.functions import check_function, curried

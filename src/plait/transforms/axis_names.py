@@ -18,7 +18,7 @@ from ..core.graph.axes import PARTITION_NAME, drop_axis, put_axis
 from ..core.objects.variables import Variable
 from ..core.objects.visit import iter_variables
 from ..errors import PartitioningUnspecifiedError
-from ..ground.context_values import held
+from ..util.context_values import held
 from .call.arguments import is_graph_leaf, parameter_names, positional
 from .call.call import prefixes_of
 from .call.functions import check_function, curried

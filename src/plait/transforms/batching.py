@@ -10,9 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._compat import jax_version, pmap as jax_pmap
 from ..errors import ArgumentError, ArgumentTypeError, MissingDependencyError
-from ..ground.words import describe_filter, describe_type, text_of
+from ..util.jax_versions import jax_version, pmap as jax_pmap
+from ..util.words import describe_filter, describe_type, text_of
 from .axis_names import read_axis_name
 from .call.arguments import positional, with_statics
 from .call.body import Body

@@ -12,7 +12,7 @@ import jax
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from ..errors import ArgumentError, ArgumentTypeError
-from ..ground.words import describe_type
+from ..util.words import describe_type
 from .call.functions import RuledFunction, check_function, curried
 from .call.gather import gather
 from .call.inside import TracedArguments, rebuild

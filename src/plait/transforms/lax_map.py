@@ -13,7 +13,7 @@ from ..core.functional.split import state
 from ..core.objects.rngs import RngState
 from ..core.objects.visit import iter_variables
 from ..errors import ArgumentError, ArgumentTypeError
-from ..ground.paths import format_path
+from ..util.paths import format_path
 from .batching import check_axes, vmap
 from .call.arguments import is_graph_leaf, parameter_names
 from .call.call import Call, prefixed_call

@@ -22,7 +22,7 @@ from ..core.objects.named import Sentinel
 from ..core.objects.nodes import Static
 from ..core.objects.state import State
 from ..errors import ArgumentError, ArgumentTypeError
-from ..ground.words import describe_type
+from ..util.words import describe_type
 from .call.arguments import argument_name, is_graph_leaf, parameter_names
 from .call.body import guarded
 from .call.call import Call

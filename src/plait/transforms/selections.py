@@ -15,8 +15,8 @@ from ..core.objects.named import Sentinel
 from ..core.objects.variable_kinds import Param
 from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
-from ..ground.words import describe_type
 from ..typing import FilterLiteral
+from ..util.words import describe_type
 from .call.arguments import is_graph_leaf
 from .call.prefixes import FilterMapping
 

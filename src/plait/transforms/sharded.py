@@ -11,9 +11,9 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from .._compat import varying_axes
 from ..errors import ArgumentError, ArgumentTypeError
-from ..ground.words import describe_type
+from ..util.jax_versions import varying_axes
+from ..util.words import describe_type
 from .call.call import Call, prefixed_call, prefixes_of
 from .call.functions import check_function, curried
 from .call.outcome import Address, Outcome

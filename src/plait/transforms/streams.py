@@ -24,8 +24,8 @@ from ..core.objects.trace_guard import check_trace
 from ..core.objects.variables import Variable
 from ..core.objects.visit import iter_graph_nodes
 from ..errors import ArgumentError
-from ..ground.paths import Path
 from ..typing import FilterLiteral
+from ..util.paths import Path
 from .call.policy import STRUCTURE, Crossing
 
 _MISSING: Any = object()

@@ -16,8 +16,8 @@ from ..core.graph.unflatten import own_variables
 from ..core.objects.state import FlatState, State
 from ..core.objects.variables import Variable
 from ..errors import ArgumentError
-from ..ground.paths import Path, describe_path
-from ..ground.words import describe_type
+from ..util.paths import Path, describe_path
+from ..util.words import describe_type
 from .call.arguments import is_graph_leaf
 from .call.gather import Structure
 

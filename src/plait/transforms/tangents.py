@@ -16,7 +16,7 @@ import jax
 from jax.tree_util import Partial
 
 from ..errors import ArgumentError, ArgumentTypeError
-from ..ground.words import describe_type
+from ..util.words import describe_type
 from .autodiff import Differentiated
 from .call.functions import check_function, curried
 from .call.gather import Structure

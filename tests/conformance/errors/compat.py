@@ -27,7 +27,7 @@ ROWS = {
     "jit_partial with structure": Row("plait.jit_partial(f, model, graph_updates=True)", ArgumentError,
         "graph_updates=True", setup="f = lambda model: model.calls * 2"),
     "a list where a mapping is flattened": Row("flatten_mapping([1])", ArgumentTypeError, "a list",
-        setup="from plait.states.mappings import flatten_mapping"),
+        setup="from plait.core.states.mappings import flatten_mapping"),
     "a padding for other axes": Row("canonicalize_padding((1, 2, 3), 2)", ArgumentError, r"\(1, 2, 3\)",
-        setup="from plait.compat.small_functions import canonicalize_padding"),
+        setup="from plait.flax.compat.small_functions import canonicalize_padding"),
 }  # fmt: skip

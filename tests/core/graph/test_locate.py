@@ -9,8 +9,8 @@ import pytest
 
 import plait
 from plait.core.graph.locate import describe_place, find_path, path_within
+from plait.core.module_calls.running_modules import modules_of_error
 from plait.errors import TraceContextError
-from plait.observing.running_modules import modules_of_error
 from tests.strategies import Box, Node
 
 

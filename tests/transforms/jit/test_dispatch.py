@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import plait
-from plait.compat import modes
 from plait.errors import ArgumentError, CapturedModelWarning
+from plait.flax.compat import modes
 from plait.transforms.jit import dispatch, function as jit_module
 from plait.transforms.jit.dispatch import is_plain, write_all
 from tests.sampling import slow_but

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..._compat import is_mutable_array, trace_state
 from ...errors import GraphError, RegistryError
-from ...ground.paths import describe_path, sorted_keys
-from ...ground.words import describe_type
+from ...util.jax_versions import is_mutable_array, trace_state
+from ...util.paths import describe_path, sorted_keys
+from ...util.words import describe_type
 from ..graph.graphdef import Link, path_of
 from ..graph.state_leaves import joined, mismatch
 from ..objects.cells import PLAIN_METADATA, Cell

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from ..._compat import current_trace, describe_trace
 from ...errors import ArgumentError
-from ...ground.paths import format_path
-from ...ground.words import describe_type
+from ...util.jax_versions import current_trace, describe_trace
+from ...util.paths import format_path
+from ...util.words import describe_type
 from ..objects.journal import trace_of
 from ..objects.trace_guard import call_with_model
 from .locate import describe_place, path_within

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...errors import ArgumentTypeError
-from ...ground.paths import Path, format_path
-from ...ground.repr import repr_leaf
-from ...ground.words import describe_type
+from ...util.paths import Path, format_path
+from ...util.repr import repr_leaf
+from ...util.words import describe_type
 from ..objects.statics import same_static
 from .graphdef import GraphDef, LeafDef, NodeDef, NodeRef, StaticAttribute, VariableDef, iter_places, path_of
 

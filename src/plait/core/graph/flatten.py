@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from types import FunctionType, MethodType
 from typing import Any
 
-from ...ground.paths import format_path
-from .. import seams
+from ...util.paths import format_path
+from .. import hooks
 from ..objects.attributes import contains_itself
 from ..objects.cells import metadata_key
 from ..objects.clock import Stamp, mark_seen
@@ -111,7 +111,7 @@ class Walk:
         containers: mutable plain containers, each with a copy of its contents.
         closures: static functions with a closure, each with its position.
         roots: how many roots were walked.
-        noted: what ``seams.after_walk`` keeps from root to root.
+        noted: what ``hooks.after_walk`` keeps from root to root.
     """
 
     def __init__(self, refs: RefMap | None = None, names: Callable[[], Sequence[str]] | None = None) -> None:
@@ -138,8 +138,8 @@ class Walk:
         else:
             seen = self.refs.get(root) if kind is Kind.GRAPH else None
             graphdef = self._add_node(root, kind, link) if seen is None else node_ref(type(root), seen)
-        if seams.after_walk is not None:
-            seams.after_walk(root, self)
+        if hooks.after_walk is not None:
+            hooks.after_walk(root, self)
         self.roots += 1
         return graphdef
 

@@ -18,8 +18,8 @@ from typing import Any, Generic, TypeVar
 
 from jax.tree_util import register_static
 
-from ...ground.paths import Path
-from ...ground.repr import Text, render_object, repr_fields, repr_leaf
+from ...util.paths import Path
+from ...util.repr import Text, render_object, repr_fields, repr_leaf
 from ..objects.named import from_named, to_named
 from ..objects.statics import HashableMapping, content_key, static_key
 

@@ -16,10 +16,10 @@ from traceback import walk_stack
 from types import TracebackType
 from typing import Any
 
-from ..._compat import frame_locals
-from ...ground.paths import Path, format_path
-from ...ground.words import with_article
-from .. import seams
+from ...util.jax_versions import frame_locals
+from ...util.paths import Path, format_path
+from ...util.words import with_article
+from .. import hooks
 from ..objects.pytree import Pytree
 from ..objects.variables import Variable
 from ..objects.visit import children_if_any, visit
@@ -105,4 +105,4 @@ class AttachedToErrors:
             vars(error).setdefault("_plait_calls", {})[id(traceback.tb_frame)] = self.inside, refs
 
 
-seams.find_path = find_path
+hooks.find_path = find_path

@@ -11,8 +11,8 @@ from operator import getitem, ne, setitem
 from typing import Any
 
 from ...errors import ArgumentTypeError, GraphError
-from ...ground.paths import describe_path, sorted_keys
-from ...ground.words import describe_type, with_article
+from ...util.paths import describe_path, sorted_keys
+from ...util.words import describe_type, with_article
 from ..objects.cells import run_through
 from ..objects.state import FlatState, State
 from ..objects.variables import Variable

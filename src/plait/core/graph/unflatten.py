@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..._compat import is_mutable_array, trace_state
 from ...errors import GraphError, RegistryError
-from ...ground.words import describe_type, with_article
+from ...util.jax_versions import is_mutable_array, trace_state
+from ...util.words import describe_type, with_article
 from ..objects.cells import dict_of, has_ref, metadata_key
 from ..objects.journal import Journal
 from ..objects.named import Sentinel

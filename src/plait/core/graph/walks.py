@@ -19,11 +19,11 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..._compat import top_level_trace, trace_state
 from ...errors import CapturedModelWarning
-from ...ground.notices import warn
-from ...ground.paths import format_path
-from ...ground.words import with_article
+from ...util.jax_versions import top_level_trace, trace_state
+from ...util.notices import warn
+from ...util.paths import format_path
+from ...util.words import with_article
 from ..objects.clock import Stamp, clock
 from ..objects.foreign_reads import note_foreign_reads
 from ..objects.nodes import Kind, kind_of, pytree_impl

@@ -15,8 +15,8 @@ from typing import Annotated, Any, TypeVar
 import jax
 
 from ...errors import ArgumentTypeError, AttributeStatusError, GraphError
-from ...ground.paths import Path, format_path
-from ...ground.words import describe_type
+from ...util.paths import Path, format_path
+from ...util.words import describe_type
 from .bound_methods import is_bound
 from .nodes import _KINDS, DATA_TYPES, Kind, kind_of, pytree_impl, unwrapped
 

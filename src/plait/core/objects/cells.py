@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..._compat import ArrayImpl, is_mutable_array
 from ...errors import DonatedArrayError
+from ...util.jax_versions import ArrayImpl, is_mutable_array
 from .clock import Stamp
 from .statics import HashableMapping
 

@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from ...errors import FilterError, FilterTypeError
-from ...ground.paths import Path, has_layers, result_for_layers
 from ...typing import FilterLiteral
+from ...util.paths import Path, has_layers, result_for_layers
 
 Predicate = Callable[[Path, Any], bool]
 

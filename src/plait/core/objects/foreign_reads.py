@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from ..._compat import enclosing_traces, trace_state
+from ...util.jax_versions import enclosing_traces, trace_state
 
 
 class ForeignReads:

@@ -22,8 +22,8 @@ from typing import Any
 import jax
 
 from ...errors import GraphError, LostSharingWarning
-from ...ground.notices import warn
-from ...ground.paths import describe_path, format_path
+from ...util.notices import warn
+from ...util.paths import describe_path, format_path
 from .attributes import contains_itself
 from .bound_methods import is_bound
 from .lost_writes import PLAIT, package_of

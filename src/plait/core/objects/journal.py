@@ -18,9 +18,9 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..._compat import trace_state
 from ...errors import ShapeError
-from ...ground.words import with_article
+from ...util.jax_versions import trace_state
+from ...util.words import with_article
 from .cells import PLAIN_METADATA, Cell, has_ref, is_gone
 from .clock import mark_changed
 from .named import Sentinel

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 from ...errors import LostUpdateWarning
-from ...ground.words import with_article
+from ...util.words import with_article
 from .cells import Cell
 from .clock import DETACHED
 

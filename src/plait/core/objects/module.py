@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from ...errors import ArgumentError
-from .. import seams
+from .. import hooks
 from .attributes import _NOTHING, Mark, data, static
 from .filters import All, Predicate
 from .journal import Journal
@@ -43,7 +43,7 @@ class Module(Pytree):
         (4, 1)
     """
 
-    sow: ClassVar[Callable[..., bool]]  # with ``perturb`` from the guest that keeps what is sown
+    sow: ClassVar[Callable[..., bool]]  # set with ``perturb`` by core/intermediates
     perturb: ClassVar[Callable[..., Any]]
 
     def set_attributes(
@@ -170,4 +170,4 @@ def change_modes(node: Any, settings: dict[str, Any]) -> None:
 
 def around_change(node: Any) -> contextlib.AbstractContextManager[None]:
     """The context in which a node changes its modes, or creates variables; the node may be a block of many layers."""
-    return contextlib.nullcontext() if seams.around_change is None else seams.around_change(node)
+    return contextlib.nullcontext() if hooks.around_change is None else hooks.around_change(node)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ...errors import GraphError
-from ...ground.paths import Path, describe_path, sorted_keys
+from ...util.paths import Path, describe_path, sorted_keys
 from .variables import Variable
 
 

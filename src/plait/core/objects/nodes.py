@@ -24,10 +24,10 @@ from jax.tree_util import (
     register_static,
 )
 
-from ..._compat import is_mutable_array
 from ...errors import GraphError, GraphTypeError, PlaitError
-from ...ground.paths import sort_key, sorted_keys
-from ...ground.words import with_article
+from ...util.jax_versions import is_mutable_array
+from ...util.paths import sort_key, sorted_keys
+from ...util.words import with_article
 from .clock import Stamp
 from .statics import same_static, static_key
 from .variables import Variable

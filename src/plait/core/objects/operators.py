@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from ..._compat import ArrayImpl
+from ...util.jax_versions import ArrayImpl
 from .cells import gone
 from .trace_guard import path_of
 

@@ -19,16 +19,16 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import GetAttrKey
 
-from ..._compat import trace_state
 from ...errors import (
     ArgumentError,
     ArgumentTypeError,
     ReplacedVariableWarning,
 )
-from ...ground.notices import warn
-from ...ground.paths import sort_key
-from ...ground.repr import repr_fields
-from ...ground.words import describe_type, name_of_class
+from ...util.jax_versions import trace_state
+from ...util.notices import warn
+from ...util.paths import sort_key
+from ...util.repr import repr_fields
+from ...util.words import describe_type, name_of_class
 from .attributes import (
     _NOTHING,
     DATA,

@@ -20,11 +20,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..._compat import Tracer, top_level_trace, trace_state
 from ...errors import ArgumentError, ArgumentTypeError, StreamAttributeError, StreamError, StreamKeyError
-from ...ground.notices import deprecated
-from ...ground.paths import Path, describe_path, layers_of
 from ...typing import FilterLiteral
+from ...util.jax_versions import Tracer, top_level_trace, trace_state
+from ...util.notices import deprecated
+from ...util.paths import Path, describe_path, layers_of
 from .filters import to_predicate
 from .pytree import Pytree
 from .trace_guard import check_trace, path_of

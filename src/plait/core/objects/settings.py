@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from ..._compat import jax_settings
+from ...util.jax_versions import jax_settings
 
 
 class Settings(threading.local):

@@ -19,10 +19,10 @@ import jax
 from jax.tree_util import DictKey, SequenceKey
 
 from ...errors import FilterError
-from ...ground.paths import Path, describe_path, sort_key, sorted_keys
-from ...ground.repr import Text, render_mapping, repr_fields
-from ...ground.words import describe_filter, first_few
 from ...typing import FilterLiteral
+from ...util.paths import Path, describe_path, sort_key, sorted_keys
+from ...util.repr import Text, render_mapping, repr_fields
+from ...util.words import describe_filter, first_few
 from .clock import Stamp, mark_changed
 from .filters import resolve_filters
 from .nesting import iter_leaves, nested

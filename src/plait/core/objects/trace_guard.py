@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..._compat import current_trace as current_trace, describe_trace, trace_state, transform_of
 from ...errors import TraceContextError
-from ...ground.words import with_article
-from .. import seams
+from ...util.jax_versions import current_trace as current_trace, describe_trace, trace_state, transform_of
+from ...util.words import with_article
+from .. import hooks
 
 
 def check_trace(trace: Any, owner: Any, action: str) -> None:
@@ -49,7 +49,7 @@ def raise_foreign_trace(trace: Any, owner: Any, action: str) -> None:
 
 def is_excused(owner: Any) -> bool:
     """Whether an object may be changed in a different trace."""
-    return seams.excuse is not None and seams.excuse(owner)
+    return hooks.excuse is not None and hooks.excuse(owner)
 
 
 # How a function of a model and an array is passed to transforms that are not called like ``plait.jit(f)(model, x)``.
@@ -82,4 +82,4 @@ def call_with_model(transform: str) -> str:
 
 def path_of(owner: Any) -> str | None:
     """The path of an object, if it is found in a known model."""
-    return None if seams.find_path is None else seams.find_path(owner)
+    return None if hooks.find_path is None else hooks.find_path(owner)

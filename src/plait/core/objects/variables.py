@@ -19,10 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import GetAttrKey
 
-from ..._compat import ArrayImpl, current_trace, is_mutable_array, top_level_trace, trace_state
 from ...errors import MetadataError, ShapeError, VariableAttributeError
-from ...ground.repr import render_object, repr_fields, size_comment
-from ...ground.words import describe_type, name_of_class, with_article
+from ...util.jax_versions import ArrayImpl, current_trace, is_mutable_array, top_level_trace, trace_state
+from ...util.repr import render_object, repr_fields, size_comment
+from ...util.words import describe_type, name_of_class, with_article
 from .cells import (
     ARRAYS,
     PLAIN_METADATA,

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ...errors import GraphError
-from ...ground.paths import Path
-from .. import seams
+from ...util.paths import Path
+from .. import hooks
 from .nodes import DataElem, Kind, StaticElem, get_node_impl, kind_of
 
 
@@ -101,8 +101,8 @@ def check_walk(root: Any) -> None:
     Raises:
         SharingError: a layer of a stack is in it twice; names both paths.
     """
-    if seams.after_walk is not None:
-        seams.after_walk(root, None)
+    if hooks.after_walk is not None:
+        hooks.after_walk(root, None)
 
 
 def places(

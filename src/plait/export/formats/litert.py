@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from ...errors import ExportError, PlaitError
-from ...ground.dependencies import require
+from ...util.dependencies import require
 from ..program.input_spec import InputSpec
 from ..program.program import SIGNATURE, Program, program_of
 from ..program.rewriting import FOR_LITERT, rewritten

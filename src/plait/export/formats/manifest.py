@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ExportError
-from ...ground import schemas
-from ...ground.scratch import recover
-from ...ground.whole_writes import digest_of
+from ...util import schemas
+from ...util.scratch import recover
+from ...util.whole_writes import digest_of
 from . import stablehlo_loader
 from .stablehlo_loader import FORMAT, FORMAT_VERSION, MANIFEST, ArtifactError
 

@@ -22,9 +22,9 @@ import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 
+from ...core.module_calls.layer_scopes import layer_of
 from ...errors import ExportError
-from ...ground.dependencies import require
-from ...observing.layer_scopes import layer_of
+from ...util.dependencies import require
 from ..program.checks import check_different
 from ..program.input_spec import InputSpec, symbolic
 from ..program.lowering import traced_program

@@ -21,7 +21,7 @@ import jax.export
 import numpy as np
 
 from ...errors import ExportError
-from ...ground.dependencies import require
+from ...util.dependencies import require
 from ..program.input_spec import InputSpec
 from ..program.lowering import PLATFORMS, export_program, lowered
 from ..program.program import SIGNATURE, Program, program_of, shared_weights

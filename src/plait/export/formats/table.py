@@ -18,7 +18,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ...ground.scratch import recover
+from ...util.scratch import recover
 from ..program.checks import check_known, check_some
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...errors import PlaitError
-from ...ground import whole_writes
+from ...util import whole_writes
 
 
 class ExportPathError(PlaitError, OSError):

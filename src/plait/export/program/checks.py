@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from ...errors import ArgumentError, ArgumentTypeError, PlaitError
-from ...ground.words import describe_type, name_of_class
+from ...util.words import describe_type, name_of_class
 
 
 def check_known(

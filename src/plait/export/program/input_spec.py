@@ -18,8 +18,8 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from ...errors import ArgumentError, ArgumentTypeError
-from ...ground.dtypes import is_number_dtype
-from ...ground.words import describe_type
+from ...util.dtypes import is_number_dtype
+from ...util.words import describe_type
 from .checks import check_different
 from .sizes import read_sizes
 

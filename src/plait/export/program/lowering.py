@@ -13,8 +13,8 @@ from typing import Any
 import jax
 import jax.export
 
+from ...core.module_calls.running_modules import place_of
 from ...errors import ExportError, PlaitError
-from ...observing.running_modules import place_of
 from .checks import check_known, check_some
 from .input_spec import symbolic
 from .operations import operations

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..._compat import Tracer
 from ...errors import ExportError, PlaitError
-from ...ground.dtypes import is_number_dtype as is_number_dtype
-from ...ground.words import describe_type
+from ...util.dtypes import is_number_dtype as is_number_dtype
+from ...util.jax_versions import Tracer
+from ...util.words import describe_type
 
 
 def instead_of_numbers(value: Any) -> str | None:

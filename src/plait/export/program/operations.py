@@ -7,7 +7,7 @@ from typing import Any
 
 import jax.extend.core
 
-from ...observing.layer_scopes import layer_of
+from ...core.module_calls.layer_scopes import layer_of
 
 
 def operations(jaxpr: Any, layer: str | None = None) -> Iterator[tuple[Any, str | None]]:

@@ -19,15 +19,15 @@ import numpy as np
 
 from ...core.functional.merge import merge
 from ...core.functional.split import split
+from ...core.module_calls.layer_scopes import layer_scopes
 from ...core.objects.filters import to_predicate
 from ...core.objects.pytree import Pytree
 from ...core.objects.state import FlatState, from_flat_state, to_flat_state
+from ...core.states.pure_dicts import plain_value, with_value
 from ...errors import ArgumentError, ArgumentTypeError, ExportError
-from ...ground.paths import Path, describe_path, layers_of
-from ...ground.words import describe_type, first_few
-from ...observing.layer_scopes import layer_scopes
-from ...states.pure_dicts import plain_value, with_value
 from ...typing import FilterLiteral
+from ...util.paths import Path, describe_path, layers_of
+from ...util.words import describe_type, first_few
 from .checks import check_different, check_type
 from .input_spec import InputSpec, resolve_input_specs
 from .numbers import check_numbers

@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ...core.module_calls.layer_scopes import layer_of
 from ...errors import ExportError
-from ...observing.layer_scopes import layer_of
 
 Rule = Callable[[Any, list[Any]], Any]  # (eqn, values of the inputs that are known) -> a function, or None
 

@@ -15,9 +15,9 @@ from typing import Any
 import jax
 import jax.extend.core
 
+from ...core.module_calls.layer_scopes import layer_of
 from ...errors import ExportError
-from ...ground.dtypes import is_number_dtype
-from ...observing.layer_scopes import layer_of
+from ...util.dtypes import is_number_dtype
 from .input_spec import has_free_sizes
 from .operations import operations
 from .program import Program

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import ExportError
-from ...ground.words import with_article
+from ...util.words import with_article
 from ..formats.table import Format
 from .runners import exchange
 

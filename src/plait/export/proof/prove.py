@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...errors import ArgumentError, ArgumentTypeError, ExportError
-from ...ground.words import describe_type
+from ...util.words import describe_type
 from ..formats.manifest import read_manifest
 from ..formats.stablehlo import described_inputs, load_stablehlo
 from ..program.checks import check_equal, check_some

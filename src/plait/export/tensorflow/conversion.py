@@ -11,7 +11,7 @@ import jax.export
 import numpy as np
 
 from ...errors import ArgumentError, ArgumentTypeError
-from ...ground.dependencies import require
+from ...util.dependencies import require
 from ..program.checks import check_known, check_type
 from ..program.lowering import PLATFORMS
 from ..program.numbers import instead_of_numbers, is_number_dtype

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.export
 
-from ...ground.dependencies import require
+from ...util.dependencies import require
 from ..program.lowering import lowered
 from .calling import call_exported, without_foreign_calls
 from .conversion import Conversion, dtype_in_jax, input_specs

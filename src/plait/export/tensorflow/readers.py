@@ -10,7 +10,7 @@ import re
 from typing import Any, NamedTuple
 
 from ...errors import ArgumentError, ExportError
-from ...ground.dependencies import require
+from ...util.dependencies import require
 from .portable import current_version, is_older
 
 

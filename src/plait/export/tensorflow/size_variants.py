@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from ...errors import ArgumentError
-from ...ground.dependencies import require
+from ...util.dependencies import require
 from ..program.sizes import FUNCTIONS, names_in, size_for
 from .conversion import specs_and_sizes
 

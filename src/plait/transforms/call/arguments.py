@@ -12,8 +12,8 @@ from ...core.objects.pytree import Pytree
 from ...core.objects.statics import static_key
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError
-from ...ground.paths import Path, format_path
-from ...ground.words import describe_type
+from ...util.paths import Path, format_path
+from ...util.words import describe_type
 
 
 def is_graph_leaf(x: Any) -> bool:

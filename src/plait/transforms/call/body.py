@@ -24,8 +24,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from ..._compat import trace_settings
-from ...core import seams
+from ...core import hooks
 from ...core.graph.axes import drop_axis, has_axis_metadata, put_axis
 from ...core.graph.flatten import path_of
 from ...core.graph.locate import AttachedToErrors
@@ -33,6 +32,7 @@ from ...core.objects.foreign_reads import recording_foreign_reads
 from ...core.objects.named import Sentinel
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError, AxisNameMismatchError, StaticValueError
+from ...util.jax_versions import trace_settings
 from .arguments import is_graph_leaf, joined
 from .captures import refusing_container_changes, warn_about_captures
 from .gather import Structure, gather
@@ -174,7 +174,7 @@ class Body:
     def call(self, entered: TracedArguments, run: Callable[[TracedArguments], Any] | None = None) -> Any:
         """Call the user's function, or ``run``, with the private objects."""
         call = functools.partial(self._run if run is None else run, entered)
-        for around in seams.around_body.values():
+        for around in hooks.around_body.values():
             call = functools.partial(around, self, entered, call)
         return call()
 

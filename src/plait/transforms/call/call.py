@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from ...core import seams
+from ...core import hooks
 from ...core.graph.locate import AttachedToErrors
 from ...core.objects.named import Sentinel
 from ...core.objects.statics import HashableMapping
@@ -90,7 +90,7 @@ class Call:
         gathered = gather((args, dict(kwargs or {})), f) if gathered is None else gathered
         self.gathered = gathered
         graphdefs = gathered.structure.graphdefs
-        structural = crossing.updates or (seams.recorded_in and seams.recorded_in(gathered.roots))
+        structural = crossing.updates or (hooks.recorded_in and hooks.recorded_in(gathered.roots))
 
         def labels() -> Sequence[str]:
             return gathered.structure.labels(f)[0]
@@ -141,7 +141,7 @@ class Call:
     def cached(self, key: Hashable, make: Callable[[Body], T]) -> T:
         """The function that a transform creates for the body, kept for equal bodies, so that JAX traces and compiles
         once; not while outputs are captured."""
-        if not isinstance(self.f, CACHEABLE_FUNCTIONS) or seams.observers:
+        if not isinstance(self.f, CACHEABLE_FUNCTIONS) or hooks.observers:
             return make(self.body)
         rule = self.f.rule_number if isinstance(self.f, RuledFunction) else 0
         return self.body.cached((key, rule), make)

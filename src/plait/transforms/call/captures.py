@@ -20,13 +20,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-from ..._compat import trace_state
 from ...core.objects.plain_holders import plain_containers
 from ...core.objects.trace_guard import raise_foreign_trace
 from ...core.objects.variables import Variable
 from ...core.objects.visit import children_if_any, visit
 from ...errors import CapturedModelWarning
-from ...ground.notices import warn
+from ...util.jax_versions import trace_state
+from ...util.notices import warn
 from .arguments import is_graph_leaf
 
 # Functions that were warned about.

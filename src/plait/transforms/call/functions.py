@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from ...core.graph.locate import describe_place
 from ...errors import ArgumentError, ArgumentTypeError
-from ...ground.words import describe_type
+from ...util.words import describe_type
 from .arguments import is_graph_leaf
 
 F = TypeVar("F", bound=Callable[..., Any])

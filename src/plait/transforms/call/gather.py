@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import jax
 from jax.tree_util import register_static
 
-from ...core import seams
+from ...core import hooks
 from ...core.graph.graphdef import GraphDef, LeafDef, NodeRef, VariableDef, iter_places, path_of
 from ...core.graph.walks import CachedWalk, find_walk
 from ...core.objects.cells import dict_of
 from ...core.objects.variables import make_variable
-from ...ground.paths import Path
+from ...util.paths import Path
 from .arguments import argument_name, is_graph_leaf, joined, parameter_names
 
 
@@ -138,7 +138,7 @@ class Gathered:
 
     def scope(self, names: Sequence[Callable[[], Sequence[str]]]) -> AbstractContextManager[None]:
         """The context in which a call with these objects runs; ``names`` name them in each function that is traced."""
-        return nullcontext() if seams.around_call is None else seams.around_call(self, [*names])
+        return nullcontext() if hooks.around_call is None else hooks.around_call(self, [*names])
 
     def replace_value(self, position: int, value: Any) -> None:
         """Store an equal value, such as a resharded one, in the caller's own variable at a position."""

@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 
-from ..._compat import trace_state
 from ...core.graph.captives import check_no_captured_objects
 from ...core.graph.flatten import Walk, path_of
 from ...core.graph.graphdef import GraphDef, VariableDef
@@ -23,7 +22,8 @@ from ...core.objects.nodes import Static, jax_key_to_key
 from ...core.objects.statics import HashableMapping
 from ...core.objects.variables import Variable, make_variables
 from ...errors import ArgumentError
-from ...ground.paths import format_path
+from ...util.jax_versions import trace_state
+from ...util.paths import format_path
 from .arguments import is_graph_leaf
 from .gather import Structure
 from .prefixes import choose

@@ -26,8 +26,8 @@ from ...core.objects.pytree import Pytree
 from ...core.objects.variables import Variable
 from ...core.objects.visit import visit
 from ...errors import ArgumentError, ArgumentTypeError, LostUpdateWarning
-from ...ground.notices import warn
-from ...ground.words import describe_type, first_few, name_of_class
+from ...util.notices import warn
+from ...util.words import describe_type, first_few, name_of_class
 from .arguments import is_graph_leaf, joined
 from .inside import TracedArguments, TracedResult
 from .prefixes import Carry

@@ -1,7 +1,7 @@
 """Policies: whether a call carries out structure and values, or only values.
 
-A transform gets a ``Crossing`` and queries it in each call. ``compat/door.py`` chooses it from the arguments of the
-public functions and the settings of a thread.
+A transform gets a ``Crossing`` and queries it in each call. ``flax/compat/door.py`` chooses it from the arguments of
+the public functions and the settings of a thread.
 """
 
 from __future__ import annotations

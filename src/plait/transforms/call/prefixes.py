@@ -24,9 +24,9 @@ from ...core.objects.state import State, to_flat_state
 from ...core.objects.variables import Variable
 from ...core.objects.visit import Place, children_of, iter_variables, visit
 from ...errors import ArgumentError, FilterError, SharingError
-from ...ground.paths import Path, describe_path
-from ...ground.repr import Text
-from ...ground.words import describe_filter, describe_type, name_of_class, with_article
+from ...util.paths import Path, describe_path
+from ...util.repr import Text
+from ...util.words import describe_filter, describe_type, name_of_class, with_article
 from .arguments import is_graph_leaf, joined
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..._compat import Tracer
 from ...core.objects.cells import gone, is_gone
 from ...core.objects.nodes import jax_key_to_key
 from ...errors import ArgumentError, ArgumentTypeError, PlaitError, TraceContextError
-from ...ground.words import describe_type, first_few, text_of
+from ...util.jax_versions import Tracer
+from ...util.words import describe_type, first_few, text_of
 from .arguments import argument_name, parameter_names
 from .body import Body, guarded
 from .gather import Gathered, Structure

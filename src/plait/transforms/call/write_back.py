@@ -10,7 +10,6 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from ..._compat import trace_state
 from ...core.graph.flatten import Walk
 from ...core.graph.graphdef import GraphDef
 from ...core.graph.plan import plan_of
@@ -21,6 +20,7 @@ from ...core.objects.pytree import Pytree
 from ...core.objects.trace_guard import check_trace
 from ...core.objects.variables import Variable
 from ...core.objects.visit import visit
+from ...util.jax_versions import trace_state
 from .gather import Gathered
 from .inside import rebuild
 from .outcome import INPUT, Address, Outcome

@@ -29,11 +29,11 @@ from typing import Any, NamedTuple
 
 import jax
 
-from ..._compat import enclosing_traces
 from ...core.objects.filters import Predicate
 from ...core.objects.settings import all_settings
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError
+from ...util.jax_versions import enclosing_traces
 from ..call.arguments import is_graph_leaf
 from ..call.call import Call
 from ..call.gather import Gathered, Structure, gather

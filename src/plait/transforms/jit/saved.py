@@ -18,11 +18,11 @@ from typing import Any
 import jax
 from jax.experimental import serialize_executable
 
-from ..._compat import jax_version, jaxlib_version
 from ...core.graph.graphdef import LeafDef, NodeDef, NodeRef, StaticAttribute, VariableDef
 from ...errors import ArgumentError, ExportError
-from ...ground.whole_writes import written_whole
-from ...ground.words import first_few
+from ...util.jax_versions import jax_version, jaxlib_version
+from ...util.whole_writes import written_whole
+from ...util.words import first_few
 from ..call.arguments import joined
 from ..call.gather import Structure
 from .compiled import Compiled

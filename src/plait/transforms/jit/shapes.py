@@ -11,9 +11,9 @@ from typing import Any
 
 import jax
 
-from ..._compat import is_mutable_array
-from ...core import seams
-from ...ground.paths import describe_path
+from ...core import hooks
+from ...util.jax_versions import is_mutable_array
+from ...util.paths import describe_path
 from ..call.arguments import with_statics
 from ..call.call import Call
 from ..call.functions import check_function, curried
@@ -158,7 +158,7 @@ def _put_shardings(built: TracedArguments) -> None:
         def place(position: int = position) -> str:
             return describe_path(paths()[position][1])
 
-        sharding = seams.shape_sharding and seams.shape_sharding(variable, shape.shape, place)
+        sharding = hooks.shape_sharding and hooks.shape_sharding(variable, shape.shape, place)
         if sharding is not None:
             placed[position] = shape.update(sharding=sharding)
     built.put(placed)

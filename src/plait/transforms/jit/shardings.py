@@ -14,10 +14,10 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
 
-from ..._compat import ArrayImpl, top_level_trace, trace_state
 from ...core.objects.nodes import Static
 from ...errors import ArgumentError
-from ...ground.words import text_of
+from ...util.jax_versions import ArrayImpl, top_level_trace, trace_state
+from ...util.words import text_of
 from ..call.body import Body
 from ..call.call import Call, prefixes_of
 from ..call.gather import Gathered

@@ -13,9 +13,9 @@ from typing import Any
 
 import jax
 
-from ..._compat import compiled_by_xla
 from ...errors import ArgumentError, ArgumentTypeError, ExportError
-from ...ground.words import first_few
+from ...util.jax_versions import compiled_by_xla
+from ...util.words import first_few
 from ..call.gather import Gathered, Structure, gather
 from ..call.refused import explain
 from .compiled import Compiled
@@ -150,8 +150,9 @@ def load_compiled(path: str | os.PathLike[str]) -> LoadedStage:
     """An executable that ``plait.jit(function).lower(...).compile().save(path)`` wrote; nothing is traced or compiled.
 
     It is called with arguments of the same structure, shapes and dtypes, and updates their variables as ``function``
-    does. Functions among static values, such as those of an Optax optimizer, are compared by name alone, and nothing is
-    known of the source: whether the file is still that of your program is for you to know.
+    does. Functions among static values, such as those of an Optax optimizer, are compared by name alone: another
+    learning rate is not seen. Nothing is known of the source either, so whether the file is still that of your program
+    is for you to know.
 
     **Loading a file runs code from it**: it is a pickle with machine code. Load only files that you wrote yourself.
 

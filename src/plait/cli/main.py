@@ -1,0 +1,167 @@
+"""The command ``plait``.
+
+Exit status: 0 for success; 1 if an export's output differs from its model's, or two compared models depart; 2 for an
+invalid request (with the reason on standard error); 130 after Ctrl-C.
+``plait launch`` returns the status of the first process that failed, or 128 plus the number of the signal that ended
+it.
+"""
+
+from __future__ import annotations
+
+import _thread
+import argparse
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn
+
+from ..errors import ArgumentError, PlaitError
+from . import compare as cli_compare, explore as cli_explore, export as cli_export
+
+_PLAIT = str(__package__).partition(".")[0]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command with these arguments (default: those of the process) and return its exit status."""
+    try:
+        with _reliable_interrupts():
+            arguments = list(sys.argv[1:] if arguments is None else arguments)
+            _check_launch(arguments)
+            options = _parser().parse_args(arguments)
+            return options.run(options)
+    except PlaitError as error:
+        print(f"plait: {error}", file=sys.stderr)
+    except BrokenPipeError:
+        # The pipe is closed, as in `plait inspect folder | head`: nobody reads the output.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        print(f"plait: {error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("plait: interrupted", file=sys.stderr)
+        return 130
+    return 2
+
+
+@contextlib.contextmanager
+def _reliable_interrupts() -> Iterator[None]:
+    """Let Ctrl-C interrupt the program at any point.
+
+    Python ignores exceptions in callbacks of the garbage collector and of weak references, and both JAX and plait have
+    such callbacks. It reports what it ignores; an ignored interrupt is raised again a little later.
+    """
+    before = sys.unraisablehook
+
+    def report(ignored: Any) -> None:
+        if issubclass(ignored.exc_type, KeyboardInterrupt):
+            threading.Timer(0.01, _thread.interrupt_main).start()
+        else:
+            before(ignored)
+
+    sys.unraisablehook = report
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="plait", description="Neural networks for JAX.", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"plait {_version()}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    cli_export.add_commands(commands)
+    cli_explore.add_command(commands)
+    cli_compare.add_command(commands)
+    _add_run(commands.add_parser("run", help="run a program written for Flax NNX with plait", allow_abbrev=False))
+    _add_launch(commands.add_parser("launch", help="start several processes of one run", allow_abbrev=False))
+    return parser
+
+
+def _version() -> str:
+    # Nothing inside plait imports plait; but it has been imported, since this file is part of it.
+    return sys.modules[_PLAIT].__version__
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "plait run --as-flax [--report] PROGRAM ...  or  plait run --as-flax [--report] -m MODULE ..."
+    parser.description = (
+        "Run a program with plait instead of flax.nnx, as `python -m plait.as_flax` does: the program and its "
+        "libraries import flax.nnx and get plait. No file changes."
+    )
+    parser.add_argument("--as-flax", action="store_true", required=True, help="replace flax.nnx by plait")
+    parser.add_argument("--report", action="store_true", help="at the end, list the names that plait replaced")
+    program = parser.add_mutually_exclusive_group(required=True)
+    program.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="a module and its arguments")
+    program.add_argument("program", nargs="?", metavar="PROGRAM", help="a Python file")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the arguments of the program")
+    parser.set_defaults(run=_run_program)
+
+
+def _run_program(options: argparse.Namespace) -> NoReturn:
+    """Replace this process by the program, so its exit status, errors and signals are its own."""
+    command = [sys.executable, "-m", f"{_PLAIT}.as_flax", *["--report"] * options.report]
+    program = ["-m", *options.module] if options.module is not None else [options.program]
+    os.execv(sys.executable, [*command, *program, *options.arguments])
+
+
+def _add_launch(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "plait launch --processes N [--devices N] [--port N] [--grace S] -- COMMAND ..."
+    parser.description = (
+        "Start several processes of one run on this machine. The program first calls "
+        "plait.partitioning.connect_processes(), which connects them. Each line of output is prefixed with the number "
+        "of its process. If one process fails, the others are terminated, and its exit status is that of the command. "
+        "Ctrl-C and SIGTERM are forwarded to all as SIGTERM; another, after more than a second, kills them."
+    )
+    parser.add_argument("--processes", type=_whole(1), required=True, metavar="N", help="number of processes")
+    parser.add_argument(
+        "--devices", type=_whole(1), metavar="N", help="CPU devices of each process (default: those of the machine)"
+    )
+    parser.add_argument("--port", type=_whole(1, 65_535), metavar="N", help="port of process 0 (default: a free one)")
+    parser.add_argument(
+        "--grace",
+        type=_whole(0),
+        default=30,
+        metavar="S",
+        help="seconds for the processes to save and exit after Ctrl-C or SIGTERM (default: 30)",
+    )
+    parser.add_argument("command", nargs="+", metavar="COMMAND", help="the program, such as: python train.py")
+    parser.set_defaults(run=_run_launch)
+
+
+def _check_launch(arguments: Sequence[str]) -> None:
+    """Raise if the command does not follow ``--``: its options would be parsed as those of ``plait launch``.
+
+    Raises:
+        ArgumentError: shows how to write it.
+    """
+    if arguments[:1] == ["launch"] and not {"--", "-h", "--help"} & {*arguments}:
+        raise ArgumentError(
+            "launch needs `--` before its COMMAND, such as: plait launch --processes 2 -- python train.py --steps 10"
+        )
+
+
+def _run_launch(options: argparse.Namespace) -> int:
+    from . import launch
+
+    return launch.run(launch.Options(options.command, options.processes, options.devices, options.port, options.grace))
+
+
+def _whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """An argparse type for whole numbers within limits."""
+
+    def read(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+        if number < least or (most is not None and number > most):
+            limits = f"{least} or more" if most is None else f"from {least} to {most}"
+            raise argparse.ArgumentTypeError(f"{text} is not {limits}")
+        return number
+
+    return read
+
+
+if __name__ == "__main__":
+    sys.exit(main())

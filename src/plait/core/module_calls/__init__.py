@@ -1,0 +1,1 @@
+"""Which module is running: calls of modules observed, located and named."""

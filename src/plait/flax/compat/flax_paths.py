@@ -1,0 +1,108 @@
+"""The modules of Flax as objects that can be imported and have Flax's names, for ``plait.as_flax``.
+
+``flax_modules.py`` lists their contents.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+from types import ModuleType
+from typing import Any
+
+from ..._public import PUBLIC
+from ...util.public_modules import ROOT, public_value
+from .flax_modules import HOMES, RENAMED, SAME
+
+_ABSENT: Any = object()
+
+
+def names_of(path: str) -> list[str]:
+    """The names of a Flax module that plait has, without those of ``nnx`` itself."""
+    names = {*RENAMED.get(path, ())}
+    if not path:
+        names |= {*PUBLIC, *SAME, *(path for path in HOMES if path and "." not in path)}
+    for home in HOMES[path].split():
+        module = importlib.import_module(f"{ROOT}.{home}")
+        names |= {name for name in dir(module) if not name.startswith("_") and _is_own(getattr(module, name))}
+    return sorted(names)
+
+
+def _is_own(value: Any) -> bool:
+    return not isinstance(value, ModuleType) and str(getattr(value, "__module__", ROOT)).startswith(ROOT)
+
+
+def find(root: str, path: str, name: str) -> Any:
+    """The value of ``root.path.name``, where ``root`` is ``flax.nnx`` or another name of it.
+
+    Raises:
+        AttributeError: plait has nothing with that name.
+    """
+    below = f"{path}.{name}" if path else SAME.get(name, name)
+    if below in HOMES:
+        return importlib.import_module(f"{root}.{below}")
+    if name in RENAMED.get(path, ()):
+        place, _, name = RENAMED[path][name].rpartition(":")
+        return getattr(importlib.import_module(f"{ROOT}.{place}"), name) if place else public_value(name)
+    for home in HOMES[path].split() if not name.startswith("_") else ():
+        value = getattr(importlib.import_module(f"{ROOT}.{home}"), name, _ABSENT)
+        if value is not _ABSENT:
+            return value
+    if name in PUBLIC:
+        return public_value(name)
+    raise AttributeError(f"module {f'{root}.{path}'.rstrip('.')!r} has no attribute {name!r}")
+
+
+class FlaxModule(ModuleType):
+    """A Flax module that plait replaces; each name is looked up on first use."""
+
+    def __init__(self, root: str, path: str) -> None:
+        super().__init__(f"{root}.{path}".rstrip("."), f"plait in place of flax.nnx{'.' * bool(path)}{path}.")
+        # A package without a folder: Python never finds the files of Flax, so no class exists twice.
+        self.__path__ = []
+        # Spelled like names that Python reserves, so that they hide no name of Flax.
+        self.__flax_path__ = root, path
+        self.__used__: set[str] = set()
+        self.__lacking__: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__all__":
+            return names_of(self.__flax_path__[1])
+        if name.startswith("__"):
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        try:
+            value = find(*self.__flax_path__, name)
+        except AttributeError:
+            if not name.startswith("_"):
+                self.__lacking__.add(name)
+            raise
+        self.__used__.add(name)
+        self.__dict__[name] = value
+        return value
+
+    def __dir__(self) -> list[str]:
+        return names_of(self.__flax_path__[1])
+
+    def __reduce__(self) -> Any:
+        return importlib.import_module, (self.__name__,)
+
+
+class FlaxFinder:
+    """Gives Python the modules of ``flax.nnx``; it is first in ``sys.meta_path``, before the files of Flax."""
+
+    roots = ("flax.nnx", "flax.experimental.nnx")
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:
+        """The spec of a module that plait replaces; an empty path is ``flax.nnx`` itself."""
+        for root in self.roots:
+            below = "" if name == root else name.removeprefix(f"{root}.")
+            if below != name and below in HOMES:
+                return importlib.machinery.ModuleSpec(name, self, is_package=True, origin="plait")  # type: ignore[arg-type]
+        return None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        root = next(root for root in self.roots if spec.name == root or spec.name.startswith(f"{root}."))
+        return FlaxModule(root, spec.name.removeprefix(root).lstrip("."))
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing to run: names are looked up on access."""

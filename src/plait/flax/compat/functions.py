@@ -1,0 +1,34 @@
+"""The functions on graphs that take ``graph=``, each made from one that does not."""
+
+from __future__ import annotations
+
+from ...core.functional import merge, split as splitting
+from ...core.graph import traversal
+from ...core.states import live
+from ...edit import views
+from ...partitioning import shardings
+from .door import by_position, checked, checked_result
+
+clone = checked(merge.clone)
+flatten = checked(live.flatten)
+graphdef = checked(splitting.graphdef)
+split = checked(live.split)
+state = checked(live.state)
+unpack = checked(live.unpack)
+variables = checked(traversal.variables)
+
+iter_children = checked(traversal.iter_children)
+iter_graph = checked(traversal.iter_graph)
+iter_module_children = checked(traversal.iter_module_children)
+iter_modules = checked(traversal.iter_modules)
+
+map = checked(views.map, at=1)
+recursive_map = checked(views.recursive_map, at=1)
+view = checked(views.view)
+view_info = checked(views.view_info)
+with_attributes = checked(views.with_attributes)
+with_vars = checked(views.with_vars)
+
+abstract_with_sharding = by_position(checked(shardings.abstract_with_sharding))
+as_abstract = by_position(checked(shardings.as_abstract))
+get_abstract_model = checked_result(shardings.get_abstract_model)

@@ -1,0 +1,73 @@
+"""The namespace ``plait.graph``: everything about graphs that users need, low-level names included."""
+
+from __future__ import annotations
+
+from ...core.functional.update import update as update
+from ...core.graph.flatten import RefMap as RefMap
+from ...core.graph.graphdef import (
+    GraphDef as GraphDef,
+    LeafAttribute as LeafAttribute,
+    NodeDef as NodeDef,
+    NodeRef as NodeRef,
+    StaticAttribute as StaticAttribute,
+    SubGraphAttribute as SubGraphAttribute,
+    VariableDef as VariableDef,
+)
+from ...core.graph.traversal import find_duplicates as find_duplicates, set_metadata as set_metadata
+from ...core.objects.nodes import (
+    DataElem as DataElem,
+    GenericPytree as GenericPytree,
+    Static as Static,
+    StaticElem as StaticElem,
+    get_node_impl as get_node_impl,
+    jax_to_nnx_path as jax_to_nnx_path,
+    register_graph_node_type as register_graph_node_type,
+    register_pytree_node_type as register_pytree_node_type,
+)
+from ...core.objects.statics import HashableMapping as HashableMapping
+from ...core.states.flat_graphs import unflatten as unflatten
+from ...core.states.graph_state import GraphState as GraphState
+from ...core.states.live import call as call, merge as merge
+from ...edit.pop import graph_pop as graph_pop, pop as pop
+from .functions import (
+    clone as clone,
+    flatten as flatten,
+    graphdef as graphdef,
+    iter_children as iter_children,
+    iter_graph as iter_graph,
+    iter_module_children as iter_module_children,
+    iter_modules as iter_modules,
+    map as map,
+    recursive_map as recursive_map,
+    split as split,
+    state as state,
+    unpack as unpack,
+    variables as variables,
+    with_vars as with_vars,
+)
+from .modes import set_graph_mode as set_graph_mode, set_graph_updates as set_graph_updates
+from .node_predicates import (
+    is_graph_node as is_graph_node,
+    is_node as is_node,
+    is_node_leaf as is_node_leaf,
+    is_node_module as is_node_module,
+    is_node_type as is_node_type,
+    is_pytree_node as is_pytree_node,
+    is_state_leaf as is_state_leaf,
+)
+from .small_functions import get_node_impl_for_type as get_node_impl_for_type
+from .update_context import (
+    IndexMap as IndexMap,
+    MergeContext as MergeContext,
+    SplitContext as SplitContext,
+    UpdateContext as UpdateContext,
+    compose_mapping as compose_mapping,
+    compose_mapping_reversed as compose_mapping_reversed,
+    current_update_context as current_update_context,
+    merge_context as merge_context,
+    split_context as split_context,
+    update_context as update_context,
+)
+
+# Every name imported above; the reference documents them.
+__all__ = sorted(name for name in globals() if name[:2] != "__" and name != "annotations")  # pyright: ignore[reportUnsupportedDunderAll]

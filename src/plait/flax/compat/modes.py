@@ -1,0 +1,158 @@
+"""The modes of a thread that Flax's programs may set, and how transforms read them. (G57, U32, S5)
+
+Graph mode, the default, allows shared objects and cycles; tree mode rejects them. With graph updates, the default,
+transforms propagate structural changes to the caller's objects; without them, and in tree mode, values only. Functions
+resolve ``graph=`` and ``graph_updates=`` in ``door.py``; below it, a transform asks a ``Crossing`` in each call, and
+knows of no mode.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...core.objects.bound_methods import is_bound
+from ...core.objects.module import Pytree
+from ...core.objects.nodes import Kind
+from ...core.objects.settings import Settings, declared
+from ...core.objects.visit import Place, visit
+from ...errors import GraphError
+from ...transforms.call import policy
+from ...transforms.call.arguments import joined
+from ...util.environment import flag
+from ...util.paths import describe_path
+from ...util.restoring import Restoring
+from ...util.words import describe_type
+
+
+class _Modes(Settings):
+    graph: bool = flag("PLAIT_GRAPH_MODE", "1")
+    graph_updates: bool = flag("PLAIT_GRAPH_UPDATES", "1")
+
+
+_modes = declared("modes", _Modes())
+
+
+# Whether any thread ever left the default modes; until then fast paths need not check their thread's modes.
+touched = types.SimpleNamespace(ever=not (_Modes.graph and _Modes.graph_updates))
+
+
+def set_graph_mode(value: bool, /) -> Restoring:
+    """Set whether modules of this thread are graphs (the default) or plain trees without sharing.
+
+    Takes effect immediately; as a context manager or decorator it restores the previous mode.
+
+    Example:
+        >>> shared = plait.Param(1.0)
+        >>> with plait.set_graph_mode(False):
+        ...     try:
+        ...         _ = plait.split([shared, shared])
+        ...     except plait.errors.PlaitError as error:
+        ...         print(error.parts["at"])
+        [0] and [1]
+    """
+    touched.ever |= not value
+    return Restoring(_modes, graph=bool(value))
+
+
+def set_graph_updates(value: bool, /) -> Restoring:
+    """Set whether transforms of this thread propagate structural changes (the default), or values only.
+
+    Takes effect immediately; as a context manager or decorator it restores the previous mode.
+
+    Example:
+        >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+        >>> with plait.set_graph_updates(False):
+        ...     plait.jit(lambda model: setattr(model, "extra", 1))(model)
+        >>> hasattr(model, "extra")
+        False
+    """
+    touched.ever |= not value
+    return Restoring(_modes, graph_updates=bool(value))
+
+
+def graph_mode(graph: bool | None = None) -> bool:
+    """Whether graph mode is on: the argument, else the setting of the thread."""
+    return _modes.graph if graph is None else graph
+
+
+def graph_updates_mode(graph_updates: bool | None = None) -> bool:
+    """Whether transforms propagate structural changes: the argument, else the mode of the thread."""
+    return _modes.graph_updates if graph_updates is None else graph_updates
+
+
+def check_mode(node: Any, graph: bool | None, labels: Callable[[], Sequence[str]] | None = None) -> None:
+    """Raise for anything but a tree in tree mode.
+
+    Args:
+        node: the graph.
+        graph: whether graph mode is on; ``None`` means the setting of the thread.
+        labels: the names of the elements of ``node``, if it is a sequence of arguments.
+
+    Raises:
+        GraphError: an object is reached by two paths (both are named), or a class says ``pytree=False``.
+    """
+    if graph_mode(graph):
+        return
+
+    def where(place: Place) -> str:
+        return describe_path(place.path) if labels is None else joined(labels()[int(place.path[0])], place.path[1:])
+
+    for place in visit(node):
+        value, kind = place.value, type(place.value).__name__
+        if place.first is not None and not _is_of_a_method(place):
+            raise GraphError(
+                f"Duplicate {kind} found at paths of one tree: tree mode takes no shared objects and no cycles",
+                at=f"{where(place.first)} and {where(place)}",
+                found=f"the same {kind} at both (a duplicate)",
+                expected="each object at one path",
+                do="use graph mode (graph=True), or put a separate object at each path: plait.clone",
+            )
+        if isinstance(value, Pytree) and not value._pytree__is_tree:
+            raise GraphError(
+                "tree mode takes only classes that are JAX pytrees",
+                at=where(place),
+                found=f"{describe_type(value)}, whose class says pytree=False",
+                expected="classes that are pytrees",
+                do="use graph mode (graph=True)",
+            )
+
+
+def _is_of_a_method(place: Place) -> bool:
+    """Whether a place is that of the owner of a bound method, or of an argument of a partial."""
+    owner = place.owner
+    while owner is not None and owner.kind is Kind.PYTREE:
+        if is_bound(owner.value):
+            return True
+        owner = owner.owner
+    return False
+
+
+@dataclasses.dataclass(frozen=True)
+class Crossing(policy.Crossing):
+    """The modes passed to one transform; the modes of the thread are read when it is called.
+
+    Attributes:
+        graph: whether shared objects and cycles are allowed; ``None`` means the mode of the thread.
+        graph_updates: whether structural changes are propagated; ``None`` means the mode of the thread.
+    """
+
+    graph: bool | None = None
+    graph_updates: bool | None = None
+
+    touched = touched  # whether any thread ever left the default modes
+
+    @property
+    def updates(self) -> bool:
+        """Whether this call propagates structural changes; otherwise, and for every tree, values only."""
+        return graph_mode(self.graph) and graph_updates_mode(self.graph_updates)
+
+    def check(self, roots: Any, labels: Callable[[], Sequence[str]] | None = None) -> None:
+        """Raise for arguments that are not trees, in tree mode; ``labels`` as in ``check_mode``.
+
+        Raises:
+            GraphError: an object is reached by two paths (both are named), or a class says ``pytree=False``.
+        """
+        check_mode(roots, self.graph, labels)

@@ -1,0 +1,124 @@
+"""Private names of Flax that published packages use anyway.
+
+Keras reads and writes ``_raw_value``, ``_trace_state`` and ``_var_metadata`` of its variables, puts its own
+``_pytree__state`` into layers, assigns both to another trace, and overrides ``_check_valid_context`` to allow some
+changes in a different trace. Under ``plait.as_flax`` these names are views of plait's own: a variable's cell, and the
+trace guard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+from ...core import hooks
+from ...core.objects.clock import mark_changed
+from ...core.objects.module import Pytree
+from ...core.objects.variables import Cell, Variable, cell_of
+from .traces import PytreeState, TraceState
+
+
+def add_private_names() -> None:
+    """Add them to variables and objects, for the rest of the process."""
+    hooks.excuse = is_excused
+    for name, (read, write) in _OF_VARIABLES.items():
+        setattr(Variable, name, property(read, write))
+    setattr(Variable, "__getstate__", _state_of)  # noqa: B010  # type checkers see an unchanged class
+    setattr(Pytree, "_check_valid_context", _refuse)  # noqa: B010
+
+
+class _CellTrace(TraceState):
+    """The trace of a variable; assigning it moves the variable to another trace."""
+
+    __slots__ = ("_cell",)
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+
+    @property
+    def _jax_trace(self) -> Any:
+        return self._cell.trace
+
+    @_jax_trace.setter
+    def _jax_trace(self, trace: Any) -> None:
+        self._cell.trace = trace
+
+
+class _Metadata(MutableMapping[str, Any]):
+    """The metadata of a variable, as a mapping to write to. plait replaces its own dict and never edits it."""
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+
+    def __getitem__(self, name: str) -> Any:
+        return self._cell.metadata[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if self._cell.metadata.get(name, _ABSENT) is not value:
+            _set_metadata(self._cell, {**self._cell.metadata, name: value})
+
+    def __delitem__(self, name: str) -> None:
+        _set_metadata(self._cell, {key: value for key, value in self._cell.metadata.items() if key != name})
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._cell.metadata)
+
+    def __len__(self) -> int:
+        return len(self._cell.metadata)
+
+    def __repr__(self) -> str:
+        return repr(self._cell.metadata)
+
+
+_ABSENT: Any = object()
+
+
+def _set_metadata(cell: Cell, metadata: dict[str, Any]) -> None:
+    cell.metadata = metadata
+    mark_changed(cell)
+
+
+def _set_raw(variable: Variable[Any], value: Any) -> None:
+    cell_of(variable).raw = value
+
+
+def _set_trace(variable: Variable[Any], state: TraceState) -> None:
+    cell_of(variable).trace = state._jax_trace
+
+
+_OF_VARIABLES: dict[str, Any] = {
+    "_raw_value": (lambda variable: cell_of(variable).raw, _set_raw),
+    "_trace_state": (lambda variable: _CellTrace(cell_of(variable)), _set_trace),
+    "_var_metadata": (
+        lambda variable: _Metadata(cell_of(variable)),
+        lambda variable, metadata: _set_metadata(cell_of(variable), dict(metadata)),
+    ),
+}
+
+
+def _state_of(variable: Variable[Any]) -> dict[str, Any]:
+    return {name: getattr(variable, name) for name in _OF_VARIABLES}
+
+
+class _NotExcusedError(Exception):
+    """Raised if the class leaves the decision about a change to the trace guard."""
+
+
+def _refuse(self: Pytree, error_msg: Any) -> None:
+    """Flax's own check, which a class may override: if it returns, the change is allowed."""
+    raise _NotExcusedError
+
+
+def is_excused(owner: Any) -> bool:
+    """Whether an object may be changed in a different trace: its class or its assigned trace allows it."""
+    stamp = vars(owner).get("_pytree__state") if isinstance(owner, Pytree) else None
+    if isinstance(stamp, PytreeState) and stamp.trace_state.is_valid():
+        return True
+    check = getattr(type(owner), "_check_valid_context", _refuse)
+    if check is _refuse:
+        return False
+    try:
+        check(owner, f"cannot change a {type(owner).__name__} from another trace")
+    except _NotExcusedError:
+        return False
+    return True

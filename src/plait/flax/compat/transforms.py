@@ -1,0 +1,64 @@
+"""The transforms that take ``graph=`` and ``graph_updates=``, each made from one that takes a crossing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...edit import reseeding
+from ...transforms import (
+    autodiff,
+    axis_names,
+    batching,
+    branches,
+    custom_rules,
+    jacobians,
+    lax_map as maps,
+    loops,
+    remat as recomputing,
+    sharded,
+    stream_rules,
+    streams,
+    tangents,
+)
+from ...transforms.call import prefixes as prefix_trees
+from ...transforms.jit import function, shapes
+from .door import by_position, carried, checked
+
+if TYPE_CHECKING:
+    jit = function.jit  # a protocol cannot express both forms of a decorator
+else:
+    jit = carried(function.jit)
+
+grad = carried(autodiff.grad)
+value_and_grad = carried(autodiff.value_and_grad)
+vjp = carried(tangents.vjp)
+jvp = carried(tangents.jvp)
+linearize = carried(tangents.linearize)
+jacrev = carried(jacobians.jacrev)
+jacfwd = carried(jacobians.jacfwd)
+hessian = carried(jacobians.hessian)
+hvp = carried(jacobians.hvp)
+custom_vjp = carried(custom_rules.custom_vjp)
+custom_jvp = carried(custom_rules.custom_jvp)
+vmap = carried(batching.vmap)
+pmap = carried(batching.pmap)
+lax_map = carried(maps.lax_map)
+scan = carried(loops.scan)
+while_loop = carried(loops.while_loop)
+fori_loop = carried(loops.fori_loop)
+cond = carried(branches.cond)
+switch = carried(branches.switch)
+shard_map = carried(sharded.shard_map)
+remat = carried(recomputing.remat)
+eval_shape = carried(shapes.eval_shape)
+make_jaxpr = carried(shapes.make_jaxpr)
+checkify = by_position(carried(shapes.checkify))
+
+split_rngs = carried(streams.split_rngs)
+fork_rngs = carried(streams.fork_rngs)
+with_rngs = carried(stream_rules.with_rngs)
+backup_keys = checked(streams.backup_keys)
+reseed = checked(reseeding.reseed)
+
+transform_metadata = carried(axis_names.transform_metadata)
+prefix = checked(prefix_trees.prefix)

@@ -1,0 +1,94 @@
+"""The arguments of ``fit``: what is wrong with them is said before the first step."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ...checkpoint.positions import has_position
+from ...errors import ArgumentError, ArgumentTypeError
+from ..counts import check_count
+from .batches import Batches
+
+DATA = "data"  # the name of the data iterator in checkpoints
+
+
+def check_intervals(evaluate: object, **numbers: int | None) -> None:
+    """Raise for a number of steps below 1, and for an interval of evaluations without one."""
+    for name, value in numbers.items():
+        if value is not None:
+            check_count(name, value)
+    if evaluate is None and numbers["evaluate_every"] is not None:
+        raise ArgumentError(
+            "there is nothing to evaluate",
+            at="evaluate_every",
+            found=f"evaluate_every={numbers['evaluate_every']} without evaluate",
+            expected="both, or neither",
+            do="pass `evaluate=lambda: {'loss': loss(model, x)}`, or leave out evaluate_every",
+        )
+
+
+def arguments_of(step: Callable[..., Any], objects: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The objects in the order in which a step takes them. JAX sorts dicts, so that of ``objects`` may be another.
+
+    Raises:
+        ArgumentError: only some of the parameters have the names of objects, and one would get another object.
+    """
+    try:
+        names = [*inspect.signature(step).parameters][: len(objects)]
+    except (TypeError, ValueError):  # it has no signature
+        return tuple(objects.values())
+    if set(names) == set(objects):
+        return tuple(objects[name] for name in names)
+    mixed_up = [(name, given) for name, given in zip(names, objects, strict=False) if name != given and name in objects]
+    if mixed_up:
+        name, given = mixed_up[0]
+        raise ArgumentError(
+            "a parameter of the step would get another object than the one of its name",
+            at=f"step({', '.join(names)}, …)",
+            found=f"objects in the order {', '.join(objects)}: {name} would be {given}",
+            expected="parameters with the names of the objects, or objects in the order of the parameters",
+            do=f"name the parameters of the step as the objects: {', '.join(objects)}",
+        )
+    return tuple(objects.values())
+
+
+def check_object_names(objects: Mapping[str, Any]) -> None:
+    """Raise for an object with the name of the position in the data."""
+    if DATA in objects:
+        raise ArgumentError(
+            "an object has the name under which checkpoints store the position in the data",
+            at=f"objects[{DATA!r}]",
+            found=f"a {type(objects[DATA]).__name__}",
+            expected="another name",
+            do="rename it: objects={'model': model, 'dataset': ...}",
+        )
+
+
+def iterator_of(data: Any, *, needs_position: bool) -> Any:
+    """The data as an iterator; an iterable without a position is wrapped in ``Batches``.
+
+    Raises:
+        ArgumentTypeError: it has a position and is no iterator, or it has none and needs one.
+    """
+    positioned = has_position(data)
+    if not isinstance(data, Iterator):
+        if positioned:
+            raise ArgumentTypeError(
+                "the data has a position, but no next batch",
+                at="data",
+                found=f"a {type(data).__name__} with get_state and set_state, but without __next__",
+                expected="an iterator, or an iterable without a position",
+                do="pass the iterator itself, which has get_state and set_state: iter(data)",
+            )
+        return Batches(data)
+    if needs_position and not positioned:
+        raise ArgumentTypeError(
+            "a checkpoint cannot save the position of this data iterator",
+            at="data",
+            found=f"a {type(data).__name__} without get_state and set_state",
+            expected="an iterator with both, or an iterable that can be iterated over again",
+            do="pass the iterable itself, or Batches(lambda epoch: make_iterator(epoch))",
+        )
+    return data

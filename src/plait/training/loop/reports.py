@@ -1,0 +1,96 @@
+"""The metrics of a run: those that are not computed yet, the newest of each name, and where they are logged and shown.
+
+Metrics stay on the device until they are computed. The loop reads them after it has dispatched a later step, so no
+step waits for logging.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+
+from ...errors import LoggerWarning
+from ...util.words import text_of
+from .loggers import Logger
+from .progress import Lines, Progress, progress
+from .step_results import check_metric_names, is_there, numbers_of
+
+
+class Reports:
+    """The metrics of a run.
+
+    Attributes:
+        values: the newest metrics by name.
+        pending: the steps whose metrics are still to be read, oldest first, with their results and times.
+        noted: the last step whose metrics are read, or are to be.
+    """
+
+    _display: Progress
+    _lines: Lines
+
+    def __init__(self, loggers: Sequence[Logger]) -> None:
+        is_first = jax.process_index() == 0
+        # Of processes other than the first, those that ask for it.
+        self._loggers = [each for each in loggers if is_first or getattr(each, "every_process", False)]
+        self.values: dict[str, float] = {}
+        self.pending: collections.deque[tuple[int, Any, float]] = collections.deque()
+        self.noted = 0
+
+    @contextlib.contextmanager
+    def shown(self, steps: int, done: int, show: bool) -> Iterator[Progress]:
+        """Show the progress of the run until the block ends; then close the loggers."""
+        self._lines = Lines(steps, done)
+        with contextlib.ExitStack() as held:
+            for logger in self._loggers:
+                held.callback(_close, logger)
+            shows = show and jax.process_index() == 0
+            self._display = held.enter_context(progress(steps, done=done)) if shows else Progress()
+            yield self._display
+
+    def add(self, step: int, returned: Any) -> None:
+        """Have the metrics of this step read when they are computed."""
+        self.pending.append((step, returned, time.perf_counter()))
+        self.noted = step
+
+    def computed(self, at_least: int, *, more: bool) -> Iterator[tuple[int, dict[str, float], float]]:
+        """Step, metrics and time of pending ones.
+
+        Args:
+            at_least: how many to wait for.
+            more: whether those after them that are computed follow.
+        """
+        while self.pending and (at_least > 0 or (more and is_there(self.pending[0][1]))):
+            at_least -= 1
+            step, returned, when = self.pending.popleft()
+            values = numbers_of(returned)
+            check_metric_names(values)
+            yield step, values, when
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        """Log metrics. A logger that fails is given up, with a warning, which may be an error."""
+        for logger in list(self._loggers):
+            try:
+                logger.write(step, values)
+            except Exception as error:
+                self._loggers.remove(logger)
+                warnings.warn(
+                    f"{type(logger).__name__} could not write step {step}, and is disabled: "
+                    f"{type(error).__name__}: {text_of(error)}",
+                    LoggerWarning,
+                    stacklevel=2,
+                )
+
+    def show(self, step: int, values: dict[str, float], when: float) -> None:
+        """Print the line of a step."""
+        self._display.say(self._lines.line(step, values, when))
+
+
+def _close(logger: Logger) -> None:
+    with contextlib.suppress(Exception):
+        logger.close()

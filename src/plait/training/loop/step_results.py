@@ -1,0 +1,74 @@
+"""What steps and evaluations return: numbers by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from ...core.objects.cells import is_gone
+from ...errors import ArgumentError, ArgumentTypeError, DonatedArrayError
+from ...util.dtypes import is_number_dtype
+
+
+def is_there(returned: Any) -> bool:
+    """Whether the devices have computed it."""
+    leaves: list[Any] = jax.tree.leaves(returned)
+    return all(is_gone(leaf) or leaf.is_ready() for leaf in leaves if hasattr(leaf, "is_ready"))
+
+
+def numbers_of(returned: Any) -> dict[str, float]:
+    """Scalars by name, from the result of a step or an evaluation."""
+    if returned is None:
+        return {}
+    named = returned if isinstance(returned, Mapping) else {"loss": returned}
+    found = {}
+    for name, value in named.items():
+        if is_gone(value):
+            raise DonatedArrayError(
+                "a step returned an array that it, or a later step, has donated",
+                at=str(name),
+                found="a deleted array, which may be part of the model",
+                expected="a number that is still there when it is logged, up to two steps later",
+                do="return a copy: {'scale': jnp.copy(model.scale[...])}",
+            )
+        if np.ndim(value) or not is_number_dtype(np.asarray(value).dtype):
+            raise ArgumentTypeError(
+                "a step must return a number, or a dict of numbers",
+                at=str(name),
+                found=f"an array of shape {np.shape(value)}" if np.ndim(value) else f"a {type(value).__name__}",
+                expected="a scalar",
+                do="return the loss alone, or {'loss': loss, 'accuracy': accuracy}",
+            )
+        found[str(name)] = float(value)
+    return found
+
+
+def stored_number(number: float) -> float | str:
+    """A number as JSON, which has no NaN or infinities: those are texts, which ``float`` reads."""
+    return number if math.isfinite(number) else str(number)
+
+
+def stored_numbers(numbers: Mapping[str, float]) -> dict[str, float | str]:
+    """Numbers as JSON; ``restored_numbers`` gives them back."""
+    return {name: stored_number(value) for name, value in numbers.items()}
+
+
+def restored_numbers(stored: Mapping[str, float | str]) -> dict[str, float]:
+    """What ``stored_numbers`` has stored."""
+    return {name: float(value) for name, value in stored.items()}
+
+
+def check_metric_names(values: Mapping[str, float]) -> None:
+    """Raise for a name that loggers need."""
+    if "step" in values:
+        raise ArgumentError(
+            "a metric has the name under which loggers write the step",
+            at="step",
+            found=f"{values['step']!r}",
+            expected="another name",
+            do="rename the metric: return {'loss': loss, 'inner_step': ...}",
+        )

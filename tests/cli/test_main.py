@@ -1,0 +1,264 @@
+"""The command: exit statuses and messages, as a user meets them."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+import types
+import weakref
+from pathlib import Path
+
+import pytest
+
+import plait
+from plait.cli import launch, main as cli
+from tests.command_line import FILE, interface
+from tests.environment import environment
+
+SOURCE = Path(plait.__file__).parents[1]
+LAUNCH = ["launch", "--processes", "1", "--", "x"]
+
+
+def command(*arguments, cwd=None, **settings):
+    """Run ``plait ARGUMENTS`` in a process of its own, in which warnings are errors as they are here."""
+    return subprocess.run(
+        [sys.executable, "-m", "plait.cli.main", *arguments],
+        capture_output=True, text=True, cwd=cwd,
+        env=environment(**settings),
+    )  # fmt: skip
+
+
+def check_refused(done, *words):
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    for word in words:
+        assert word in done.stderr
+
+
+def test_the_version_is_that_of_the_package():
+    done = command("--version")
+    assert (done.returncode, done.stdout) == (0, f"plait {plait.__version__}\n")
+
+
+REFUSED = {
+    "nothing": ((), "COMMAND"),
+    "unknown command": (("train",), "train"),
+    "unknown flag": (("inspect", "x", "--speed"), "--speed"),
+    "abbreviated flag": (("launch", "--process", "3", "--", "x"), "--process"),
+    "no number": (("launch", "--processes", "many", "--", "x"), "'many' is not a whole number"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_request_that_makes_no_sense_is_refused(case, capsys):
+    arguments, word = REFUSED[case]
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(arguments)
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert word in printed.err
+
+
+@pytest.mark.slow
+def test_an_unknown_command_is_refused_by_the_process_too(tmp_path):
+    check_refused(command("train", cwd=tmp_path), "train", "launch")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("launch", "--help")], ids=" ".join)
+def test_help_is_there(arguments, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(arguments)
+    assert "usage: plait" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (plait.errors.CheckpointError("bad", at="x"), 2, "plait: bad\n  at        x\n"),
+        (OSError(28, "No space left on device", "a/b"), 2, "plait: a/b: No space left on device\n"),
+        (KeyboardInterrupt(), 130, "plait: interrupted\n"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_error_is_a_message_and_a_status(monkeypatch, capsys, error, status, message):
+    def fail(options):
+        raise error
+
+    monkeypatch.setattr("plait.cli.launch.run", fail)
+    assert cli.main(LAUNCH) == status
+    assert capsys.readouterr().err == message
+
+
+class Garbage:
+    """Something that only the collector frees."""
+
+    def __init__(self):
+        self.self = self
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["collector", pytest.param("weak reference", marks=pytest.mark.long)])
+def test_an_interruption_in_a_callback_is_not_lost(where, monkeypatch, capsys, request):
+    """Python swallows what is raised there; JAX and plait have such callbacks, which run often while libraries load."""
+    met = []
+
+    def callback(*_):
+        if not met:
+            met.append(where)
+            signal.raise_signal(signal.SIGINT)
+
+    def work(options):
+        garbage = Garbage()
+        ref = weakref.ref(garbage, callback if where == "weak reference" else None)
+        del garbage
+        gc.collect()
+        assert ref() is None
+        time.sleep(10)
+
+    monkeypatch.setattr("plait.cli.launch.run", work)
+    if where == "collector":
+        gc.callbacks.append(callback)
+        request.addfinalizer(lambda: gc.callbacks.remove(callback))
+    outer = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, outer))
+    before = signal.getsignal(signal.SIGINT), sys.unraisablehook
+    assert cli.main(LAUNCH) == 130
+    assert capsys.readouterr().err == "plait: interrupted\n"
+    assert (signal.getsignal(signal.SIGINT), sys.unraisablehook) == before
+    assert met == [where]
+
+
+def test_a_mistake_in_plait_keeps_its_traceback(monkeypatch):
+    monkeypatch.setattr("plait.cli.launch.run", lambda options: 1 // 0)
+    with pytest.raises(ZeroDivisionError, match="zero"):
+        cli.main(LAUNCH)
+
+
+def test_the_interface_is_the_one_that_users_have():
+    """Commands, options, defaults and help texts; see ``tests/command_line.py`` after a change."""
+    assert interface().splitlines() == FILE.read_text(encoding="utf-8").splitlines()
+
+
+REACHED = {
+    "launch": (
+        "plait.cli.launch.run",
+        "launch --processes 1 --devices 1 --port 65535 --grace 0 -- python train.py --steps 3",
+        lambda: launch.Options(["python", "train.py", "--steps", "3"], 1, 1, 65535, 0),
+    ),
+    "launch, defaults": (
+        "plait.cli.launch.run", "launch --processes 2 -- train", lambda: launch.Options(["train"], 2, None, None, 30),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REACHED)
+def test_the_options_reach_what_is_run(case, monkeypatch):
+    """Each at its lowest or highest value; the status is the one that is returned."""
+    function, words, expected = REACHED[case]
+    asked = []
+    monkeypatch.setattr(function, lambda options: asked.append(options) or 7)
+    assert cli.main(words.split()) == 7
+    assert asked == [expected()]
+
+
+RUN = {
+    "run --as-flax train.py --epochs 3": ("train.py", "--epochs", "3"),
+    "run --as-flax --report train.py -m x": ("--report", "train.py", "-m", "x"),
+    "run --as-flax -m pack.train --report": ("-m", "pack.train", "--report"),
+}
+
+
+@pytest.mark.parametrize("words", RUN)
+def test_run_replaces_the_process_by_the_program(words, monkeypatch):
+    asked = []
+    monkeypatch.setattr("os.execv", lambda *command: asked.append(command))
+    cli.main(words.split())
+    assert asked == [(sys.executable, [sys.executable, "-m", "plait.as_flax", *RUN[words]])]
+
+
+WRONG_NUMBERS = {
+    "launch --processes 0 -- x": "0 is not 1 or more",
+    "launch --processes 1 --devices 0 -- x": "0 is not 1 or more",
+    "launch --processes 1 --port 0 -- x": "0 is not from 1 to 65535",
+    "launch --processes 1 --port 65536 -- x": "65536 is not from 1 to 65535",
+    "launch --processes 1 --grace -1 -- x": "-1 is not 0 or more",
+}
+
+
+@pytest.mark.parametrize("words", WRONG_NUMBERS)
+def test_a_value_just_outside_of_its_limits_is_refused(words, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(words.split(" "))
+    assert capsys.readouterr().err.endswith(f": {WRONG_NUMBERS[words]}\n")
+
+
+def test_launch_needs_dashes_before_the_command(capsys):
+    """Its options would be taken for those of launch; ``--help`` is not a command."""
+    assert cli.main(["launch", "--processes", "2", "python", "train.py"]) == 2
+    assert capsys.readouterr().err == (
+        "plait: launch needs `--` before its COMMAND, such as: "
+        "plait launch --processes 2 -- python train.py --steps 10\n"
+    )
+    for word in ("-h", "--help"):
+        with pytest.raises(SystemExit, match="0"):
+            cli.main(["launch", word])
+        assert capsys.readouterr().out.startswith("usage: plait launch --processes N")
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(5, "Input/output error"), "plait: a file: Input/output error\n"),
+        (OSError("no more"), "plait: a file: no more\n"),
+    ],
+    ids=["no name", "no number"],
+)
+def test_an_error_of_the_system_is_a_message_whatever_it_says(error, message, monkeypatch, capsys):
+    def fail(options):
+        raise error
+
+    monkeypatch.setattr("plait.cli.launch.run", fail)
+    assert cli.main(LAUNCH) == 2
+    assert capsys.readouterr().err == message
+
+
+def test_a_reader_that_has_gone_away_is_no_error_to_print(monkeypatch, capsys):
+    """As in ``plait inspect folder | head``: what is still in the buffer goes nowhere, and nothing is said."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as stream:
+
+        def work(options):
+            print("a line", flush=True)
+
+        monkeypatch.setattr("sys.stdout", stream)
+        monkeypatch.setattr("plait.cli.launch.run", work)
+        assert cli.main(LAUNCH) == 2
+        assert os.readlink(f"/proc/self/fd/{writer}") == os.devnull
+    assert capsys.readouterr().err == ""
+
+
+def test_an_ignored_interrupt_is_raised_again_and_other_ignored_errors_are_reported(monkeypatch):
+    """What the hook is given by callbacks of the garbage collector, and that it is put back."""
+    reported, outer = [], sys.unraisablehook
+    monkeypatch.setattr(sys, "unraisablehook", reported.append)
+    mine = sys.unraisablehook
+
+    def work(options):
+        sys.unraisablehook(types.SimpleNamespace(exc_type=ValueError))
+        sys.unraisablehook(types.SimpleNamespace(exc_type=KeyboardInterrupt))
+        for _ in range(500):  # seconds of one sleep would not be interrupted
+            time.sleep(0.01)
+
+    monkeypatch.setattr("plait.cli.launch.run", work)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert cli.main(LAUNCH) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert [each.exc_type for each in reported] == [ValueError]
+    assert sys.unraisablehook is mine is not outer
