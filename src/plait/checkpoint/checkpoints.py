@@ -29,12 +29,12 @@ from typing import Any
 import jax
 
 from ..errors import CheckpointError, CheckpointWarning, LostUpdateWarning
+from ..partitioning.processes.all_processes import Meeting, run_on_all, run_on_process_0
 from ..partitioning.processes.launched import grace
 from ..util.notices import warn
 from ..util.scratch import Lock, hold, is_held_here, remove_abandoned
 from ..util.whole_writes import move_aside, remove_whole
 from ..util.words import first_few
-from .all_processes import Meeting, run_on_all, run_on_process_0
 from .keep import Keep
 from .layout import (
     MANIFEST,

@@ -22,8 +22,8 @@ import numpy as np
 
 from ..core.functional.update import update
 from ..errors import ArgumentTypeError, CheckpointError
+from ..partitioning.processes.all_processes import run_on_all, run_on_process_0
 from ..util.words import text_of
-from .all_processes import run_on_all, run_on_process_0
 from .layout import (
     ARRAYS,
     Manifest,

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import plait
-from plait.checkpoint import all_processes
 from plait.errors import ArgumentError, ProcessError
-from plait.partitioning.processes import key_value_store
+from plait.partitioning.processes import all_processes, key_value_store
 from plait.training import fit
 from plait.training.loop import agreement, run as run_of_fit
 from plait.training.loop.agreement import AHEAD, Ending, MultiProcess, SingleProcess, check_same, error_ending

@@ -25,8 +25,8 @@ from typing import Any
 
 import jax
 
-from ...checkpoint.all_processes import Meeting, error_from_json, error_to_json, next_key, numbered_apart
 from ...errors import ArgumentError, PlaitError
+from ...partitioning.processes.all_processes import Meeting, error_from_json, error_to_json, next_key, numbered_apart
 from ...partitioning.processes.connect import LEFT_BEHIND, all_report
 from ...partitioning.processes.key_value_store import await_entry, entries_under, gather, is_last, put_once, remove
 

@@ -10,10 +10,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from ...checkpoint.all_processes import next_key, run_on_all, run_on_process_0
 from ...checkpoint.leaf_descriptions import is_in_arrays, to_array
 from ...checkpoint.orbax import described
 from ...errors import CheckpointWarning
+from ...partitioning.processes.all_processes import next_key, run_on_all, run_on_process_0
 from ...partitioning.processes.key_value_store import gather
 from ...util.notices import warn
 from ...util.words import first_few

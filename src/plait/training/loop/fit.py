@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ...checkpoint.all_processes import run_on_all
 from ...checkpoint.checkpoints import Checkpoints
+from ...partitioning.processes.all_processes import run_on_all
 from ...partitioning.processes.connect import all_report
 from .agreement import check_same
 from .callbacks import CallbackInfo

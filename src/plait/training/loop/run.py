@@ -14,13 +14,13 @@ from typing import Any
 
 import jax
 
-from ...checkpoint.all_processes import run_on_all
 from ...checkpoint.checkpoints import Checkpoints
 from ...checkpoint.orbax import described
 from ...checkpoint.positions import has_position
 from ...core.objects.variable_kinds import Param
 from ...errors import CheckpointError, CheckpointWarning, NonFiniteError, ProcessError
 from ...inspect.observe.nonfinite import has_nan
+from ...partitioning.processes.all_processes import run_on_all
 from ...partitioning.processes.connect import all_report, end_at_exit, end_at_once, is_loss
 from ...partitioning.processes.launched import saving
 from ...util.words import first_few

@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 
 import jax
 
-from .. import errors
-from ..errors import PlaitError, ProcessError
-from ..partitioning.processes.connect import LEFT_BEHIND
-from ..partitioning.processes.key_value_store import arrive, await_outcome, is_last, put_once
-from ..util.words import text_of
+from ... import errors
+from ...errors import PlaitError, ProcessError
+from ...util.words import text_of
+from .connect import LEFT_BEHIND
+from .key_value_store import arrive, await_outcome, is_last, put_once
 
 T = TypeVar("T", bound=str | None)
 R = TypeVar("R")

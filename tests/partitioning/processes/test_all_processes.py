@@ -8,10 +8,9 @@ import time
 import jax
 import pytest
 
-from plait.checkpoint import all_processes
-from plait.checkpoint.all_processes import Meeting, run_on_all, run_on_process_0
 from plait.errors import CheckpointError, PlaitError, ProcessError
-from plait.partitioning.processes import key_value_store
+from plait.partitioning.processes import all_processes, key_value_store
+from plait.partitioning.processes.all_processes import Meeting, run_on_all, run_on_process_0
 from plait.partitioning.processes.connect import all_report
 
 PARTS = {"at": "run/step-1", "found": "Größe \u2192 0", "expected": "more", "do": "wait"}

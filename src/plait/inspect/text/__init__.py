@@ -1,1 +1,0 @@
-"""Models and values as text."""
