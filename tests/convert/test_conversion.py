@@ -90,7 +90,7 @@ def test_every_layer_has_a_case():
     layers = {
         name
         for name, home in PUBLIC.items()
-        if home.startswith(("nn.", "stacks."))
+        if home.startswith("nn.")
         and isinstance(getattr(plait, name), type)
         and issubclass(getattr(plait, name), plait.Module)
         and name not in ("RNNCellBase", "RoPE")  # one has no instances, the other no variables
