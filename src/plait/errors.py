@@ -225,7 +225,7 @@ class DispatchError(PlaitError, AssertionError):
 
 
 class ProgramCacheError(PlaitError, RuntimeError):
-    """A folder for compiled programs that cannot be made, or in which others could put programs."""
+    """A folder for compiled programs that cannot be made, or that others can enter."""
 
 
 class PartitioningUnspecifiedError(PlaitError, ValueError):

@@ -1,8 +1,9 @@
-"""``plait.cache``: later processes compile nothing, and folders that others can write to are refused. (rule D15)"""
+"""``plait.cache``: later processes compile nothing, and folders that others can enter are refused. (rule D15)"""
 
 import importlib.util
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import pytest
 
 import plait
-from plait.errors import MissingDependencyError, ProgramCacheError
+from plait.errors import ArgumentError, MissingDependencyError, ProgramCacheError
 from tests.sampling import slow_but
 
 needs_modes = pytest.mark.skipif(os.name == "nt", reason="who may write is not in the mode there")
@@ -98,11 +99,24 @@ def test_a_limit_that_jax_could_not_keep_is_refused(tmp_path, monkeypatch, setti
     assert jax.config.jax_compilation_cache_dir == settings["jax_compilation_cache_dir"]
 
 
+@pytest.mark.parametrize("limit", [0, -1, 1.5, "1"])
+def test_a_limit_that_is_no_number_of_bytes_is_refused(tmp_path, limit, settings):
+    with pytest.raises(ArgumentError, match=r"at +limit\n"):
+        plait.cache(tmp_path / "programs", limit=limit)
+    assert not (tmp_path / "programs").exists()
+    assert {name: getattr(jax.config, name) for name in SETTINGS} == settings
+
+
+def test_a_remote_store_is_left_to_jax(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ProgramCacheError, match=r'jax.config.update\("jax_compilation_cache_dir", "gs://bucket/x"\)'):
+        plait.cache("gs://bucket/x")
+    assert [*tmp_path.iterdir()] == []
+
+
 # What is spoiled, below a folder that holds the cache → how.
 SPOILED = {
-    "the folder": ("top/programs", lambda path: path.chmod(0o775)),
-    "a folder in it": ("top/programs/autotune", lambda path: path.chmod(0o757)),
-    "a file in it": ("top/programs/autotune/file", lambda path: path.chmod(0o666)),
+    "the folder": ("top/programs", lambda path: path.chmod(0o710)),
     "a link": ("top/programs/link", lambda path: path.symlink_to("autotune")),
     "a folder above it": ("top", lambda path: path.chmod(0o777)),
     "another's folder": ("top/programs", lambda path: shutil.chown(path, 12345)),
@@ -113,11 +127,12 @@ SPOILED = {
 
 
 def made(folder):
-    """A folder as a cache of JAX leaves it, open to readers."""
+    """A folder as a cache of JAX leaves it with a umask of 0002."""
     (folder / "top/programs/autotune").mkdir(parents=True)
     (folder / "top/programs/autotune/file").touch()
     for path in folder.rglob("*"):
-        path.chmod(0o755)
+        path.chmod(0o775)
+    (folder / "top/programs").chmod(0o700)
     return folder / "top/programs"
 
 
@@ -135,14 +150,26 @@ def test_what_others_can_change_is_refused(tmp_path, name, settings):
 @needs_modes
 @pytest.mark.usefixtures("settings")
 def test_what_is_safe_is_used(tmp_path):
-    """Behind a link, below a sticky folder, and with what a umask of 0002 makes, where nobody else can enter."""
+    """Behind a link, below a sticky folder, and with anything inside, where nobody else can enter."""
     programs = made(tmp_path)
     (tmp_path / "top").chmod(0o1777)
     (tmp_path / "link").symlink_to(programs)
     plait.cache(tmp_path / "link")
     assert jax.config.jax_compilation_cache_dir == str(programs)
-    (programs / "autotune").chmod(0o775)
-    programs.chmod(0o700)
+
+
+@needs_modes
+@pytest.mark.usefixtures("settings")
+def test_a_folder_that_readers_can_enter_is_refused_at_once_and_used_after_the_advice(tmp_path):
+    """Not by a later process, when JAX has written files to it."""
+    programs = tmp_path / "my programs"
+    programs.mkdir()
+    programs.chmod(0o755)
+    with pytest.raises(ProgramCacheError, match=r"mode 0755") as refused:
+        plait.cache(programs)
+    advice = str(refused.value).partition("do ")[2].split("\n")[0].strip()
+    assert shlex.split(advice) == ["chmod", "700", str(programs)]
+    subprocess.run(shlex.split(advice), check=True)
     plait.cache(programs)
 
 
