@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.ad_checkpoint import checkpoint_name
 
 import plait
 from plait.inspect.flops import costliest, flops_of
@@ -27,6 +28,13 @@ def convolution(**options):
     ), x
 
 
+SIZES = jnp.array([3, 5], jnp.int32)  # of the groups of a ragged product
+
+
+def ragged(contracted, batch, groups=()):
+    return jax.lax.RaggedDotDimensionNumbers((contracted, batch), [0], groups)
+
+
 OPERATIONS = {
     "matmul": (lambda x: x @ x, X),
     "batched": (lambda x: jnp.einsum("bij,bkj->bik", x, x), jnp.ones((3, 4, 5))),
@@ -35,6 +43,19 @@ OPERATIONS = {
     "reduction": (lambda x: x.sum(0), X),
     "softmax": (lambda x: jax.nn.softmax(x), X),
     "scatter": (lambda x: x.at[jnp.arange(64)].add(1.0), jnp.ones((64, 64))),
+    "a reduction of the user's": (
+        lambda x: jax.lax.reduce((x, x), (0.0, 0.0), lambda a, b: (a[0] + b[0], a[1] * b[1]), (0,)),
+        X,
+    ),
+    "pooling": (lambda x: jax.lax.reduce_window(x, 0.0, jax.lax.add, (3, 2), (1, 1), "SAME"), X),
+    "pooling of the user's": (lambda x: jax.lax.reduce_window(x, 1.0, jax.lax.mul, (2, 2), (2, 2), "VALID"), X),
+    "rounding": (lambda x: jax.lax.reduce_precision(x, 8, 7), X),
+    "fft": (lambda x: jnp.fft.fft(x), jnp.ones((3, 20))),
+    "irfft in two dimensions": (lambda x: jnp.fft.irfftn(x), jnp.ones((8, 5), complex)),
+    "ragged product in a batch": (
+        lambda x: jax.lax.ragged_dot_general(x, jnp.ones((8, 4, 3)), SIZES, ragged(((2,), (1,)), ((0,), (0,)))),
+        jnp.ones((8, 5, 4)),
+    ),
     "convolution": convolution(padding="VALID"),
     "convolution with padding": convolution(padding="SAME"),
     "convolution with strides": convolution(padding="SAME", window_strides=(2, 3)),
@@ -48,6 +69,33 @@ OPERATIONS = {
 def test_an_operation_counts_as_xla_counts_it(name):
     f, x = OPERATIONS[name]
     assert counted(f, x) == pytest.approx(by_xla(f, x), rel=0.02)
+
+
+PRODUCTS = {  # two numbers for each of 8 rows, 4 columns of the first and 3 of the second; XLA on a CPU computes more
+    "ragged": (ragged(((1,), (1,)), ((), ()), [0]), (8, 4), (2, 4, 3)),
+    "ragged, contracted": (ragged(((0,), (0,)), ((), ())), (8, 4), (8, 3)),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_each_row_of_a_ragged_product_belongs_to_one_group(name):
+    numbers, *shapes = PRODUCTS[name]
+    a, b = map(jnp.ones, shapes)
+    assert counted(lambda a, b: jax.lax.ragged_dot_general(a, b, SIZES, numbers), a, b) == 2 * 8 * 4 * 3
+
+
+MOVES = {
+    "stack": lambda x: jnp.stack([x, x]),
+    "unstack": lambda x: jnp.unstack(x),
+    "tile": lambda x: jnp.tile(x, (2, 3)),
+    "name": lambda x: checkpoint_name(x, "x"),
+    "ref": lambda x: jax.new_ref(x)[...],
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_what_only_moves_numbers_counts_nothing(name):
+    assert counted(MOVES[name], X) == 0
 
 
 def body(x):

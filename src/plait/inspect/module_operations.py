@@ -18,6 +18,8 @@ from .observe.module_names import name_of_key
 Names = tuple[str, ...]
 """The keys of a path, as in names of scopes."""
 
+_COMBINING = ("scatter", "reduce", "select_and_scatter")  # the program inside combines two numbers
+
 
 class Operation(NamedTuple):
     """One equation of a program.
@@ -87,7 +89,7 @@ class ModuleOperations:
     def _of(self, jaxpr: Any, around: _Place, times: int, choose: Any) -> Iterator[Operation]:
         for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
             here = self._entered(around, _steps_of(scopes_of(eqn)))
-            inner = () if eqn.primitive.name.startswith("scatter") else (*jaxprs_in_params(eqn.params),)
+            inner = () if eqn.primitive.name.startswith(_COMBINING) else (*jaxprs_in_params(eqn.params),)
             if not inner:
                 yield Operation(eqn, self._module_at(here), times)
             again = eqn.params["length"] if eqn.primitive.name == "scan" else 1
