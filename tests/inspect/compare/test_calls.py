@@ -71,7 +71,7 @@ def test_a_recorder_takes_down_arguments_outputs_and_times():
         ("a", 0), (("a", 0), ("b",)), "encode", "Dropout", layer,
     )  # fmt: skip
     assert (inner.place, whole.place) == ("a[0].encode", "")
-    assert [array.shape for array in inner.outputs] == [(3,)]
+    assert [array.shape for array in inner.outputs.values()] == [(3,)]
     assert {name: array.shape for name, array in whole.inputs.items()} == {"0": (2,), "z.0": (4,)}
     assert whole.statics == {"1": 3, "flag": True}
     assert (whole.enter, inner.enter, inner.exit, whole.exit) == (1, 2, 3, 6)
@@ -85,12 +85,12 @@ def test_a_recorder_takes_down_arguments_outputs_and_times():
 def test_a_model_without_arrays_is_recorded_all_the_same():
     recorder = Recorder(numpy_of)
     recorder.around(lambda: None, ((),), "", plait.Dropout(0.5), (), {})
-    assert [call.outputs for call in recorder.calls] == [[]]
+    assert [call.outputs for call in recorder.calls] == [{}]
 
 
 @pytest.mark.parametrize(("enter", "leave", "encloses"), [(1, 8, False), (2, 7, True), (2, 8, False), (1, 7, False)])
 def test_a_call_encloses_those_between_its_start_and_its_end(enter, leave, encloses):
-    outer, inner = (Call((), ((),), "", "", None, {}, {}, [], *times) for times in ((1, 8), (enter, leave)))
+    outer, inner = (Call((), ((),), "", "", None, {}, {}, {}, *times) for times in ((1, 8), (enter, leave)))
     assert outer.encloses(inner) == encloses
 
 

@@ -456,6 +456,48 @@ def test_modules_inside_of_branches_are_named_as_not_recorded(kind):
     assert plait.compare(make(), make(), X).agrees
 
 
+class Applied(plait.Module):
+    def __init__(self, f):
+        self.f = f
+
+    def __call__(self, x):
+        return self.f(x)
+
+
+CUBE = jnp.asarray(np.random.default_rng(0).normal(size=(4, 4, 4)), jnp.float32)
+DIFFERENT = {
+    "a transpose": (lambda x: x, lambda x: x.swapaxes(0, 1)),
+    "channels first": (lambda x: x, lambda x: jnp.moveaxis(x, -1, 1)),
+    "a reshape": (lambda x: x, lambda x: x.reshape(4, 16)),
+    "an axis of 1": (lambda x: x.mean(-1), lambda x: x.mean(-1, keepdims=True)),
+    "other keys": (lambda x: {"a": x}, lambda x: {"b": x}),
+    "exchanged keys": (lambda x: {"a": x, "b": -x}, lambda x: {"b": x, "a": -x}),
+    "fewer outputs": (lambda x: (x, x), lambda x: (x,)),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_outputs_are_compared_as_they_are(name):
+    """CM5"""
+    f, g = DIFFERENT[name]
+    assert not plait.compare(Applied(f), Applied(g), CUBE).agrees
+    assert plait.compare(Applied(f), Applied(f), CUBE).agrees
+
+
+def test_outputs_of_equal_keys_agree_in_any_order():
+    a, b = Applied(lambda x: {"a": x, "b": -x}), Applied(lambda x: {"b": -x, "a": x})
+    assert plait.compare(a, b, CUBE).agrees
+    found = plait.compare(a, Applied(lambda x: {"a": x, "c": -x}), CUBE)
+    assert "output    a, b in a and a, c in b\n" in str(found)
+
+
+def test_integers_are_printed_exactly():
+    a, b = Applied(lambda x: jnp.array([5, 123456789])), Applied(lambda x: jnp.array([5, 123456790]))
+    text = str(plait.compare(a, b, CUBE))
+    assert "1, for values up to 123456790 (tolerance 0)" in text
+    assert "values    123456789 in a, 123456790 in b, at [1]" in text
+
+
 def test_a_model_outside_of_a_branch_agrees_with_one_inside():
     found = plait.compare(Choosing(lambda part, x: part(x)), Choosing(BRANCHES["cond"]), X)
     assert found.agrees

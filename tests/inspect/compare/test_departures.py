@@ -11,13 +11,13 @@ from plait.inspect.compare.departures import Judge
 from plait.inspect.compare.differences import Difference
 
 F32 = np.float32
-WAYS = {"one family": True, "two families": False}
+WAYS = {"one layout": None, "beside torch": (1, -1)}
 
 
 def call(path, output, *, given=(1.0,), kind="Layer", times=(0, 1), statics=None, dtype=F32):
     inputs = {str(n): np.asarray(each, dtype) for n, each in enumerate(given)}
     keys = tuple(path.split(".")) if path else ()
-    return Call(keys, (keys,), "", kind, None, inputs, statics or {}, [np.asarray(output, dtype)], *times)
+    return Call(keys, (keys,), "", kind, None, inputs, statics or {}, {"": np.asarray(output, dtype)}, *times)
 
 
 def chain(*outputs, whole, start=1.0):
@@ -30,7 +30,7 @@ def chain(*outputs, whole, start=1.0):
 
 
 def first(ours, theirs, **options):
-    return Judge(tuple(zip(ours, theirs, strict=True)), is_one_family=True, **options).first()
+    return Judge(tuple(zip(ours, theirs, strict=True)), **options).first()
 
 
 def test_of_a_chain_the_first_layer_whose_output_departs_is_named():
@@ -89,17 +89,17 @@ def test_the_tolerance_is_that_of_the_narrowest_dtype_that_both_have_used_so_far
 
     half, single, double = 8 * 2.0**-10, 256 * 2.0**-23, 256 * 2.0**-52
     both = tuple(zip(run(np.float64, F32, np.float16, F32), run(np.float64, np.float16, np.float16, F32), strict=True))
-    assert [*Judge(both, is_one_family=True).tolerances.values()] == [double, single, half, half]
-    assert {*Judge(both, is_one_family=True, tolerance=0.5).tolerances.values()} == {0.5}
+    assert [*Judge(both).tolerances.values()] == [double, single, half, half]
+    assert {*Judge(both, tolerance=0.5).tolerances.values()} == {0.5}
 
 
-def inputs_of(ours, theirs, *, is_one_family=True, path="layer", kinds=("Layer", "Layer"), statics=({}, {})):
+def inputs_of(ours, theirs, *, channels=None, path="layer", kinds=("Layer", "Layer"), statics=({}, {})):
     a, b = (
         Call((path,) if path else (), ((),), "", kind, None, {str(n): each for n, each in enumerate(arrays)}, given,
-             [np.ones(1)], 0, 1)
+             {"": np.ones(1)}, 0, 1)
         for arrays, kind, given in zip((ours, theirs), kinds, statics, strict=True)
     )  # fmt: skip
-    judge = Judge(((a, b),), is_one_family=is_one_family)
+    judge = Judge(((a, b),), channels=channels)
     return judge.paired_inputs((a, b)), judge.inputs((a, b))
 
 
@@ -114,7 +114,7 @@ def test_inputs_of_one_class_are_paired_in_order_and_those_of_two_by_size_and_ki
     assert difference.largest == 0
     elsewhere = (
         {"kinds": ("Layer", "Other")},
-        {"is_one_family": False},
+        {"channels": (1, -1)},
         {"path": ""},
     )
     unsigned = np.ones(4, np.uint8)
@@ -137,20 +137,22 @@ def test_a_class_that_was_given_more_or_another_number_was_given_something_else(
     assert inputs_of([x], [x], statics=(same, other))[1] == Difference(math.inf, 0.0, 0.0)
     for statics in ((same, same), (same, absent), (absent, same)):
         assert inputs_of([x], [x], statics=statics)[1].is_agreement
-    assert inputs_of([x], [x], statics=(same, other), is_one_family=False)[1].is_agreement
+    assert inputs_of([x], [x], statics=(same, other), channels=(1, -1))[1].is_agreement
 
 
-@pytest.mark.parametrize("is_one_family", WAYS.values(), ids=WAYS)
-def test_of_several_inputs_or_outputs_the_worst_counts(is_one_family):
+@pytest.mark.parametrize("channels", WAYS.values(), ids=WAYS)
+def test_of_several_inputs_or_outputs_the_worst_counts(channels):
     near, far, wrong = np.full(4, 1.25), np.full(4, 3.0), np.ones(3)
-    _, difference = inputs_of([np.ones(4)] * 3, [np.ones(4), far, near], is_one_family=is_one_family)
+    _, difference = inputs_of([np.ones(4)] * 3, [np.ones(4), far, near], channels=channels)
     assert difference.largest == 2
     a, b = call("x", 1), call("x", 1)
-    a.outputs[:], b.outputs[:] = [np.ones(4)] * 3, [near, far, np.ones(4)]
-    judge = Judge(((a, b),), is_one_family=is_one_family)
+    for run, outputs in ((a, [np.ones(4)] * 3), (b, [near, far, np.ones(4)])):
+        run.outputs.clear()
+        run.outputs.update({str(n): each for n, each in enumerate(outputs)})
+    judge = Judge(((a, b),), channels=channels)
     assert judge.output((a, b)).largest == 2
-    b.outputs[0] = wrong
-    judge = Judge(((a, b),), is_one_family=is_one_family)
+    b.outputs["0"] = wrong
+    judge = Judge(((a, b),), channels=channels)
     assert judge.output((a, b)).shapes == ((4,), (3,))
 
 

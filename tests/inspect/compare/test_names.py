@@ -23,7 +23,7 @@ def run(*calls):
     for parts, kind, size, enter in order:
         inner = [p for p in ends if p[: len(parts)] == parts and p != parts]
         leave = exits[parts] if inner else enter + 0.5
-        result.append(Call(parts, (parts,), "", kind, None, {}, {}, [np.zeros(size)], enter, leave))
+        result.append(Call(parts, (parts,), "", kind, None, {}, {}, {"": np.zeros(size)}, enter, leave))
     result.sort(key=lambda call: call.exit)
     return Run("plait", tuple(result))
 
@@ -56,7 +56,7 @@ OURS = run(
     ids=["llama", "gpt", "linen"],
 )  # fmt: skip
 def test_the_usual_names_are_known(theirs):
-    calls = [(call.path, call.kind, call.outputs[0].size) for call in sorted(OURS.calls, key=lambda call: call.enter)]
+    calls = [(call.path, call.kind, call.outputs[""].size) for call in sorted(OURS.calls, key=lambda call: call.enter)]
     other = run(("", "Net", 5), *((name, kind, size) for name, (_, kind, size) in zip(theirs, calls[1:], strict=True)))
     ours = [".".join(map(str, path)) for path, _, _ in calls[1:]]
     assert pairs(OURS, other) == {"": "", **dict(zip(ours, theirs, strict=True))}

@@ -56,6 +56,45 @@ def test_torch():
 
 
 @pytest.mark.oracle
+def test_channels_of_torch_are_moved_and_nothing_else():
+    torch = pytest.importorskip("torch")
+
+    class Image(plait.Module):
+        def __init__(self):
+            self.conv = plait.Conv(3, 4, (1, 1), rngs=plait.Rngs(0))
+
+        def __call__(self, x):
+            return self.conv(x)
+
+    class TorchImage(torch.nn.Module):
+        def __init__(self, order):
+            super().__init__()
+            self.conv, self.order = torch.nn.Conv2d(3, 4, 1), order
+
+        def forward(self, x):
+            return self.conv(x).permute(self.order)
+
+    model, x = Image(), jnp.asarray(np.random.default_rng(0).normal(size=(2, 4, 4, 3)), jnp.float32)
+    first = x.transpose(0, 3, 1, 2)
+    weights = {name: torch.tensor(np.array(value)) for name, value in plait.convert.to_torch(model).items()}
+    for order, agrees, is_moved in (
+        ((0, 1, 2, 3), True, True),
+        ((0, 2, 3, 1), True, False),
+        ((0, 1, 3, 2), False, True),
+    ):
+        other = TorchImage(order)
+        other.load_state_dict(weights)
+        for found in (
+            plait.compare(model, other, x, b_inputs=(first,)),
+            plait.compare(other, model, first, b_inputs=(x,)),
+        ):
+            assert (found.agrees, found.compared[-1].output.is_moved) == (agrees, is_moved)
+            assert found.compared[0].output.is_agreement
+            assert "with the channels of torch moved" in str(found) or not is_moved
+    assert plait.compare(other, other, first).agrees
+
+
+@pytest.mark.oracle
 def test_torch_draws_the_same_random_numbers_in_each_run():
     """CM2: the state of its default generator is restored."""
     torch = pytest.importorskip("torch")

@@ -28,7 +28,7 @@ class Call:
         module: the module.
         inputs: the arrays that were passed, by argument.
         statics: the numbers, strings and ``None`` that were passed, by argument.
-        outputs: the arrays that it returned.
+        outputs: the arrays that it returned, by key, field and index; an array by itself has an empty name.
         enter, exit: the positions of its start and end among all starts and ends of the run.
     """
 
@@ -39,7 +39,7 @@ class Call:
     module: Any
     inputs: dict[str, np.ndarray]
     statics: dict[str, Any]
-    outputs: list[np.ndarray]
+    outputs: dict[str, np.ndarray]
     enter: int
     exit: int
 
@@ -97,9 +97,9 @@ class Recorder:
                 arrays[name] = array
         return arrays, statics
 
-    def outputs(self, value: Any) -> list[np.ndarray]:
-        found = (self.arrays(leaf) for _, leaf in leaves_of(value) if not is_static(leaf))
-        return [array for array in found if array is not None]
+    def outputs(self, value: Any) -> dict[str, np.ndarray]:
+        found = ((name, self.arrays(leaf)) for name, leaf in leaves_of(value) if not is_static(leaf))
+        return {name: array for name, array in found if array is not None}
 
     def around(
         self, run: Callable[[], Any], paths: tuple[Path, ...], method: str, module: Any, args: Any, kwargs: Any

@@ -12,7 +12,7 @@ from ...util.paths import format_path
 from ...util.words import describe_type, first_few
 from .calls import Call, Run
 from .departures import Found, Judge
-from .differences import Difference
+from .differences import Difference, in_digits
 from .flax_runs import is_flax_nnx, is_linen, run_flax_nnx, run_linen
 from .names import Matching, match
 from .plait_runs import is_plait, run_plait
@@ -53,7 +53,7 @@ class Departure:
         lines += [f"  output    {self.output}"]
         if self.output.values is not None:
             a, b = self.output.values
-            lines.append(f"  values    {a:.8g} in a, {b:.8g} in b, at {list(self.output.at)}")
+            lines.append(f"  values    {in_digits(a, 8)} in a, {in_digits(b, 8)} in b, at {list(self.output.at)}")
         if self.inside is not None:
             lines.append(f"  inside    {self.inside}")
         return "\n".join(lines)
@@ -174,8 +174,7 @@ def compare(
     b_given = (inputs if b_inputs is None else tuple(b_inputs), kwargs if b_kwargs is None else dict(b_kwargs))
     runs = _run("a", a, inputs, kwargs), _run("b", b, *b_given)
     matching = match(*runs, names)
-    is_one_family = "torch" not in (runs[0].library, runs[1].library)
-    judge = Judge(matching.pairs, is_one_family=is_one_family, tolerance=tolerance)
+    judge = Judge(matching.pairs, channels=_channels(*runs), tolerance=tolerance)
     found = judge.first()
     departure = None if found is None else _described(judge, found)
     unseen_a, unseen_b = (
@@ -183,6 +182,13 @@ def compare(
     )
     compared = _compared(matching, judge)
     return Comparison(departure, compared, matching.unmatched_a, matching.unmatched_b, unseen_a, unseen_b)
+
+
+def _channels(a: Run, b: Run) -> tuple[int, int] | None:
+    """The axis of ``b`` that may have the channels, and that of ``a``: 1 in torch, the last one elsewhere."""
+    if (a.library == "torch") == (b.library == "torch"):
+        return None
+    return (1, -1) if b.library == "torch" else (-1, 1)
 
 
 def _run(name: str, model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Run:

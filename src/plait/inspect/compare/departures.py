@@ -35,19 +35,22 @@ class Judge:
 
     Args:
         pairs: in the order in which the calls of the first run ended, the whole run last.
-        is_one_family: whether classes with the same name take the same arguments in both runs.
+        channels: the axis of an array of ``b`` that may have its channels, and that of ``a``; ``None`` if both runs are
+            of libraries with one layout, in which classes with the same name also take the same arguments.
         tolerance: relative to the largest value; ``None`` means by dtype: then a call may depart by the roundings of
             the narrowest dtype that both runs have used so far.
     """
 
-    def __init__(self, pairs: tuple[Pair, ...], *, is_one_family: bool, tolerance: float | None = None) -> None:
+    def __init__(
+        self, pairs: tuple[Pair, ...], *, channels: tuple[int, int] | None = None, tolerance: float | None = None
+    ) -> None:
         self.pairs = pairs
-        self.is_one_family = is_one_family
+        self.channels = channels
         self.tolerance = tolerance
         self.tolerances: dict[Call, float] = {}
         widest = 0.0
         for a, b in pairs:
-            both = [_roundings(call.outputs) for call in (a, b)]
+            both = [_roundings(list(call.outputs.values())) for call in (a, b)]
             given = [_roundings(list(call.inputs.values())) for call in (a, b)]
             widest = max(widest, min(both), min(given))
             self.tolerances[a] = widest if tolerance is None else tolerance
@@ -98,8 +101,14 @@ class Judge:
 
     def _output(self, pair: Pair) -> Difference:
         a, b = pair
+        if a.outputs.keys() == b.outputs.keys():
+            arrays = [(array, b.outputs[name]) for name, array in a.outputs.items()]
+        elif self.channels is None or (_has_keys(a) and _has_keys(b)):
+            return Difference(np.inf, 0.0, 0.0, names=(tuple(a.outputs), tuple(b.outputs)))
+        else:  # a layer of torch may return more, such as the state of an LSTM
+            arrays = list(zip(a.outputs.values(), b.outputs.values(), strict=False))
         smallest = max((largest_of(array) for call in pair for array in call.inputs.values()), default=0.0)
-        found = [difference_of(x, y, self.tolerances[a], smallest) for x, y in zip(a.outputs, b.outputs, strict=False)]
+        found = [difference_of(x, y, self.tolerances[a], smallest, self.channels) for x, y in arrays]
         return max(found, key=lambda each: (each.shapes is not None, each.excess))
 
     def _inputs(self, pair: Pair) -> Difference | None:
@@ -110,11 +119,11 @@ class Judge:
                 return Difference(np.inf, 0.0, 0.0, shapes=_shapes(pair))
             if any(b.statics.get(name, value) != value for name, value in a.statics.items()):
                 return Difference(np.inf, 0.0, 0.0)
-        found = [difference_of(x, y, self.tolerances[a]) for x, y in pairs or ()]
+        found = [difference_of(x, y, self.tolerances[a], channels=self.channels) for x, y in pairs or ()]
         return max(found, key=lambda each: (each.shapes is not None, each.excess), default=None)
 
     def _takes_the_same(self, pair: Pair) -> bool:
-        return self.is_one_family and pair[0].kind == pair[1].kind and bool(pair[0].path)
+        return self.channels is None and pair[0].kind == pair[1].kind and bool(pair[0].path)
 
     def paired_inputs(self, pair: Pair) -> list[tuple[np.ndarray, np.ndarray]] | None:
         """The inputs that correspond; ``None`` if one of two calls of the same class was given more than the other."""
@@ -132,6 +141,11 @@ class Judge:
 
 def _roundings(arrays: list[np.ndarray]) -> float:
     return max((relative_tolerance(array.dtype) for array in arrays), default=0.0)
+
+
+def _has_keys(call: Call) -> bool:
+    """Whether the outputs have names, and not only indices."""
+    return not any(name[:1].isdecimal() for name in call.outputs) and "" not in call.outputs
 
 
 def _may_be(array: np.ndarray, other: np.ndarray) -> bool:

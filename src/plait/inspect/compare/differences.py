@@ -1,14 +1,13 @@
 """The difference of two arrays, and whether it is rounding.
 
 The measure is that of exports (``export/proof/compare.py``): the largest difference, relative to the largest value, may
-be a fixed number of roundings of the dtype. Two libraries may order the axes of an activation differently (channels
-last or first, time or batch first, heads split or joined): the second array is transposed to the order of the first.
+be a fixed number of roundings of the dtype. Arrays are compared as they are. Only beside torch, where channels are axis
+1 and not the last one, are they also compared with the channels moved.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 
 import jax.numpy as jnp
 import numpy as np
@@ -30,6 +29,8 @@ class Difference:
         at: the index of the largest difference, in the first array.
         values: the two values there; ``None`` if there are none.
         shapes: the shapes of both arrays, if they do not match.
+        names: the names of both outputs (keys, fields and indices), if they do not match.
+        is_moved: whether axis 1 of torch's array was compared with the last axis of the other.
     """
 
     largest: float
@@ -38,6 +39,8 @@ class Difference:
     at: tuple[int, ...] = ()
     values: tuple[complex, complex] | None = None
     shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    names: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+    is_moved: bool = False
 
     @property
     def is_agreement(self) -> bool:
@@ -45,7 +48,7 @@ class Difference:
 
     def is_within(self, part: float) -> bool:
         """Whether it is within a fraction of the tolerance."""
-        return bool(self.shapes is None and agree(np.asarray(self.largest), part * self.tolerance))
+        return bool(agree(np.asarray(self.largest), part * self.tolerance))
 
     @property
     def excess(self) -> float:
@@ -55,41 +58,50 @@ class Difference:
     def __str__(self) -> str:
         if self.shapes is not None:
             return f"shapes {self.shapes[0]} and {self.shapes[1]}"
-        return f"{self.largest:.3g}, for values up to {self.scale:.3g} (tolerance {self.tolerance:.3g})"
+        if self.names is not None:
+            a, b = (", ".join(name or "an array" for name in names) for names in self.names)
+            return f"{a} in a and {b} in b"
+        moved = ", with the channels of torch moved" if self.is_moved else ""
+        largest, scale = in_digits(self.largest, 3), in_digits(self.scale, 3)
+        return f"{largest}, for values up to {scale} (tolerance {self.tolerance:.3g}){moved}"
 
 
-def difference_of(a: np.ndarray, b: np.ndarray, tolerance: float, smallest: float = 0.0) -> Difference:
+def in_digits(number: complex, digits: int) -> str:
+    """A number with so many digits; an integer with all of them."""
+    return str(number) if isinstance(number, int) else f"{number:.{digits}g}"
+
+
+def difference_of(
+    a: np.ndarray,
+    b: np.ndarray,
+    tolerance: float,
+    smallest: float = 0.0,
+    channels: tuple[int, int] | None = None,
+) -> Difference:
     """The difference of two arrays.
 
     Args:
-        a, b: the arrays; the second may have its axes in the order of another library.
+        a, b: the arrays.
         tolerance: relative to the largest value; not used for integers and booleans.
         smallest: the largest value of the inputs.
+        channels: the axis of ``b`` that may have its channels, and that of ``a``; ``None`` if both have one layout.
     """
-    aligned = align(b, a)
-    if aligned is None:
+    orders = [b] if channels is None or b.ndim < 3 else [b, np.moveaxis(b, *channels)]
+    fitting = [order for order in orders if order.shape == a.shape]
+    if not fitting:
         return Difference(np.inf, largest_of(a), 0.0, shapes=(a.shape, b.shape))
-    apart = difference(a, aligned)
+    compared = [(order, difference(a, order)) for order in fitting]
+    aligned, apart = min(compared, key=lambda each: each[1].max(initial=0.0))
+    is_moved = aligned is not b
     exact = not (jnp.issubdtype(a.dtype, jnp.inexact) or jnp.issubdtype(b.dtype, jnp.inexact))
     scale = max(largest_of(a), largest_of(b))
     allowed = 0.0 if exact else tolerance * max(scale, _SMALL * smallest)
     if not apart.size:
-        return Difference(0.0, scale, allowed)
+        return Difference(0.0, scale, allowed, is_moved=is_moved)
     place = int(apart.argmax())
     at = tuple(int(index) for index in np.unravel_index(place, a.shape))
-    return Difference(float(apart[place]), scale, allowed, at, (wide(a)[at].item(), wide(aligned)[at].item()))
-
-
-def align(b: np.ndarray, a: np.ndarray) -> np.ndarray | None:
-    """``b`` with its axes in the order of ``a``: of the orders with the right shape, the closest; or ``None``."""
-    return min(_orders(b, a), key=lambda candidate: difference(a, candidate).max(initial=0.0), default=None)
-
-
-def _orders(b: np.ndarray, a: np.ndarray) -> Iterator[np.ndarray]:
-    orders = [b]
-    if b.ndim >= 3 and b.ndim == a.ndim:
-        orders += [np.moveaxis(b, 1, -1), np.moveaxis(b, -1, 1), np.swapaxes(b, 0, 1)]
-    fitting = [each for each in orders if each.shape == a.shape]
-    yield from fitting
-    if not fitting and b.size == a.size:
-        yield b.reshape(a.shape)
+    if exact:
+        x, y = int(a[at]), int(aligned[at])
+        return Difference(abs(x - y), int(scale), allowed, at, (x, y), is_moved=is_moved)
+    values = wide(a)[at].item(), wide(aligned)[at].item()
+    return Difference(float(apart[place]), scale, allowed, at, values, is_moved=is_moved)

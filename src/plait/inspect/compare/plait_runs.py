@@ -37,11 +37,12 @@ class _Traced:
     """What is known about a call when it runs; its arrays may be traced."""
 
     method: str
-    names: tuple[str, ...]
+    inputs: tuple[str, ...]
     statics: dict[str, Any]
     ranks: tuple[int, ...]
     enter: int
     exit: int = 0
+    outputs: tuple[str, ...] = ()
 
 
 def is_plait(model: Any) -> bool:
@@ -67,10 +68,11 @@ def run_plait(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R
         statics = {name: leaf for name, leaf in leaves if is_static(leaf)}
         traced = _Traced(method, tuple(name for name, _ in inputs), statics, (), recorder.tick())
         output = run()
-        outputs = [leaf for _, leaf in leaves_of(output) if is_array_of_numbers(leaf)]
+        outputs = [(name, leaf) for name, leaf in leaves_of(output) if is_array_of_numbers(leaf)]
+        traced.outputs = tuple(name for name, _ in outputs)
         traced.exit = recorder.tick()
         if outputs:
-            arrays = [leaf for _, leaf in inputs] + outputs
+            arrays = [leaf for _, leaf in (*inputs, *outputs)]
             traced.ranks = tuple(np.ndim(leaf) for leaf in arrays)
             name = f"{method}@{traced.enter}"  # names of methods come first: `RNN` looks for initialize_carry
             known[name] = traced
@@ -132,8 +134,8 @@ def _call(
     arrays = [np.asarray(value) for value in values]
     more = arrays[-1].ndim - traced.ranks[-1]
     method = "" if traced.method == "__call__" else traced.method
-    inputs = dict(zip(traced.names, arrays, strict=False))
-    outputs = arrays[len(traced.names) :]
+    inputs = dict(zip(traced.inputs, arrays, strict=False))
+    outputs = dict(zip(traced.outputs, arrays[len(inputs) :], strict=True))
     call = Call(
         path, aliases, method, type(module).__name__, module, inputs, traced.statics, outputs, traced.enter, traced.exit
     )
@@ -207,5 +209,5 @@ def _in_steps(calls: list[Stacked], whole: Call) -> list[Call]:
 
 
 def _at_step(call: Call, sizes: tuple[int, ...], step: int) -> Stacked:
-    inputs = {name: array[step] for name, array in call.inputs.items()}
-    return dataclasses.replace(call, inputs=inputs, outputs=[array[step] for array in call.outputs]), sizes[1:]
+    inputs, outputs = ({name: array[step] for name, array in each.items()} for each in (call.inputs, call.outputs))
+    return dataclasses.replace(call, inputs=inputs, outputs=outputs), sizes[1:]
