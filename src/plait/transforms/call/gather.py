@@ -14,7 +14,7 @@ import jax
 from jax.tree_util import register_static
 
 from ...core import hooks
-from ...core.graph.graphdef import GraphDef, LeafDef, NodeRef, VariableDef, iter_places, path_of
+from ...core.graph.graphdef import GraphDef, LeafDef, NodeDef, NodeRef, VariableDef, iter_places, node_def, path_of
 from ...core.graph.walks import CachedWalk, find_walk
 from ...core.objects.cells import dict_of
 from ...core.objects.variables import make_variable
@@ -88,6 +88,18 @@ class Structure:
         """The user's names of the objects and plain leaves of ``(args, kwargs)``: ``models[0]``, ``batch["x"]``."""
         pairs = list(zip(_leaf_names(self.treedef, f), self.graphdefs, strict=True))
         return [label for label, g in pairs if g is not None], [label for label, g in pairs if g is None]
+
+    def definitions(self, f: Callable[..., Any]) -> dict[str, Any]:
+        """What is at each place of ``(args, kwargs)``, to find the places in which two structures differ: the treedef
+        of each argument, and in objects each definition without those below it."""
+        tree = jax.tree_util.tree_unflatten(self.treedef, [object() for _ in self.graphdefs])
+        tops = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: all(x is not y for y in (tree, *tree)))[0]
+        names, (roots, _) = parameter_names(f), self.labels(f)
+        found = {argument_name(path, names): jax.tree_util.tree_structure(argument) for path, argument in tops}
+        for number, path, part in self.part_paths():
+            is_node = isinstance(part, NodeDef)
+            found[joined(roots[number], path)] = node_def(part.type, part.index, (), part.metadata) if is_node else part
+        return found
 
     def value_labels(self, roots: Sequence[str]) -> list[str]:
         """The path of each value, for objects with these names: ``model.layers[0].kernel``."""

@@ -1,80 +1,104 @@
 """Compiled programs in files: ``jitted.lower(...).compile().save(path)``, and ``plait.load_compiled(path)``. (rule X10)
 
-A file holds JAX's serialized executable, what a call does to its arguments, and what the program was compiled for.
-Nothing is known of its sources: who names a file answers for what is in it.
+A file is a line of magic, a line of JSON that says what the program was compiled for, and a pickle: JAX's serialized
+executable, the structure of its arguments, and what a call does to them. A call compares the structure as it does in
+the process that compiled it, so a structure is only written if it equals what is read again.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
+import importlib
 import inspect
+import io
+import json
+import marshal
 import os
 import pickle
+import platform
 import sys
 from pathlib import Path
+from types import CellType, FunctionType
 from typing import Any
 
 import jax
 from jax.experimental import serialize_executable
 
-from ...core.graph.graphdef import LeafDef, NodeDef, NodeRef, StaticAttribute, VariableDef
-from ...errors import ArgumentError, ExportError
+from ...core.objects.named import NamedFunction, from_named, to_named
+from ...core.objects.nodes import Static
+from ...errors import ExportError
 from ...util.jax_versions import jax_version, jaxlib_version
+from ...util.repr import repr_leaf
 from ...util.whole_writes import written_whole
-from ...util.words import first_few
-from ..call.arguments import joined
+from ...util.words import first_few, text_of
 from ..call.gather import Structure
 from .compiled import Compiled
 
-_PARTS = "f", "first", "donated", "layout"  # of a ``Compiled``: what a call needs
+_MAGIC = b"plait compiled program\n"
+_PARTS = "first", "donated", "layout"  # of a ``Compiled``: what a call needs besides its function
 
 
 def save(stage: Any, compiled: Compiled, structure: Structure, path: str | os.PathLike[str]) -> None:
     """Write JAX's executable for arguments of this structure; see ``CompiledStage.save``."""
     if compiled.shardings is not None:
-        raise _not_saved(path, "in_shardings or out_shardings", "leave them out: the arrays' own shardings count")
-    if "Static(" in str(structure.treedef):
-        raise _not_saved(path, "static arguments", "bind them: plait.jit(functools.partial(function, flag=True))")
+        raise _error("saved", path, "in_shardings or out_shardings", "leave them out: the arrays' own shardings count")
+    arguments = (argument for group in structure.treedef.children() for argument in group.children())
+    if any((argument.node_data() or [None])[0] is Static for argument in arguments):
+        raise _error("saved", path, "static arguments", "bind them: plait.jit(functools.partial(function, flag=True))")
     try:
         devices = [device.id for device in stage.runtime_executable().local_devices()]
         program = *serialize_executable.serialize(stage), devices
         _loaded(*program)
     except Exception as error:
         do = "callbacks into Python, such as jax.debug.print, have to go"
-        raise _not_saved(path, f"JAX cannot serialize the program: {error}", do) from error
-    parts = {name: getattr(compiled, name) for name in _PARTS} | {"f": _Named(compiled.f)}
-    try:
-        rest = pickle.dumps((program, described(structure, compiled.f), parts))
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        do = "use functions of a module, where a call changes the structure of its arguments or returns objects"
-        raise _not_saved(path, f"a static value that cannot be pickled: {error}", do) from error
+        raise _error("saved", path, f"JAX cannot serialize the program: {error}", do) from error
+    parts = {name: getattr(compiled, name) for name in _PARTS}
+    rest, reason = _pickled((program, structure, parts, _name_and_signature(compiled.f)))
+    if reason:
+        places = structure.definitions(compiled.f).items()
+        found = {place: why for place, part in places if (why := _pickled(part)[1])}
+        why = first_few({*found.values()} or [reason])
+        do = "keep it out of the arguments, or use functions of modules, and classes with =="
+        raise _error("saved", first_few(found) or "what it returns", f"no equal value after pickling: {why}", do)
+    header = {**_here(), "sha256": hashlib.sha256(rest).hexdigest()}
     with written_whole(Path(path)) as draft:
-        draft.write_bytes(pickle.dumps(_here()) + rest)
+        draft.write_bytes(_MAGIC + json.dumps(header).encode() + b"\n" + rest)
 
 
-def read(path: str | os.PathLike[str]) -> tuple[Any, Compiled, dict[str, str]]:
-    """JAX's executable in a file, what a call needs besides it, and the description of its arguments.
+def read(path: str | os.PathLike[str]) -> tuple[Any, Compiled, Structure]:
+    """JAX's executable in a file, what a call needs besides it, and the structure of its arguments.
 
     Raises:
-        ExportError: it was compiled for something else.
+        ExportError: it was compiled for something else, or the file is damaged.
     """
     with open(path, "rb") as file:
-        before, here = pickle.load(file), _here()
-        for name, value in here.items():
-            if before.get(name) != value:
-                raise ExportError(
-                    f"the program was compiled for another {name}",
-                    at=str(path),
-                    found=f"{before.get(name)}",
-                    expected=f"{value}, as here",
-                    do="compile and save it again",
-                )
-        program, description, parts = pickle.load(file)
+        if file.read(len(_MAGIC)) != _MAGIC:
+            raise _error("loaded", path, "a file of another kind")
+        line, rest = file.readline(), file.read()
+    try:
+        header = dict(json.loads(line))
+    except (ValueError, TypeError) as error:
+        raise _error("loaded", path, "a damaged header") from error
+    for name, value in _here().items():
+        if header.get(name) != value:
+            raise ExportError(
+                f"the program was compiled for another {name}",
+                at=str(path),
+                found=f"{header.get(name)}",
+                expected=f"{value}, as here",
+                do="compile and save it again",
+            )
+    if header.get("sha256") != hashlib.sha256(rest).hexdigest():
+        raise _error("loaded", path, "a damaged file: its checksum differs")
+    try:
+        program, structure, parts, named = pickle.loads(rest)
+        stage = _loaded(*program)
+    except Exception as error:  # of a user's module or class
+        raise _error("loaded", path, f"what cannot be read here: {type(error).__name__}: {text_of(error)}") from error
     compiled = Compiled.__new__(Compiled)
-    for name, value in {**parts, "shardings": None}.items():
+    for name, value in {**parts, "f": _Named(*named), "shardings": None}.items():
         setattr(compiled, name, value)
-    return _loaded(*program), compiled, description
+    return stage, compiled, structure
 
 
 def _loaded(program: bytes, in_tree: Any, out_tree: Any, devices: list[int]) -> Any:
@@ -83,82 +107,69 @@ def _loaded(program: bytes, in_tree: Any, out_tree: Any, devices: list[int]) -> 
     return serialize_executable.deserialize_and_load(program, in_tree, out_tree, execution_devices=execution_devices)
 
 
-def check_structure(structure: Structure, f: Any, expected: dict[str, str]) -> None:
-    """Raise if the structure of a call is not the one of a description.
-
-    Raises:
-        ArgumentError: names the places that differ.
-    """
-    found = described(structure, f)
-    differ = [name for name in {**expected, **found} if found.get(name) != expected.get(name)]
-    if differ:
-        raise ArgumentError(
-            "a compiled function was called with arguments of a different structure",
-            at=first_few(differ),
-            found=first_few([found.get(name, "nothing") for name in differ]),
-            expected=first_few([expected.get(name, "nothing") for name in differ]),
-            do="pass what it was compiled for, or compile and save it again",
-        )
+def _pickled(value: Any) -> tuple[bytes, str]:
+    """The pickle of a value, and why it cannot be used, if what is read from it does not equal the value."""
+    try:
+        file = io.BytesIO()
+        _Pickler(file).dump(value)
+        again = pickle.loads(file.getvalue())
+        return file.getvalue(), "" if again == value else repr_leaf(value)
+    except Exception as error:  # of a user's class
+        return b"", f"{type(error).__name__}: {text_of(error)}"
 
 
-def described(structure: Structure, f: Any) -> dict[str, str]:
-    """What is at each place of the arguments, except for arrays, as text that is the same in every process."""
-    roots, _ = structure.labels(f)
-    found = {"the arguments": str(structure.treedef)}
-    for number, path, part in structure.part_paths():
-        found[joined(roots[number], path)] = _part(part)
-    return found
+class _Pickler(pickle.Pickler):
+    """Also pickles functions of JAX, by their public names, and functions made inside functions, by what they are
+    compared by: their code, and the values that they close over. (``core/objects/statics.py``)"""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, FunctionType) and (value.__closure__ or "<locals>" in value.__qualname__):
+            closure = tuple([cell.cell_contents for cell in value.__closure__ or ()])
+            given = closure, value.__defaults__, value.__kwdefaults__, value.__dict__
+            return _function, (value.__globals__["__name__"], marshal.dumps(value.__code__), value.__qualname__, *given)
+        if isinstance(named := to_named(value), NamedFunction):
+            return _function_of, (named.name,)
+        return NotImplemented
 
 
-def _part(part: Any) -> str:
-    if isinstance(part, StaticAttribute):
-        return _text(part.value)
-    if isinstance(part, NodeDef):
-        return f"{_text(part.type)}, object {part.index}"
-    if isinstance(part, VariableDef):
-        return f"{_text(part.type)}, object {part.index}, {_text(dict(part.metadata))}"
-    assert isinstance(part, (LeafDef, NodeRef))
-    return f"{'an array' if isinstance(part, LeafDef) else 'object'} {part.index}"
+def _function(
+    module: str, code: bytes, name: str, closure: Any, defaults: Any, kwdefaults: Any, attributes: dict[str, Any]
+) -> FunctionType:
+    namespace, cells = vars(importlib.import_module(module)), tuple(map(CellType, closure))
+    function = FunctionType(marshal.loads(code), namespace, None, defaults, cells)
+    function.__qualname__, function.__kwdefaults__ = name, kwdefaults
+    function.__dict__.update(attributes)
+    return function
 
 
-def _text(value: Any) -> str:
-    """A text by which static values are compared: classes and functions by name, containers by what is in them.
-
-    Raises:
-        PicklingError: the value has no such text; also ``AttributeError``, ``TypeError``.
-    """
-    if isinstance(getattr(value, "__qualname__", None), str):
-        return f"{value.__module__}.{value.__qualname__}"
-    if isinstance(value, functools.partial):
-        return f"partial({_text((value.func, value.args, value.keywords))})"
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{_text(key)}: {_text(each)}' for key, each in value.items())}}}"
-    if isinstance(value, (tuple, list, set, frozenset)):
-        texts = map(_text, value)
-        return f"{type(value).__name__}({', '.join(sorted(texts) if isinstance(value, (set, frozenset)) else texts)})"
-    if isinstance(value, (str, bytes, int, float, complex, type(None), type(...))):
-        return repr(value)
-    return f"{_text(type(value))} {hashlib.sha256(pickle.dumps(value)).hexdigest()[:16]}"
+def _function_of(name: str) -> Any:
+    importlib.import_module(name.partition(":")[0])
+    return from_named(NamedFunction(name))
 
 
 class _Named:
     """Stands for the function of a program: its name, and the names of its parameters for errors."""
 
-    def __init__(self, f: Any) -> None:
-        self.__name__ = getattr(f, "__name__", type(f).__name__)
-        try:
-            parameters = inspect.signature(f).parameters.values()
-            self.__signature__ = inspect.Signature([inspect.Parameter(each.name, each.kind) for each in parameters])
-        except (TypeError, ValueError):
-            pass
+    def __init__(self, name: str, signature: inspect.Signature | None) -> None:
+        self.__name__, self.__signature__ = name, signature
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError
 
 
+def _name_and_signature(f: Any) -> tuple[str, inspect.Signature | None]:
+    try:
+        parameters = inspect.signature(f).parameters.values()
+        signature = inspect.Signature([inspect.Parameter(each.name, each.kind) for each in parameters])
+    except (TypeError, ValueError):
+        signature = None
+    return getattr(f, "__name__", type(f).__name__), signature
+
+
 def _here() -> dict[str, str]:
     devices = jax.devices()
     return {
+        "version of Python": platform.python_version(),
         "version of jax": jax_version,
         "version of jaxlib": jaxlib_version(),
         "version of plait": sys.modules[__name__.partition(".")[0]].__version__,
@@ -167,7 +178,5 @@ def _here() -> dict[str, str]:
     }
 
 
-def _not_saved(path: Any, found: str, do: str) -> ExportError:
-    return ExportError(
-        "the compiled program cannot be saved", at=str(path), found=found, expected="a program that JAX can load", do=do
-    )
+def _error(what: str, at: Any, found: str, do: str = "compile and save it again") -> ExportError:
+    return ExportError(f"the compiled program cannot be {what}", at=str(at), found=found, do=do)

@@ -9,12 +9,14 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 
+from ...core.graph.graphdef import NodeDef, StaticAttribute, VariableDef
 from ...errors import ArgumentError, ArgumentTypeError, ExportError
 from ...util.jax_versions import compiled_by_xla
+from ...util.repr import repr_leaf
 from ...util.words import first_few
 from ..call.gather import Gathered, Structure, gather
 from ..call.refused import explain
@@ -72,7 +74,7 @@ class CompiledStage(_Stage):
         args, kwargs = self._prepare(args, kwargs)
         gathered = gather((args, kwargs), self._compiled.f)
         if gathered.structure != self._structure:
-            self._check_structure(gathered)
+            self._refuse(gathered.structure)
         positional, named = self._compiled.arguments(gathered, args, kwargs)
         try:
             returned = self._stage(*positional, **named)
@@ -92,18 +94,28 @@ class CompiledStage(_Stage):
 
         Raises:
             ExportError: JAX cannot serialize the program, the function has static arguments or options for shardings,
-                or a static value cannot be pickled.
+                or a static value, which the error names, is not equal again after pickling: a bound method, an object
+                without ``==``, a lambda of a module, or, in a class of yours or a ``TrainState``, a function made
+                inside a function. Those of a ``plait.Optimizer`` are found again.
         """
         from . import saved
 
         saved.save(self._compile_again(), self._compiled, self._structure, path)
 
-    def _check_structure(self, gathered: Gathered) -> None:
+    def _refuse(self, structure: Structure) -> NoReturn:
+        """Raise an error that names the places where the structure differs from the one that it was compiled for."""
+        found, expected = structure.definitions(self._compiled.f), self._structure.definitions(self._compiled.f)
+        both, differ = found.keys() & expected.keys(), []
+        for place in {**expected, **found}:
+            is_below = place.startswith(tuple(f"{above}{sign}" for above in differ for sign in ".["))
+            if not is_below and (place not in both or found[place] != expected[place]):
+                differ.append(place)
         raise ArgumentError(
             "a compiled function was called with arguments of a different structure",
-            found="modules or containers that differ from those that it was compiled for",
-            expected="the same structure: types, static values and sharing",
-            do="compare with plait.diff(plait.graphdef(before), plait.graphdef(now)), or lower again",
+            at=first_few(differ) or "the order or the sharing of the arguments",
+            found=first_few([_shown(found.get(place)) for place in differ]),
+            expected=first_few([_shown(expected.get(place)) for place in differ]) or "the same structure",
+            do="pass what it was compiled for, or lower and compile again",
         )
 
     def _explain_types(self, gathered: Gathered, error: Exception) -> None:
@@ -135,24 +147,25 @@ class LoadedStage(CompiledStage):
         """Raises ``ExportError``: the file has it already."""
         raise ExportError("a program that was loaded is not saved again", at=str(path), do="copy the file")
 
-    def __init__(self, stage: Any, compiled: Compiled, description: dict[str, str]) -> None:
-        super().__init__(stage, compiled, Structure(jax.tree.structure(None), ()), lambda args, kwargs: (args, kwargs))
-        self._description = description
 
-    def _check_structure(self, gathered: Gathered) -> None:
-        from . import saved
-
-        saved.check_structure(gathered.structure, self._compiled.f, self._description)
-        self._structure = gathered.structure  # which equal ones need not be compared with again
+def _shown(part: Any) -> str:
+    if isinstance(part, StaticAttribute):
+        return repr_leaf(part.value)
+    if isinstance(part, (NodeDef, VariableDef)):
+        metadata = dict(part.metadata) if isinstance(part, VariableDef) else part.metadata
+        text = f"{part.type.__module__}.{part.type.__qualname__}, object {part.index}"
+        return f"{text}, {repr_leaf(metadata)}" if metadata else text
+    return "nothing" if part is None else " ".join(repr(part).split())
 
 
 def load_compiled(path: str | os.PathLike[str]) -> LoadedStage:
     """An executable that ``plait.jit(function).lower(...).compile().save(path)`` wrote; nothing is traced or compiled.
 
     It is called with arguments of the same structure, shapes and dtypes, and updates their variables as ``function``
-    does. Functions among static values, such as those of an Optax optimizer, are compared by name alone: another
-    learning rate is not seen. Nothing is known of the source either, so whether the file is still that of your program
-    is for you to know.
+    does. Structures are compared exactly, as in the process that saved it: static values by ``==``; functions made
+    inside functions, such as those of an Optax optimizer, by their code and what they close over, so another learning
+    rate is refused. Functions and classes of modules are the same if their names lead to them: **their source is not
+    looked at**, nor is that of ``function``. Whether the file is still that of your program is for you to know.
 
     **Loading a file runs code from it**: it is a pickle with machine code. Load only files that you wrote yourself.
 
@@ -160,7 +173,8 @@ def load_compiled(path: str | os.PathLike[str]) -> LoadedStage:
         path: the file.
 
     Raises:
-        ExportError: the versions of JAX, jaxlib or plait, the platform, or the number of devices differ.
+        ExportError: the versions of Python, JAX, jaxlib or plait, the platform, or the number of devices differ; or the
+            file is damaged, or is no such file; or a class or function that it needs is not found.
 
     Example:
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
@@ -171,4 +185,4 @@ def load_compiled(path: str | os.PathLike[str]) -> LoadedStage:
     """
     from . import saved
 
-    return LoadedStage(*saved.read(path))
+    return LoadedStage(*saved.read(path), lambda args, kwargs: (args, kwargs))
