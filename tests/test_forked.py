@@ -28,6 +28,7 @@ def last(text):
     return text.strip().splitlines()[-1:]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", slow_but(lambda name: name != "numbers", PROGRAMS))
 def test_a_program_ends_as_in_a_fresh_process(name, tmp_path):
     options = {"env": environment(A_SETTING="1"), "cwd": tmp_path}
@@ -37,6 +38,7 @@ def test_a_program_ends_as_in_a_fresh_process(name, tmp_path):
     assert (found.returncode, found.stdout, last(found.stderr)) == (fresh.returncode, fresh.stdout, last(fresh.stderr))
 
 
+@pytest.mark.slow
 def test_files_and_modules_run_from_where_they_are(tmp_path):
     (tmp_path / "beside.py").write_text("HERE = __file__")
     (tmp_path / "program.py").write_text("import sys, beside; print(__name__, beside.HERE, sys.argv[1:])")
@@ -45,6 +47,7 @@ def test_files_and_modules_run_from_where_they_are(tmp_path):
     assert run_python("-m", "program", "x", cwd=tmp_path).stdout == expected
 
 
+@pytest.mark.slow
 def test_one_program_leaves_nothing_to_the_next():
     run_python("-c", "import sys, os, colorsys; os.environ['LEFT'] = '1'; sys.path.append('left')")
     look = "import sys, os; print('colorsys' in sys.modules, 'LEFT' in os.environ, 'left' in sys.path)"
@@ -61,6 +64,7 @@ def test_the_environment_of_jax_cannot_be_another():
         run_python("-c", "", env=environment(JAX_ENABLE_X64="1"))
 
 
+@pytest.mark.slow
 def test_whoever_watches_hears_of_each_process():
     """Else `make mutate` would take it that such a test reaches nothing."""
     heard: list[str] | None = []

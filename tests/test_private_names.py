@@ -153,6 +153,7 @@ def test_the_names_are_found():
     assert {"ClusterEnv", "PRNGKeyArray"} <= names
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("number", range(len(NAMES)), ids=[name for name, *_ in NAMES])
 def test_a_name_that_has_moved_breaks_only_what_needs_it(number):

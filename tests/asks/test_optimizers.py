@@ -60,6 +60,7 @@ def groups_by_place(tree):
     return jax.tree_util.tree_map_with_path(lambda path, _: path[0].key, tree)
 
 
+@pytest.mark.slow
 def test_groups_by_place():
     """One transformation for each part: labels by path, as Optax takes them."""
     tx = optax.multi_transform({"body": optax.sgd(0.1), "head": optax.adam(0.01)}, groups_by_place)

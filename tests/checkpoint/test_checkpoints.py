@@ -146,6 +146,7 @@ HOLDER = """
 """
 
 
+@pytest.mark.slow
 def test_a_second_run_is_refused_and_a_dead_one_is_not_in_the_way(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(HOLDER), str(tmp_path)], stdout=subprocess.PIPE, text=True
@@ -433,6 +434,7 @@ FORKS = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_a_forked_child_of_a_killed_run_does_not_hold_its_lock(tmp_path):
     """A worker that loads data, say."""

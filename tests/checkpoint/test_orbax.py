@@ -204,6 +204,7 @@ def on_mesh(seed, **options):
     return {"model": model, "optimizer": plait.Optimizer(model, optax.adam(1e-3), wrt=plait.Param)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("blocks", [plait.Stack, list], ids=["as saved", "a list of a stack"])
 def test_shapes_made_under_a_mesh_get_values_on_its_devices(tmp_path, axis_type, blocks):

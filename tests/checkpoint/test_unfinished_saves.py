@@ -43,6 +43,7 @@ def run(folder, how):
     return subprocess.run(program, capture_output=True, text=True, check=False, timeout=120)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", slow_but(["ends"], ["ends", "dropped", "fails", "worker"]))
 def test_a_program_ends_after_its_last_save(tmp_path, how):
     done = run(tmp_path, how)
@@ -53,6 +54,7 @@ def test_a_program_ends_after_its_last_save(tmp_path, how):
     assert variable[...].tolist() == [*range(1_000)]
 
 
+@pytest.mark.slow
 def test_a_save_that_fails_at_the_end_is_told(tmp_path):
     done = run(tmp_path, "full")
     assert "a checkpoint could not be written" in done.stderr

@@ -151,6 +151,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("process", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_what_a_process_has_started_does_not_end_the_run(tmp_path, process):
     """Workers that import the program, and programs that connect, had its place, and JAX ended the run."""
@@ -300,6 +301,7 @@ def test_a_request_that_comes_twice_is_one(tmp_path, again):
     assert sorted(os.listdir(tmp_path)) == ["0", "0.saved", "1", "1.saved"]
 
 
+@pytest.mark.slow
 def test_when_one_is_asked_to_end_all_have_time_to_save(tmp_path):
     """It is the shell that dies of the signal; what it has started saves, and so do the others."""
     program = (
@@ -388,6 +390,7 @@ def test_a_checkpoint_that_is_being_written_is_waited_for(tmp_path, saves, says)
     assert says is None or errors.count(f"{says} waited for; another Ctrl-C or SIGTERM ends all at once") == 1
 
 
+@pytest.mark.slow
 def test_the_one_that_says_that_it_failed_first_is_believed(launched):
     """Not one that ended before it because of it; its last lines are repeated at the end."""
     program = (

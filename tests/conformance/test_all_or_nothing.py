@@ -48,12 +48,14 @@ def rows(transforms: list[Transform]) -> Any:
     return pytest.mark.parametrize("transform", marked, ids=[each.name for each in transforms])
 
 
+@pytest.mark.sampled
 @rows(WRITING)
 def test_an_interrupt_leaves_no_half_done_update(transform: Transform) -> None:
     """U21: at whichever line of what writes the interrupt comes."""
     check_interrupts(transform, write)
 
 
+@pytest.mark.sampled
 @pytest.mark.long
 @rows(STRUCTURAL)
 def test_an_interrupt_leaves_no_half_done_change_of_structure(transform: Transform) -> None:

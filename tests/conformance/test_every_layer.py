@@ -121,6 +121,7 @@ def test_a_call_leaks_no_tracer(case):
         plait.jit(forward)(layer, case.x)
 
 
+@pytest.mark.sampled
 @with_dtype("dtype")
 def test_it_computes_in_dtype_and_stores_in_float32(case):
     """L3."""
@@ -129,6 +130,7 @@ def test_it_computes_in_dtype_and_stores_in_float32(case):
     assert {leaf.dtype for _, leaf in plait.to_flat_state(plait.state(layer, plait.Param))} == {jnp.dtype("float32")}
 
 
+@pytest.mark.sampled
 @with_dtype("param_dtype")
 def test_parameters_are_stored_in_param_dtype(case):
     """L4: before and after a call; a float32 input makes the result float32."""
@@ -174,6 +176,7 @@ def test_gradients_are_finite(case, value):
     assert value is not None or any(np.any(leaf) for leaf in leaves)
 
 
+@pytest.mark.sampled
 @every_layer
 def test_sharding_metadata_survives(case):
     """Copies, calls, shapes and gradients; ``vmap`` adds the name of its own axis."""

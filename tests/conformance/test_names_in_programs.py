@@ -73,6 +73,7 @@ def test_names_do_not_change_the_program(transform, monkeypatch):
     assert program(transform).as_text() == named
 
 
+@pytest.mark.sampled
 @each
 def test_a_nan_is_found_in_its_module(transform):
     with pytest.raises(NonFiniteError, match=r"at +(inner \()?a Logarithm\)?, in __call__"), plait.debug_nans():

@@ -386,6 +386,7 @@ class Training:
         return np.stack([block.kernel[...] for block in self.model.blocks])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("users_promotion")
 @pytest.mark.parametrize("form", ["state", "pure"])
 def test_the_moments_of_a_list_are_those_of_a_stack(form):

@@ -133,6 +133,7 @@ FORMS = {
 FORMS_READ = [(make, form) for make in (stacked, listed) for form in FORMS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "form"), slow_but([(listed, "orbax")], FORMS_READ))
 def test_a_checkpoint_of_scanned_layers_is_read_into_a_stack_and_into_a_list(make, form, tmp_path):
     variables, expected = trained()

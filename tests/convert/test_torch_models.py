@@ -237,6 +237,7 @@ def build(case):
     return theirs, ours, x, names, expected
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "case", slow_but(lambda case: case not in ("encoder", "bidirectional gru", "lstm of gates apart"), CASES)
 )

@@ -91,6 +91,7 @@ def with_product(case: Case, model: Any, scale: float = 1.0) -> Any:
     return layer
 
 
+@pytest.mark.sampled
 @each_case
 @pytest.mark.parametrize("transform", [lambda f: f, plait.jit], ids=["eager", "jit"])
 def test_it_computes_with_the_product_added_to_the_weight(case, transform):

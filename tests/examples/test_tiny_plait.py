@@ -152,6 +152,7 @@ def test_the_stacked_blocks_are_blocks_made_from_the_split_keys(mlp):
     np.testing.assert_array_equal(mlp.linear.w.value, tiny.Linear(10, 10, rngs=source).w.value)
 
 
+@pytest.mark.slow
 def test_scan_runs_the_blocks_in_order(mlp, x):
     """T19"""
     keys = jax.random.split(rngs(1).make_rng(), 4)

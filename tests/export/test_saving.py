@@ -43,6 +43,7 @@ def test_a_bundle_comes_back_without_the_model_s_code(tmp_path):
     np.testing.assert_allclose(outputs["logits"], expected(model, batch(2))["logits"], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_several_methods_share_their_weights(tmp_path):
     model = trained()
     save(
@@ -249,6 +250,7 @@ class Stacked(plait.Module):
         return self.embed.attend(self.blocks(self.embed(token)))
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 @pytest.mark.parametrize("per_sequence", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_stack_decodes_in_other_formats_with_a_free_batch_and_its_cache_in_and_out(tmp_path, per_sequence):

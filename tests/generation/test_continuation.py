@@ -77,6 +77,7 @@ def test_ge4_a_stream_gives_the_same_tokens_as_they_come(steps):
     assert [new for (new,) in plait.generation.stream(model_of(), PROMPTS[0], 4)] == greedy(model_of(), PROMPTS[0], 4)
 
 
+@pytest.mark.slow
 def test_ge5_one_program_for_each_bucket_of_lengths():
     traces = []
 
@@ -107,6 +108,7 @@ def test_ge6_the_model_stays_as_it_is():
     assert all(a is b for a, b in zip(arrays, jax.tree.leaves(plait.state(model)), strict=True))
 
 
+@pytest.mark.slow
 def test_tokens_are_drawn_from_the_distribution_of_the_model():
     """Of a thousand equal prompts with keys of their own, the first tokens: chi-squared at 0.999."""
     model, number = model_of(), 2000

@@ -15,6 +15,7 @@ from tests.generation.models import LM, PROMPTS, logits_after, model_of
 pytestmark = pytest.mark.usefixtures("users_promotion")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 4])
 def test_ge8_greedy_tokens_are_those_without_a_draft(number):
     model, draft = model_of(), model_of(seed=1, blocks=1)
@@ -25,6 +26,7 @@ def test_ge8_greedy_tokens_are_those_without_a_draft(number):
     assert own.steps == -(-12 // (number + 1)), "all that the model itself proposes is accepted"
 
 
+@pytest.mark.slow
 def test_ge8_with_a_repetition_penalty_each_token_knows_the_proposals_before_it():
     options = {"repetition_penalty": 3.0}
     expected = plait.generate(model_of(), PROMPTS, 12, **options).to_list()

@@ -249,6 +249,7 @@ def test_a_thread_hears_only_its_own_traces():
     assert [len(explanations.messages), len(inner)] == [1, 1]
 
 
+@pytest.mark.slow
 def test_the_setting_of_the_environment_holds_for_all_threads():
     code = (
         "import threading, jax.numpy as jnp, plait\n"

@@ -51,6 +51,7 @@ def stack(make, kind, name, axis):
     return lambda: plait.scan(lambda _: make(), in_axes=(0,), out_axes=0, transform_metadata=metadata)(jnp.arange(SIZE))
 
 
+@pytest.mark.slow
 @given(NAMES, LAYERS)
 def test_every_variable_has_a_name_for_each_axis(names, layers):
     make = lambda: Net(names)

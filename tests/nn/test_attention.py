@@ -237,6 +237,7 @@ def test_l3_promotion_may_be_replaced():
     assert calls == ["qkv", "qkv", "qkv", "ln", "ln", "out"]
 
 
+@pytest.mark.slow
 def test_l5_shardings_are_handed_on():
     """Heads on one axis of devices, features of the result on the same."""
     mesh = jax.make_mesh((2,), ("model",), axis_types=(jax.sharding.AxisType.Explicit,))

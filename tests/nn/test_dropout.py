@@ -158,6 +158,7 @@ def test_an_input_on_explicit_axes_keeps_its_sharding(jit, spec):
     np.testing.assert_array_equal(outputs[0], plait.Dropout(0.5, rngs=plait.Rngs(0))(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "broadcast_dims", [pytest.param((0,), marks=pytest.mark.slow), (1,), pytest.param((0, 1), marks=pytest.mark.slow)]
 )

@@ -72,6 +72,7 @@ def test_a_size_may_be_an_array():
 KNOWN = [name for name in FACTORIES if name not in ("ones_init", "zeros_init")]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", KNOWN)
 def test_what_is_drawn_under_jit_is_what_the_initializer_draws(name):
     init = getattr(initializers, name)()

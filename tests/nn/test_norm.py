@@ -346,6 +346,7 @@ def test_a_masked_norm_is_flax_s_to_the_last_bit(name, shown, jit):
     np.testing.assert_array_equal(*outputs)
 
 
+@pytest.mark.sampled
 @pytest.mark.oracle
 @every_norm
 @pytest.mark.parametrize("dtype", [None, jnp.float16, jnp.float32])

@@ -29,6 +29,7 @@ def rotate(x, positions, base, interleaved):
     return y
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(
     st.sampled_from([(), (1, 2)]),

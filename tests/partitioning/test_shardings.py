@@ -83,6 +83,7 @@ def test_rules_of_the_variable_and_of_the_context():
     assert spmd.get_var_pspec(plait.Variable("text")) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", slow_but([AxisType.Explicit], [AxisType.Auto, AxisType.Explicit]))
 def test_new_variables_are_placed_where_a_mesh_is_known(kind):
     """V39, ask 15: the same model runs without a mesh, on one device, and on eight, auto and explicit."""

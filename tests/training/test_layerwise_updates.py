@@ -118,6 +118,7 @@ def ways(tx, model):
     return getattr(plait.Optimizer(model, tx, wrt=plait.Param), "ways", ("whole",))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", {**MAPPED, **WHOLE})
 def test_what_looks_at_one_parameter_is_mapped_and_what_combines_them_is_not(name):
     assert ways({**MAPPED, **WHOLE}[name], Net(True)) == (("mapped",) if name in MAPPED else ("whole",))
@@ -144,6 +145,7 @@ def test_the_state_is_stacked_like_the_model():
     assert (3, 4, 4) not in shapes  # second moments of a matrix are factored
 
 
+@pytest.mark.slow
 def test_stacks_in_stacks_are_lists_in_lists():
     class Outer(plait.Module):
         def __init__(self, stacked, rngs):

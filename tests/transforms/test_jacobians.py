@@ -75,6 +75,7 @@ def test_the_numbers_are_those_of_plain_jax(name, argnums):
     assert_same(ours(f, argnums=argnums)(net, X), jax.jit(jaxs(pure, argnums=argnums))(*arguments))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(["hessian"], DERIVATIVES))
 @pytest.mark.parametrize("under", slow_but([BOTH_JITTED], ["jit", BOTH_JITTED, "remat"]))
 def test_they_agree_under_other_transforms(name, under):
@@ -188,6 +189,7 @@ def test_options_of_jax_are_passed_on():
 # hvp ------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(seed=st.integers(0, 2**16), both=st.booleans())
 def test_hvp_is_the_hessian_times_a_vector(seed, both):

@@ -438,6 +438,7 @@ def test_big_graphs_need_no_recursion(shape):
     assert len(plait.variables(other).flat_state()) == graphdef.num_leaves
 
 
+@pytest.mark.slow
 def test_big_graphs_can_be_popped_and_searched():
     """G40, G56: without recursion."""
     graph = chain(1_500)

@@ -140,6 +140,7 @@ BY_HAND = ("update_context", "from_tree")
 WRITES = {"update": write, "pop": pop, "update_context": by_hand, "from_tree": from_tree, "unflatten": unflatten}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["update", "pop", "unflatten", *(pytest.param(name, marks=pytest.mark.slow) for name in BY_HAND)]
 )

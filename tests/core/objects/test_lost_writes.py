@@ -99,6 +99,7 @@ state["bias"][...] = jnp.ones(3)
 """
 
 
+@pytest.mark.slow
 def test_a_state_that_lives_as_long_as_the_program(tmp_path):
     """It is asked for before the interpreter takes its modules apart."""
     script = tmp_path / "script.py"

@@ -82,6 +82,7 @@ def operations(jaxpr):
     return {eqn.primitive.name for eqn in jaxpr.eqns}.union(dilated, *inner)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", slow_but([*CASES][::2], CASES))
 def test_the_numbers_are_the_same(name):
     rules, _, function, x = CASES[name]

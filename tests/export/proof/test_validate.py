@@ -31,6 +31,7 @@ def outcome(monkeypatch, result, expected):
     return validate_export("onnx", "model.onnx", np.zeros(1), np.asarray(expected), tolerance=1e-3)
 
 
+@pytest.mark.slow
 def test_the_report_tells_how_far_off_a_file_is(doubling):
     x = np.arange(4, dtype=np.float32)
     found = validate_export("stablehlo", doubling, x, 2 * x + np.float32([0, 0, 0, 1]), tolerance=1e-4)

@@ -70,6 +70,7 @@ WAYS = {"eager": lambda f: f, "jit": plait.jit}
 DRAWN = {"depth": st.integers(1, 7), "period": st.integers(1, 3), "options": OPTIONS, "way": st.sampled_from([*WAYS])}
 
 
+@pytest.mark.slow
 @settings(max_examples=2, deadline=None)
 @given(**DRAWN)
 def test_a_stack_is_the_loop_over_its_list(depth: int, period: int, options: Any, way: str) -> None:
@@ -367,6 +368,7 @@ def test_paths_say_which_layers_they_stand_for() -> None:
     assert plait.state(plait.as_list(model), plait.PathContains(0))  # the advice
 
 
+@pytest.mark.slow
 def test_training_writes_whole_arrays() -> None:
     """ST9: the optimizer updates the stacked arrays, and the compiled step reuses their buffers."""
     looped, stacked = pair(3)
@@ -657,6 +659,7 @@ FAST_CACHES = [("view", "nested", False), ("init_cache", "nested", True)]
 EVERY_CACHE = [(way, make, each) for way in CACHES for make in ("stack", "nested") for each in (False, True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("way", "make", "per_sequence"), slow_but(FAST_CACHES, EVERY_CACHE))
 def test_each_layer_has_its_cache(way: str, make: str, per_sequence: bool) -> None:
     """ST3: the batch is as large as the stack is deep, so that only the axis of layers tells them apart."""
@@ -671,6 +674,7 @@ def test_each_layer_has_its_cache(way: str, make: str, per_sequence: bool) -> No
     np.testing.assert_allclose(found[1], found[0], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("impl", slow_but(["unsafe_rbg"], ["rbg", "unsafe_rbg", "threefry2x32"]))
 def test_blocks_of_a_factory_are_those_of_the_list_with_any_keys(impl: str) -> None:
     """ST2: under ``vmap``, keys of ``rbg`` draw from the first of them."""
@@ -689,6 +693,7 @@ def test_blocks_of_a_factory_are_those_of_the_list_with_any_keys(impl: str) -> N
     assert_same(ours, theirs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("per_sequence", [True, False])
 @pytest.mark.parametrize("depth", slow_but([3], [2, 3]))
 def test_a_step_past_the_end_of_a_cache_is_refused_and_changes_nothing(depth: int, per_sequence: bool) -> None:
@@ -753,6 +758,7 @@ def test_a_variable_that_a_mode_creates_is_that_of_each_layer(way: str) -> None:
     assert (whole.shape, whole.out_sharding) == ((2, 3, 3), ("layers", "inner", "memory"))
 
 
+@pytest.mark.slow
 def test_views_of_layers_share_the_cache_of_their_stack() -> None:
     decoder = plait.view(attending(plait.Stack), decode=True, batch_size=1, max_length=4)
     x = jnp.ones((1, 1, FEATURES))
@@ -899,6 +905,7 @@ class CausalBlock(plait.Module):
         return x + self.attention(x, is_causal=True)
 
 
+@pytest.mark.slow
 def test_settings_of_a_recomputed_part_stay_settings() -> None:
     """ST6: its code branches on them, so they cannot be traced."""
     x = jax.random.normal(jax.random.key(1), (1, 3, 8))

@@ -66,6 +66,7 @@ def test_entries_are_found_by_the_beginning_of_their_keys():
     assert key_value_store.entries_under("votes") == ["votes/0", "votes/1"]
 
 
+@pytest.mark.slow
 def test_what_nobody_will_ask_for_is_removed():
     """With JAX's own coordinator, in a process of its own."""
     program = (
@@ -135,6 +136,7 @@ def test_who_waits_for_processes_that_have_come_says_nothing(at_once):
         assert key_value_store.gather("save/1", "here") == ["here", "there"]
 
 
+@pytest.mark.slow
 def test_the_warning_names_a_call_that_one_process_makes_alone():
     """With JAX's own coordinator, after a second instead of a minute. Its advice ends the wait."""
     program = (

@@ -38,6 +38,7 @@ def test_what_has_cleaned_up_the_folder_does_not_matter(tmp_path, monkeypatch):
     assert launched.first_in(tmp_path / "folder") == 1
 
 
+@pytest.mark.slow
 def test_a_process_that_is_stopped_does_not_save(tmp_path, monkeypatch):
     """It is waited for as long as it shows that it runs."""
     monkeypatch.setenv(launched.FOLDER, str(tmp_path))

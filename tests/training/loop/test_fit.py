@@ -733,6 +733,7 @@ def test_a_process_that_has_failed_begins_no_evaluation_if_a_signal_was_first(mo
     assert evaluated == []
 
 
+@pytest.mark.slow
 def test_a_profile_that_cannot_be_written_loses_no_step(tmp_path):
     (tmp_path / "file").touch()
     with Checkpoints(tmp_path / "saved") as checkpoints:
@@ -747,6 +748,7 @@ def test_a_profile_that_cannot_be_written_loses_no_step(tmp_path):
         jax.profiler.stop_trace()
 
 
+@pytest.mark.slow
 def test_a_profile_that_cannot_be_written_at_the_end_does_not_change_the_end(tmp_path):
     """In several processes, one then ended with an error, and the others with a signal, or the error of another."""
     (tmp_path / "file").touch()

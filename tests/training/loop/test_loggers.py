@@ -19,6 +19,7 @@ def records(file):
         place += 16 + length
 
 
+@pytest.mark.slow
 def test_tensorboard_gets_each_number_at_its_step(tmp_path):
     from tensorboardX.proto.event_pb2 import Event
 

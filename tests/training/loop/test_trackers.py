@@ -33,6 +33,7 @@ def test_without_the_package_it_says_what_to_install(monkeypatch, package):
     assert caught.value.parts["do"] == f"pip install 'plait[{package}]'"
 
 
+@pytest.mark.slow
 def test_training_loads_none_of_them():
     code = "import sys, plait.training as t; t.WeightsAndBiases, t.MLflow, t.ClearML; "
     code += f"print(sys.modules.keys() & {list(MAKE)})"

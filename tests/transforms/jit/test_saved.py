@@ -279,6 +279,7 @@ def test_other_arguments_are_refused_by_name(file, name):
     assert loaded(Net(), jnp.full(3, 2.0)).tolist() == [4.0] * 3
 
 
+@pytest.mark.slow
 def test_a_program_from_jax_s_cache_on_disk_is_saved_whole(tmp_path):
     """On a CPU, JAX would write it without its machine code; the first save fills the cache, if it is on."""
     plait.cache(tmp_path / "cache")
