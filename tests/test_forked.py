@@ -54,6 +54,7 @@ def test_one_program_leaves_nothing_to_the_next():
     assert run_python("-c", look).stdout == "False False False\n"
 
 
+@pytest.mark.slow
 def test_a_failure_can_be_an_error():
     with pytest.raises(subprocess.CalledProcessError, match="status 3"):
         run_python("-c", PROGRAMS["ends"], check=True)

@@ -24,6 +24,7 @@ def reads_the_date(path):
     return bool(froms or {"time.time", "time.time_ns", "datetime.now", "datetime.datetime.now"} & {*calls})
 
 
+@pytest.mark.slow
 def test_the_date_is_read_where_a_date_is_meant_alone():
     assert {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py") if reads_the_date(path)} == DATES
 

@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from tests.architecture.rooms import OWNERS
 
 ALWAYS_THERE = {"jax", "jaxlib", "numpy", "typing_extensions"}
@@ -43,6 +45,7 @@ print(json.dumps([[name, sorted(set(dir(getattr(plait, name))) - set(before[name
 """
 
 
+@pytest.mark.slow
 def test_no_method_comes_only_with_what_is_loaded_later():
     """A feature that gives a class methods is loaded at once, or puts something there that loads it."""
     result = subprocess.run([sys.executable, "-c", METHODS], capture_output=True, text=True, check=True)

@@ -89,6 +89,7 @@ def test_the_reference_documents_the_list():
     assert len(set(names)) == len(names)
 
 
+@pytest.mark.slow
 def test_only_public_modules_list_their_names():
     assert modules_that_list_their_names() - set(public_modules().values()) == set()
 
@@ -110,6 +111,7 @@ def test_every_link_of_the_reference_leads_to_a_heading():
     assert set(links().values()) - set(anchors()) == set()
 
 
+@pytest.mark.slow
 def test_a_module_shows_each_name_that_it_lists():
     for module in modules_that_list_their_names():
         assert sorted(set(module.__all__)) == sorted(module.__all__), module.__name__

@@ -58,6 +58,7 @@ def test_what_is_saved_is_what_the_objects_were_when_save_was_called(tmp_path, b
             assert_same(values(fresh), wanted)
 
 
+@pytest.mark.slow
 def test_the_rule_is_applied_after_each_save(tmp_path):
     model = Net(2)
     with Checkpoints(tmp_path, keep=Keep(last=2, best=1, metric="loss", every=4)) as checkpoints:
@@ -181,6 +182,7 @@ def spoil(path, how):
         (path / "plait.json").unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["no manifest", "a file", "a dangling link"])
 def test_what_is_no_checkpoint_is_moved_aside_by_a_save_of_its_step(tmp_path, how):
     """It used to fail at every restart. (issue O)"""
@@ -323,6 +325,7 @@ def steps_in(folder):
     return sorted(int(path.name[5:]) for path in folder.glob("step-*"))
 
 
+@pytest.mark.slow
 def test_the_one_just_written_stays_however_low_its_step_is(tmp_path):
     """After a run was rolled back, the later ones are still there."""
     model = Net(2)
@@ -352,6 +355,7 @@ def test_a_newer_one_under_another_name_is_told_too(tmp_path):
             checkpoints.save(8, model)
 
 
+@pytest.mark.slow
 def test_damaged_newer_ones_are_no_reason_to_remove_others_or_to_warn(tmp_path):
     model = Net(2)
     with Checkpoints(tmp_path, keep=Keep(last=3)) as checkpoints:
@@ -371,6 +375,7 @@ def test_damaged_newer_ones_are_no_reason_to_remove_others_or_to_warn(tmp_path):
         assert steps_in(tmp_path) == [7, 8, 9]
 
 
+@pytest.mark.slow
 def test_only_folders_that_the_run_wrote_are_counted_and_removed(tmp_path):
     model = Net(2)
     folder = tmp_path / "run"

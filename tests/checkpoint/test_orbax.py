@@ -65,6 +65,7 @@ def saved(tmp_path):
     return checkpoint.save(tmp_path / "run" / "1", {"model": Everything(1), "x": jnp.arange(3)}, step=4)
 
 
+@pytest.mark.slow
 def test_every_kind_of_leaf_comes_back_exactly(saved):
     objects = {"model": Everything(2), "x": jnp.zeros(3, jnp.int32)}
     model, reference = objects["model"], objects["model"].reference.get_raw_value()
@@ -222,6 +223,7 @@ def test_shapes_made_under_a_mesh_get_values_on_its_devices(tmp_path, axis_type,
     assert not all(leaf.sharding.is_fully_replicated for leaf in found)
 
 
+@pytest.mark.slow
 def test_shapes_of_another_mesh_are_an_error_that_says_what_to_do(tmp_path):
     mesh = jax.make_mesh((4, 2), ("fsdp", "model"), axis_types=(AxisType.Auto,) * 2)
     with jax.set_mesh(mesh), plait.logical_axis_rules(plait.partitioning.rules_for(mesh)):

@@ -21,6 +21,7 @@ def read(arrays):
     return {name: array.read() for name, array in arrays.items()}
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(
         st.text(min_size=1, max_size=8).filter(lambda name: name.isprintable() and name != "__metadata__"),

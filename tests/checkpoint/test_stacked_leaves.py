@@ -75,6 +75,7 @@ def test_another_depth_is_refused_by_the_layers_that_differ(tmp_path: Path, dept
     assert plait.state(model) == plait.state(before)
 
 
+@pytest.mark.slow
 def test_layers_are_laid_out_as_the_stack_is(tmp_path: Path) -> None:
     mesh = jax.make_mesh((2,), ("model",), devices=jax.devices()[:2])
     path = checkpoint.save(tmp_path / "saved", listed(3, 1, 0))
@@ -87,6 +88,7 @@ def test_layers_are_laid_out_as_the_stack_is(tmp_path: Path) -> None:
     np.testing.assert_array_equal(kernel[1], blocks_of(3)[1].linear.kernel[...])
 
 
+@pytest.mark.slow
 def test_layers_that_are_stored_in_different_ways_are_put_together(tmp_path: Path) -> None:
     """Some of them stacked, one alone; each is read as the stack is laid out."""
     layers = np.arange(24.0, dtype=np.float32).reshape(3, 8)

@@ -94,6 +94,7 @@ def test_validate_runs_it_apart_and_reports(folder):
     assert "1 examples, 6 values" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_restored_before_the_export(folder, monkeypatch):
     monkeypatch.syspath_prepend(folder)
     model = importlib.import_module("my_model").make()

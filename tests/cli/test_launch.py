@@ -103,6 +103,7 @@ def test_when_one_fails_the_others_are_ended(launched, fails, status, says):
     assert time.monotonic() - begun < LIMIT
 
 
+@pytest.mark.slow
 def test_who_had_gone_before_is_told(launched):
     program = (
         "import os, sys, time\nif os.environ['JAX_PROCESS_ID'] == '1': sys.exit()\n"
@@ -175,6 +176,7 @@ def test_no_proxy_of_the_user_stays():
         assert launch.environment(base, options, 0, "127.0.0.1:1")["no_grpc_proxy"] == found
 
 
+@pytest.mark.slow
 def test_one_that_does_not_listen_is_ended_all_the_same(monkeypatch, capfd):
     monkeypatch.setattr(launch, "PATIENCE", 0.5)
     program = (
@@ -197,6 +199,7 @@ def test_an_interruption_ends_all(request_to_end, tmp_path):
     assert [pid for pid in os.listdir(tmp_path) if is_running(pid)] == []
 
 
+@pytest.mark.slow
 def test_an_interruption_that_is_handled_late_is_heard(monkeypatch):
     """Up to Python 3.12, ``SimpleQueue.get`` waits forever if a signal is handled after its timeout has passed.
 
@@ -239,6 +242,7 @@ def test_one_that_was_killed_is_told_before_those_that_lost_it(tmp_path, launche
     assert "process 1 of 2 was killed by signal 9" in errors
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="no other system tells who handles a signal")
 def test_what_a_process_has_started_lives_until_it_has_saved(tmp_path):
     """Such as the processes that load its data: the loader raises when they die, which ended the last save."""
@@ -264,6 +268,7 @@ def test_what_a_process_has_started_lives_until_it_has_saved(tmp_path):
     assert time.monotonic() - begun < launch.GRACE
 
 
+@pytest.mark.slow
 def test_a_shell_that_only_notes_the_signal_does_not_keep_it_from_the_program(tmp_path):
     """Bash runs a trap when the program that it waits for has ended: that was killed after the grace period."""
     program = (

@@ -38,6 +38,7 @@ def check_refused(done, *words):
         assert word in done.stderr
 
 
+@pytest.mark.slow
 def test_the_version_is_that_of_the_package():
     done = command("--version")
     assert (done.returncode, done.stdout) == (0, f"plait {plait.__version__}\n")

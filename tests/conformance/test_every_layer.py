@@ -66,6 +66,7 @@ def test_the_names_of_its_state_are_those_of_the_table(case):
     assert found == case.state
 
 
+@pytest.mark.sampled
 @every_layer_fast
 def test_jit_agrees_with_eager_in_output_and_state(case):
     eager, compiled = make(case), make(case)

@@ -110,6 +110,7 @@ def write_by_shape(model, x):
     return model.inner.w[...].sum() * x
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("transform", [each for each in WRITING if each.writes_params], ids=lambda each: each.name)
 def test_what_a_call_writes_depends_on_its_own_shapes(transform):
     """U27: JAX traces a loop or branch once for each combination of shapes; each call knows what its trace did."""
@@ -126,6 +127,7 @@ def set_attribute(model, x):
     return model.inner.w[...] * x
 
 
+@pytest.mark.sampled
 @each_that_writes
 def test_an_array_attribute_that_is_set_reaches_the_callers_object(transform):
     """U18, U28: it travels as a value, like that of a variable; several times over, and in a nest of transforms."""
@@ -168,6 +170,7 @@ TABLE = {Key(): 2.0, "rate": 3.0, int: [1.0]}
 TABLE["itself"] = [TABLE]
 
 
+@pytest.mark.sampled
 @each
 def test_a_function_may_read_a_table_whose_keys_have_no_order(transform):
     """G64: what it captures is searched for models, also in containers that are not pytrees."""
@@ -784,6 +787,7 @@ def write_by_setting(model, x):
     return model.inner.w[...] * x
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("transform", [each for each in WRITING if each.writes_params], ids=lambda each: each.name)
 def test_what_a_call_writes_depends_on_its_own_settings(transform):
     """U27: JAX traces it once for each of them; each call knows what its trace did."""

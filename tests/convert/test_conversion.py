@@ -379,6 +379,7 @@ def test_names_that_meet_on_the_way_back_are_refused():
         convert.to_torch(plait.Linear(2, 3, rngs=plait.Rngs(0)), names=lambda name: "same")
 
 
+@pytest.mark.slow
 def test_conversion_of_arrays_loads_no_other_library():
     program = """
 import sys

@@ -339,6 +339,7 @@ def saved(path, node):
     return path
 
 
+@pytest.mark.slow
 def test_layers_that_flax_stacked_or_listed_are_read_into_lists_and_stacks(tmp_path):
     rows = {
         "list": lambda seed: Deep([Block(plait.Rngs(seed + i)) for i in range(4)]),

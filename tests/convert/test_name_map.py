@@ -36,6 +36,7 @@ def test_a_rule_renames(case):
     assert NameMap(names)(old) == new
 
 
+@pytest.mark.slow
 @given(NAMES, st.data())
 def test_a_prefix_changes_and_the_rest_stays(name, data):
     steps = name.split(".")

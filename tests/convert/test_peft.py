@@ -117,6 +117,7 @@ def test_writing_it_again_gives_the_same_arrays(tmp_path, stacked):
     assert (config["rank_pattern"], config["alpha_pattern"]) == ({"lm_head": 3}, {"lm_head": 12.0})
 
 
+@pytest.mark.slow
 def test_it_is_one_of_several_adapters(tmp_path):
     model = Net(False)
     plait.add_lora(plait.select(model, "head"), 1, adapter="own", rngs=plait.Rngs(0))
@@ -174,6 +175,7 @@ def test_what_peft_has_no_form_for_is_named(tmp_path):
         save_peft(tmp_path / "adapter", model, adapter="other")
 
 
+@pytest.mark.slow
 def test_the_factors_are_in_the_dtype_of_the_weights(tmp_path):
     model = plait.Dict(fc=plait.Linear(8, 5, param_dtype=jnp.bfloat16, rngs=plait.Rngs(0)))
     load_peft(written(tmp_path / "adapter"), model, names=lambda name: "fc" if name == "lm_head" else None)

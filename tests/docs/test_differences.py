@@ -114,6 +114,7 @@ def test_every_row_is_met_by_a_program():
         assert f"\ndef {test}(" in (PAGE.parents[1] / file).read_text(encoding="utf-8")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", MET)
 def test_a_row_says_itself(name):
     program, met = MET[name]

@@ -23,6 +23,7 @@ def make_reference():
     return module_of("make_reference")
 
 
+@pytest.mark.slow
 def test_the_reference_is_up_to_date(make_reference):
     pages = (ROOT / "docs" / "reference").glob("*.md")
     committed = {page.name: page.read_text(encoding="utf-8") for page in pages}

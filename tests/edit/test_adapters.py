@@ -117,6 +117,7 @@ def test_the_scale_multiplies_the_product(case, options, scale):
     np.testing.assert_allclose(model.layer(case.x), with_product(case, model, scale)(case.x), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.sampled
 @each_case
 def test_merging_in_place_and_back_keeps_the_outputs(case):
     model, kept = adapted(case, alpha=3), adapted(case, alpha=3)
@@ -231,6 +232,7 @@ def test_each_layer_of_a_stack_has_factors_of_its_own():
         np.testing.assert_allclose(ours[name][...], expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stacked", [False, True], ids=["list", "stack"])
 def test_a_whole_model_merges_and_unmerges(stacked):
     model, x = tuned(stacked, alpha=4), some_input(2, 4, 8)

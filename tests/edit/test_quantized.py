@@ -88,6 +88,7 @@ def blocks():
     return [plait.MultiHeadAttention(2, 8, decode=False, rngs=made) for _ in range(3)]
 
 
+@pytest.mark.slow
 def test_l38_each_layer_of_a_stack_is_quantized_for_itself():
     x, of_list, of_stack = normal(2, 4, 8), plait.Dict(blocks=blocks()), plait.Dict(blocks=plait.Stack(blocks()))
     kinds = [plait.LinearGeneral]
@@ -100,6 +101,7 @@ def test_l38_each_layer_of_a_stack_is_quantized_for_itself():
     np.testing.assert_allclose(of_stack.blocks(x), y, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_l39_adapters_on_top_are_all_that_is_trained(tmp_path):
     model = plait.Dict(layer=plait.Linear(8, 4, rngs=rngs()))
     plait.quantize(plait.select(model, "layer"), bits=4, group_size=4)

@@ -129,6 +129,7 @@ def test_a_fork_draws_other_keys_than_its_parent():
     assert len({tuple(jax.random.key_data(key).tolist()) for key in keys}) == 15
 
 
+@pytest.mark.slow
 def test_batch_norm_against_the_formula():
     """T16"""
     x = np.random.default_rng(0).normal(3.0, 2.0, (4, 5, 3)).astype(np.float32)

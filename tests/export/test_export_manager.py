@@ -75,6 +75,7 @@ def test_e14_saved_values_are_the_current_ones(tmp_path):
     np.testing.assert_array_equal(loaded.signatures["s"](x=X)["output_0"], 7 * X)
 
 
+@pytest.mark.slow
 def test_e21_sequences_are_numbered_and_one_config_makes_the_model_callable(tmp_path):
     """E18, E21."""
     config = ServingConfig("s", [SPEC], tf_postprocessor=lambda y: (y, y + 1))

@@ -31,6 +31,7 @@ NAMES = (
 )
 
 
+@pytest.mark.slow
 def test_e1_the_package_has_the_names_and_importing_it_loads_no_tensorflow():
     """E1."""
     assert set(NAMES) <= set(dir(export)) & set(export.__all__)

@@ -43,6 +43,7 @@ INPUTS = {
 }
 
 
+@pytest.mark.slow
 def test_e30_a_saved_model_passes_in_every_signature(saved):
     """E30: mappings and sequences as batches, text, several methods."""
     module, configs, path = saved

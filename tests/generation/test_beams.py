@@ -32,6 +32,7 @@ def slow_search(model, prompt, count, beams, penalty, stop):
     return [(total / len(tokens) ** penalty, tokens) for total, tokens in live]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stacked", "penalty"), [(False, 0.0), (True, 0.7)])
 def test_ge10_the_beams_are_those_of_a_slow_search(stacked, penalty):
     model, stop = model_of(stacked=stacked), [3, 7]
@@ -47,6 +48,7 @@ def test_ge10_the_beams_are_those_of_a_slow_search(stacked, penalty):
         assert all((each[n:] == -1).all() for each, n in zip(np.asarray(found.tokens[row]), lengths, strict=True))
 
 
+@pytest.mark.slow
 def test_ge10_enough_beams_find_the_best_of_all():
     model, prompt = LM(1, vocabulary=4), [1, 2]
     chances = {(): 0.0}
@@ -58,6 +60,7 @@ def test_ge10_enough_beams_find_the_best_of_all():
     assert found.tokens.tolist() == [list(tokens) for tokens in best[:16]]
 
 
+@pytest.mark.slow
 def test_one_beam_is_greedy():
     found = plait.generation.beam_search(model_of(), PROMPTS, 6, beams=1)
     assert found.tokens[:, 0].tolist() == plait.generate(model_of(), PROMPTS, 6).tokens.tolist()

@@ -32,6 +32,7 @@ def test_ge1_greedy_tokens_are_those_of_the_full_forward_pass(stacked):
     )
 
 
+@pytest.mark.slow
 @each_model
 def test_ge2_a_prompt_in_a_batch_gets_the_tokens_that_it_gets_alone(stacked):
     model, keys = model_of(stacked=stacked), jax.random.split(jax.random.key(3), len(PROMPTS))

@@ -70,6 +70,7 @@ def test_ge7_the_distribution_is_the_definition_s(settings):
         assert not row[softmax(logits) == 0].any() or settings.get("top_p") == 1.0
 
 
+@pytest.mark.slow
 def test_ge7_tokens_of_equal_probability_stay_together():
     logits = jnp.array([[1.0, 2.0, 1.0, 0.0]])
     for settings in ({"top_k": 2}, {"top_p": 0.6}):
@@ -82,6 +83,7 @@ def test_what_a_sequence_has_does_not_count_what_stands_behind_its_end():
     assert [np.flatnonzero(row).tolist() for row in seen_in(tokens, jnp.array([3, 2]), 6)] == [[1, 2], [4]]
 
 
+@pytest.mark.slow
 def test_a_draw_is_that_of_its_own_key():
     distributions = jax.nn.log_softmax(jnp.asarray(LOGITS))
     keys = jax.random.split(jax.random.key(0), ROWS)

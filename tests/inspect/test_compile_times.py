@@ -60,6 +60,7 @@ def test_d13_a_loop_over_blocks_grows_with_them_and_a_stack_does_not():
     assert operations(4, stacked=True) == operations(2, stacked=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("donate", [False, True])
 def test_d13_nothing_is_run_and_later_explanations_are_as_without_it(model, donate):
     optimizer = plait.Optimizer(model, optax.sgd(0.1), wrt=plait.Param)

@@ -43,6 +43,7 @@ def arguments():
     return model, nnx.Optimizer(model, optax.sgd(0.1, momentum=0.9), wrt=nnx.Param), jnp.ones((2, 3), int)
 
 
+@pytest.mark.slow
 def test_the_sums_are_those_of_modules(users_promotion):
     report = nnx.cost(step, *arguments(), compile=False)
     paths = {row.path: row.kind for row in report.modules}
@@ -55,6 +56,7 @@ def test_the_sums_are_those_of_modules(users_promotion):
         report.below("blocks[9]")
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_xla(users_promotion):
     args = arguments()
     report = nnx.cost(step, *args)

@@ -254,6 +254,7 @@ VALUES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", VALUES)
 def test_any_value_can_be_shown(kind):
     value, expected = VALUES[kind]

@@ -32,6 +32,7 @@ def by_path(report):
     return {row.path: row for row in report.variables}
 
 
+@pytest.mark.slow
 def test_every_variable_has_its_names_spec_and_bytes():
     with plait.logical_axis_rules(RULES):
         rows = by_path(sharding_report(Net(plait.Rngs(0)), mesh()))
@@ -46,6 +47,7 @@ def test_every_variable_has_its_names_spec_and_bytes():
     assert rows["rngs.default.key"].bytes == 8  # a key of threefry
 
 
+@pytest.mark.slow
 def test_totals_are_those_of_the_arrays_on_a_device():
     with jax.set_mesh(mesh()), plait.logical_axis_rules(RULES):
         model = plait.partitioning.create_sharded(lambda: Net(plait.Rngs(0)))
@@ -67,6 +69,7 @@ def test_an_array_that_lies_elsewhere_is_shown_as_it_lies():
     assert report.variables[0].bytes_per_device == 64
 
 
+@pytest.mark.slow
 def test_without_a_mesh_everything_is_whole_and_nothing_is_remarked():
     report = sharding_report(Net(plait.Rngs(0)))
     assert report.bytes == report.bytes_per_device

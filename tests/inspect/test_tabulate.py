@@ -209,6 +209,7 @@ def test_values_are_short(value, text):
     assert describe_value(value) == text
 
 
+@pytest.mark.slow
 def test_rich_is_loaded_by_the_call_alone():
     loaded = "assert ('rich' in sys.modules) is"
     code = f"import sys, plait; plait.tabulate; {loaded} False; plait.tabulate({{}}); {loaded} True"

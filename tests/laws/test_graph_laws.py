@@ -48,6 +48,7 @@ def test_the_paths_of_a_state_are_the_first_paths_of_its_leaves(graph):
     assert list(flat.paths) == [path for path, _ in leaves(graph)]
 
 
+@pytest.mark.slow
 @given(graphs(), graphs())
 def test_graphdefs_are_equal_exactly_if_structures_are(first, second):
     """G15: values play no part; types, static values, topology, names and metadata do."""
@@ -204,6 +205,7 @@ def test_an_update_writes_each_leaf_to_its_path(graph, kind, noted):
     assert plait.graphdef(graph) == plait.graphdef(other)
 
 
+@pytest.mark.slow
 @given(graphs(), graphs())
 def test_roots_that_share_an_index_share_objects(first, second):
     """G19: an object met by an earlier call is a back-reference of the later one."""
@@ -228,6 +230,7 @@ def test_iter_graph_visits_every_object_once(graph):
     assert found[-1] == ((), graph)
 
 
+@pytest.mark.slow
 @given(graphs(), st.sampled_from(KINDS))
 def test_popped_leaves_are_gone_and_the_rest_stays(graph, kind):
     """G40: every variable is removed at its first path only; putting the state back restores what was there."""

@@ -275,6 +275,7 @@ def test_l27_symbolic_sizes_trace_through():
         np.testing.assert_allclose(exported.call(x, mask), layer(x, is_causal=True), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_rotary_fn_turns_queries_and_keys_by_their_positions():
     rotary = functools.partial(plait.apply_rotary_embedding, interleaved=False)
     layer, x = Attention(2, 8, rotary_fn=rotary, rngs=plait.Rngs(0)), some_input(2, 3, 8)
@@ -373,6 +374,7 @@ def test_values_without_keys_are_refused():
     refuses(ArgumentError, r"inputs_k=None and an array for inputs_v", layer, some_input(3, 4), None, some_input(3, 4))
 
 
+@pytest.mark.slow
 def test_heads_of_keys_and_values_have_an_axis_name_of_their_own():
     """L27: two of them cannot be sharded over four devices."""
     names = {"kernel": ("embed", "heads", "head_dim"), "kv": ("embed", "kv_heads", "head_dim")}

@@ -269,6 +269,7 @@ def test_the_base_says_what_a_cell_has_to_define(use, missing):
         use(Empty())
 
 
+@pytest.mark.sampled
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", ["LSTMCell", "OptimizedLSTMCell", "GRUCell", "SimpleCell"])
 @pytest.mark.parametrize("param_dtype", [jnp.float32, jnp.float64])

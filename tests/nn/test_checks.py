@@ -135,6 +135,7 @@ def test_a_layer_whose_weights_shard_map_divides():
         np.testing.assert_array_equal(run(plait), run(flax_nnx()))
 
 
+@pytest.mark.slow
 def test_attention_and_embeddings_of_a_part():
     heads = plait.MultiHeadAttention(4, 8, qkv_features=16, decode=False, rngs=plait.Rngs(0))
     for projection in (heads.query, heads.key, heads.value):

@@ -133,6 +133,7 @@ def test_strides_must_be_as_many_as_spatial_axes():
         layer(jnp.ones((1, 5, 3)))
 
 
+@pytest.mark.sampled
 @pytest.mark.oracle
 @pytest.mark.parametrize("mask", [jnp.float32, jnp.bfloat16, jnp.int32, jnp.bool_])
 @pytest.mark.parametrize("kind", ["Conv", "ConvTranspose"])

@@ -12,6 +12,7 @@ from tests.nn.twins import Encoder, flax_nnx, some_input, users_promotion
 from tests.sampling import slow_but
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 @settings(max_examples=5)
 @given(

@@ -275,6 +275,7 @@ def test_l28_a_view_with_a_position_for_each_sequence():
     assert decoder.cache_index.shape == (3,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("per_sequence", [False, True])
 def test_l28_past_the_end_of_the_cache_is_an_error_in_a_stack_too(per_sequence):
     """Eagerly, as in a list; nothing that the loop wrote stays."""

@@ -13,6 +13,7 @@ sizes = st.integers(1, 3)
 batches = st.lists(sizes, max_size=2)
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 @settings(max_examples=4)
 @given(batches, sizes, sizes, st.booleans())

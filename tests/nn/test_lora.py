@@ -19,6 +19,7 @@ from tests.nn.twins import (
 RANDOM = {"b_initializer": plait.initializers.normal()}  # the default is zero
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 @settings(max_examples=3)
 @given(st.sampled_from([(3,), (2, 3), (2, 2, 3)]), st.integers(1, 3), st.booleans())
@@ -61,6 +62,7 @@ def test_a_wrapped_layer_starts_unchanged_and_gets_the_keywords():
     np.testing.assert_array_equal(adapted(x, rngs=plait.Rngs(1)), base(x, rngs=plait.Rngs(1)))
 
 
+@pytest.mark.slow
 def test_the_factors_alone_can_be_trained():
     """X13: a gradient for LoRAParam leaves the base out."""
     model, x = plait.LoRALinear(3, 4, lora_rank=2, rngs=plait.Rngs(0)), some_input(5, 3)

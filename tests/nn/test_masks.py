@@ -37,6 +37,7 @@ def test_f5_without_batch_axes_and_with_some_that_broadcast():
     assert plait.make_attention_mask(jnp.ones((5, 2)), jnp.ones((1, 3))).shape == (5, 1, 2, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 @settings(max_examples=5)
 @given(batches, lengths, st.integers(0, 2), dtypes)

@@ -8,6 +8,7 @@ import plait
 from tests.nn.twins import assert_pair_agrees, flax_nnx, some_input
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 @settings(max_examples=3)
 @given(

@@ -222,6 +222,7 @@ class Spatial(plait.RNNCellBase):
         return 3
 
 
+@pytest.mark.slow
 def test_a_cell_says_how_many_axes_are_features():
     """L33."""
     x, rnn = some_input(2, 3, 4, 4, 2), plait.RNN(Spatial())

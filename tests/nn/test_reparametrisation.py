@@ -99,6 +99,7 @@ def gradients(norm, x):
     return pure(jax.grad(loss)(params))
 
 
+@pytest.mark.slow
 def test_weight_norm_is_the_formula():
     """L21: scale · w / ‖w‖, in float64 here."""
     norm = plait.WeightNorm(block(plait, plait.Rngs(0)), scale_init=plait.initializers.normal(1.0), rngs=plait.Rngs(1))
@@ -286,6 +287,7 @@ EVALUATIONS = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["WeightNorm", "SpectralNorm"])
 @pytest.mark.parametrize("use", EVALUATIONS)
 @pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
@@ -301,6 +303,7 @@ def test_in_evaluation_nothing_is_written(kind, use):
         compare(found, EVALUATIONS["eager"](norm, x), TOLERANCE, use)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["WeightNorm", "SpectralNorm"])
 def test_evaluation_computes_with_the_normalised_weights_and_their_gradients(kind):
     norm, x = frozen(kind), some_input(5, 3)

@@ -47,6 +47,7 @@ def test_it_is_the_matrix_of_the_paper(batch, length, pairs, interleaved, base, 
     np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interleaved", [True, False])
 def test_products_depend_on_the_distance_only(interleaved):
     q, k = some_input(1, 1, 8), some_input(1, 1, 8, seed=1)
@@ -102,6 +103,7 @@ def test_positions_that_do_not_fit_are_named(shape):
 # RoPE -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_rope_is_the_half_split_embedding_of_one_head():
     x, positions = some_input(2, 5, 8), np.arange(5) * 3
     for options in ({}, {"embedding_size": 8, "max_seq_len": 6}):
@@ -138,6 +140,7 @@ with_rope = functools.partial(plait.dot_product_attention_with_rope, rope=plait.
 half_split = functools.partial(plait.apply_rotary_embedding, interleaved=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("positions", [None, np.arange(5) * 3, np.arange(5)[None] + [[0], [4]]])
 def test_rope_in_attention_is_rotary_fn(positions):
     """L27: ``input_positions`` are those of ``rotary_fn``, or a keyword of ``attention_fn``."""

@@ -13,6 +13,7 @@ def build(lib, rngs):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 def test_a_stack_has_flax_s_paths_and_values():
     nnx = flax_nnx()

@@ -125,6 +125,7 @@ def test_a_dimension_that_stays_whole_is_named(shape, names, spec, says):
         assert re.search(rf"(?s)replicated on every device.*at +blocks\[1\]\.kernel.*{says}", str(warning.message))
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 def test_what_flax_makes_in_jit_lies_the_same():
     from flax import nnx as flax

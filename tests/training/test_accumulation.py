@@ -38,6 +38,7 @@ def test_it_is_the_gradient_of_the_mean_over_tokens(parts, transform):
     assert_same(plait.to_pure_dict(grads), plait.to_pure_dict(wanted), {"rtol": 1e-5, "atol": 1e-6})
 
 
+@pytest.mark.slow
 def test_the_mean_of_the_means_of_the_parts_is_another_number():
     """The known wrong answer: parts with few tokens would count as much as those with many."""
     model, whole = plait.Linear(3, 4, rngs=plait.Rngs(0)), batch()
@@ -86,6 +87,7 @@ def test_a_batch_without_weight_has_no_gradient():
     assert all((leaf == 0).all() for leaf in jax.tree.leaves(grads))
 
 
+@pytest.mark.slow
 def test_double_precision_stays_double():
     with jax.enable_x64(True):
         model = plait.Linear(3, 4, param_dtype=jnp.float64, dtype=jnp.float64, rngs=plait.Rngs(0))

@@ -80,6 +80,7 @@ def test_with_a_threshold_the_score_is_that_of_the_second_class(kind, score):
     np.testing.assert_allclose(metric.compute(), score, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_jit_and_reset():
     metrics = plait.MultiMetric(precision=Precision(CLASSES), matrix=ConfusionMatrix(CLASSES))
     eager = plait.clone(metrics)

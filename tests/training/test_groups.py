@@ -32,6 +32,7 @@ def updated(tx, **options):
     return dict(plait.to_flat_state(plait.state(model, plait.Param)))
 
 
+@pytest.mark.slow
 def test_each_group_is_updated_as_by_its_own_optimizer():
     """O11: Optax's partition is the oracle."""
     decayed, plain = optax.adamw(0.1, weight_decay=0.5), optax.sgd(0.01)
@@ -55,6 +56,7 @@ def test_groups_by_kind_and_the_first_match_counts():
     assert same == {("bias",): True, ("kernel",): True, ("lora", "lora_a"): True, ("lora", "lora_b"): False}
 
 
+@pytest.mark.slow
 def test_a_list_clips_the_gradients_of_all_groups_together():
     found = updated([optax.clip_by_global_norm(0.01), {"**.bias": optax.sgd(0.1), ...: optax.sgd(1.0)}])
     expected = net()

@@ -150,6 +150,7 @@ def test_objects_among_the_outputs_count_as_their_values(name, returned):
     assert_same(found, getattr(jax, name)(pure)(chosen))
 
 
+@pytest.mark.slow
 def test_the_form_is_that_of_the_output_with_gradients_in_it():
     """X30: a state for a module, a variable for a variable, a tuple for several."""
     scale = plait.Param(jnp.float32(2))

@@ -72,6 +72,7 @@ def test_specs_may_be_a_state():
     np.testing.assert_allclose(out, block(x), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_gradients_go_through():
     def loss(block, x):
         return sharded(lambda block, x: block(x), (P(), P("data")))(block, x).sum()
@@ -177,6 +178,7 @@ def test_values_only_with_a_prefix_of_the_module_s_own_structure():
         sharded(f, (plait.StateSharding({...: P()}), P()), graph_updates=False)(block, x)
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 def test_results_and_updates_are_flax_s():
     nnx = pytest.importorskip("flax.nnx")

@@ -53,6 +53,7 @@ def _installed_by(extra):
     return {_IMPORTED_AS.get(name, name) for name in names}
 
 
+@pytest.mark.slow
 def test_each_package_that_is_asked_for_comes_with_the_extra_that_its_error_names():
     calls = list(_calls_of_require())
     assert len(calls) > 15

@@ -43,6 +43,7 @@ def test_a_folder_is_there_for_the_block_alone(tmp_path):
     assert left(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_what_a_killed_writer_leaves_is_removed_by_the_next(tmp_path, writer):
     os.kill(writer.pid, signal.SIGKILL)
     writer.wait()
@@ -170,6 +171,7 @@ except BlockingIOError:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_a_forked_child_has_no_part_in_a_lock(tmp_path):
     arguments = [sys.executable, "-W", "error", "-c", FORKS, str(tmp_path / "lock")]

@@ -99,11 +99,13 @@ def replaced_in_part(tmp_path):
     return tmp_path / "place"
 
 
+@pytest.mark.slow
 def test_a_reader_moves_back_what_a_killed_writer_was_replacing(replaced_in_part):
     recover(replaced_in_part)
     assert read(replaced_in_part) == "old"
 
 
+@pytest.mark.slow
 def test_the_next_writer_moves_it_back_before_it_begins(replaced_in_part):
     with pytest.raises(ZeroDivisionError), written_whole(replaced_in_part) as draft:
         assert read(replaced_in_part) == "old"
@@ -113,6 +115,7 @@ def test_the_next_writer_moves_it_back_before_it_begins(replaced_in_part):
     assert names(replaced_in_part.parent) == ["place"]
 
 
+@pytest.mark.slow
 def test_a_writer_of_another_path_leaves_it_alone(replaced_in_part):
     with written_whole(replaced_in_part.parent / "other") as draft:
         draft.write_text("new")

@@ -275,6 +275,7 @@ def everything(lib, rngs):
     return rngs(), rngs.split(2), rngs.fork(), rngs.broadcast({"a": 2}), rngs.a.uniform((2,)), rngs.normal((2,))
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 def test_r2_r5_under_jit_the_numbers_are_flax_s():
     results = []
@@ -364,6 +365,7 @@ def test_r2_a_count_that_was_given_away_is_computed_again():
     assert stream.count.get_value() == 2
 
 
+@pytest.mark.slow
 def test_what_has_no_signature_in_jax_random_is_no_sampler():
     """R4: JAX 0.12 has a type there, ``Key``, which Python 3.12 cannot give a signature of."""
     program = "import jax; jax.random.Key = dict; import plait; print(hasattr(plait.RngStream, 'Key'))"

@@ -39,6 +39,7 @@ def edit(copy, change):
     place.write_text(json.dumps(manifest))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["weights.safetensors", "serving_default.jax_export", "manifest.json"])
 @pytest.mark.parametrize("how", ["cut", "empty", "missing", "other"])
 def test_a_damaged_file_is_refused_by_name(copy, name, how):
@@ -111,6 +112,7 @@ def mutated(content: bytes, draw: random.Random) -> bytes:
     return bytes(data)
 
 
+@pytest.mark.slow
 @some_runs
 def test_mutated_manifests_are_read_or_refused(bundle, tmp_path, runs):
     """Whatever is read stays a manifest whose files lie in the folder."""

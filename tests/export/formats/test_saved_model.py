@@ -76,6 +76,7 @@ def test_variables_of_tensorflow_1_have_the_names_that_they_are_stored_under(mod
     assert {each.tensor.name: each.read().tolist() for each in found.stored()} == arrays
 
 
+@pytest.mark.slow
 def test_a_model_with_a_composite_and_a_free_batch_runs(tmp_path):
     """``top_k`` is what a SavedModel written for JAX's own StableHLO version failed on."""
 
@@ -90,6 +91,7 @@ def test_a_model_with_a_composite_and_a_free_batch_runs(tmp_path):
     np.testing.assert_array_equal(served["y"].numpy(), np.asarray(largest(weights, x)))
 
 
+@pytest.mark.slow
 def test_a_stack_has_names_that_tensorflow_can_save(tmp_path):
     """E10: a key of a stack has a colon. The exported model gives the values of the model."""
 

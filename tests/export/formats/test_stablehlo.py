@@ -140,6 +140,7 @@ def test_a_folder_is_replaced_only_when_asked(tmp_path):
     assert load_stablehlo(tmp_path / "m")(np.float32(1)) == 3
 
 
+@pytest.mark.slow
 def test_several_inputs_and_outputs_have_names(tmp_path):
     def both(p, a, b):
         return {"sum": a + b, "pair": (a * p, b)}

@@ -28,6 +28,7 @@ def model():
     return plait.Linear(4, 2, rngs=plait.Rngs(0))
 
 
+@pytest.mark.slow
 def test_a_new_row_is_written_described_and_proven(toy, model, tmp_path):
     """E32, E37."""
     written = save(model, tmp_path / "model", inputs=("batch", 4), formats=["toy", "stablehlo"])

@@ -31,6 +31,7 @@ def test_a_pair_of_parameters_and_function():
     assert program.call(program.weights, {"a": 2.0, "b": 1.0})["y"].tolist() == [3.0, 3.0]
 
 
+@pytest.mark.slow
 def test_changes_of_variables_need_a_decision():
     """Statistics and streams of a model in training: refused, or state, or frozen."""
     model = Net()

@@ -52,6 +52,7 @@ def test_e7_gradients_are_those_of_jax_live_and_loaded(tmp_path, jit_compile, lo
         np.testing.assert_allclose(found[1], jax.grad(lambda x: loss(wave(WEIGHTS, x)))(x), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("weight", "function", "x"),
     [
@@ -136,6 +137,7 @@ def test_e5_a_shape_that_does_not_fit_the_input_is_named(shape, message):
         ExportManager(module, [ServingConfig("serve", [tf.TensorSpec((None, 2), tf.float32)])])
 
 
+@pytest.mark.slow
 def test_e5_constraints_and_two_symbolic_sizes():
     """E5: ``polymorphic_constraints`` are honoured; without them this function cannot be traced."""
 

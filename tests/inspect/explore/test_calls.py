@@ -35,6 +35,7 @@ def test_modules_cost_the_bytes_of_what_they_return():
     assert {path: names[NAME] for path, names in costs.items()} == {(): 48, ("inner",): 96, ("norm",): 48}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"scale": jnp.ones(2), "double": True}], ids=["usual", "doubled"])
 def test_modules_cost_the_operations_of_plait_cost(options):
     """W7: a loop's body counts as often as it runs."""

@@ -125,6 +125,7 @@ def test_an_optimizer_step_is_not_taken(users_promotion):
     assert optimizer.step.value == 0
 
 
+@pytest.mark.slow
 def test_layers_of_a_stack_count_apart():
     """Also of a stack in a stack. A key of a dict that looks like that of layers is none."""
     inner = lambda rngs: nnx.Stack(lambda rngs: nnx.Linear(2, 2, rngs=rngs), 3, rngs=rngs)

@@ -238,6 +238,7 @@ def test_arguments_and_outputs_of_each_layer() -> None:
     assert again.shape == X.shape
 
 
+@pytest.mark.slow
 def test_shared_streams_go_on_from_block_to_block() -> None:
     class Masked(plait.Module):
         def __init__(self, rngs: Any) -> None:
@@ -258,6 +259,7 @@ def test_shared_streams_go_on_from_block_to_block() -> None:
 # A list ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_views_read_and_write_the_stack() -> None:
     """ST3: by index, iteration and slice, by ``update``, ``select``, and what a jitted function writes."""
     _, model = pair(5, 2)
@@ -409,6 +411,7 @@ def test_the_program_does_not_grow_with_depth() -> None:
     assert texts[16] <= 1.01 * texts[4]
 
 
+@pytest.mark.slow
 def test_it_is_traced_once_however_deep() -> None:
     traced = []
 
@@ -874,6 +877,7 @@ def test_no_block_at_this_index() -> None:
 # Surgery --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_surgery_is_that_of_the_list() -> None:
     """Parts are given layer by layer, with the paths of the list."""
     changed = []

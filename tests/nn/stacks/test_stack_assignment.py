@@ -132,6 +132,7 @@ def check(period: str, steps: Any) -> None:
         assert [numbers(block) for block in ours] == [numbers(block) for block in theirs]
 
 
+@pytest.mark.slow
 @settings(max_examples=3, deadline=None)
 @given(programs())
 def test_assigned_blocks_are_those_of_a_list_of_copies(program: Any) -> None:

@@ -148,6 +148,7 @@ def test_a_transform_around_a_stack_does_with_sown_values_what_it_does_around_a_
     assert_same(ours, theirs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["a period and a remainder", "views", "stacks in a stack"])
 def test_initial_values_are_given_as_they_are_returned_in_a_transform_too(kind: str) -> None:
     looped, stacked = MODELS[kind]()

@@ -92,6 +92,7 @@ KINDS = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_signal_does_not_wait_for_slow_data(tmp_path, kind):
     """The run is saved within a second or so, and goes on as if nothing had happened. (issue O)"""

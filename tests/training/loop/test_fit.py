@@ -83,6 +83,7 @@ def values(objects):
     return jax.tree.map(lambda leaf: np.array(readable(leaf)), state)
 
 
+@pytest.mark.slow
 def test_it_is_the_loop_that_one_would_write():
     objects, expected = start(), start()
     fitted = fit(train, objects, source, steps=12, show=False)
@@ -340,6 +341,7 @@ def test_a_logger_that_fails_is_given_up_and_training_goes_on():
     assert rows == [(2, "loss"), (4, "loss"), (6, "loss"), "closed"]
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_names_the_variables_and_is_not_saved(tmp_path):
     objects = start()
 
@@ -500,6 +502,7 @@ def test_a_save_during_an_evaluation_that_fails_is_done_again_after_it(tmp_path,
         assert [each.step for each in checkpoints.all()] == [2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [4, 8])
 def test_an_evaluation_that_did_not_happen_happens_when_the_run_resumes(tmp_path, steps):
     """At the end, or between: the metrics of an earlier one do not stand for it."""
@@ -533,6 +536,7 @@ def test_an_evaluation_that_did_not_happen_happens_when_the_run_resumes(tmp_path
         assert checkpoints.all()[-1].metrics["eval/loss"] == fitted.values["eval/loss"]
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_a_resumed_run_does_again_counts_for_its_checkpoint(tmp_path):
     """Its metrics went to the next one, or to none: the best checkpoint was not ranked, and deleted."""
     found = {20: 0.1, 40: 0.5, 60: 0.4}
@@ -587,6 +591,7 @@ def test_positions_among_the_objects_are_those_before_an_evaluation(tmp_path):
     assert run().values["eval/loss"] == 0.0
 
 
+@pytest.mark.slow
 def test_batches_that_an_evaluation_takes_from_the_data_are_not_read_again(tmp_path):
     """The checkpoint had the position before it, and no second evaluation: a restart gave other numbers. One that a
     signal cuts short is done again, from where it began."""
@@ -767,6 +772,7 @@ def test_a_profile_that_cannot_be_written_at_the_end_does_not_change_the_end(tmp
         jax.profiler.stop_trace()
 
 
+@pytest.mark.slow
 def test_data_that_is_not_there_yet_belongs_to_the_next_run_too(tmp_path):
     """With a limit, the thread of the earlier run moved the data when the later one had begun to read it."""
     slow = threading.Event()
@@ -1367,6 +1373,7 @@ def test_a_finished_run_that_is_started_again_changes_nothing(tmp_path):
     assert len(calls) == 1
 
 
+@pytest.mark.slow
 def test_an_evaluation_is_a_metric_of_one_checkpoint_alone(tmp_path):
     """Otherwise later checkpoints, which were not evaluated, would rank as the best."""
     numbers = iter([1.0, 2.0, 3.0])
@@ -1379,6 +1386,7 @@ def test_an_evaluation_is_a_metric_of_one_checkpoint_alone(tmp_path):
     assert found == {3: 1.0, 6: 2.0, 9: 3.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [5, 6, 9])
 def test_early_stopping_goes_on_where_it_was(tmp_path, stop):
     """The run that is resumed ends at the step of the unbroken one: what it waited for is in the checkpoint."""
@@ -1406,6 +1414,7 @@ def test_early_stopping_goes_on_where_it_was(tmp_path, stop):
     assert run("parts") == whole
 
 
+@pytest.mark.slow
 def test_evaluation_is_logged_saved_and_can_end_it(tmp_path):
     losses = iter([3.0, 2.0, 2.5, 2.2, 1.0])
     moments = []
@@ -1717,6 +1726,7 @@ def test_a_call_for_fewer_steps_than_are_done_does_not_evaluate(tmp_path):
     assert evaluations == [4.0, 8.0, 11.0, 12.0, 14.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [0, 1])
 def test_a_phase_that_a_callback_has_ended_does_not_go_on_after_a_restart_in_a_later_one(tmp_path, kills):
     """Checkpoints of the second phase had no states of callbacks of the first, which went on with its own data."""
@@ -1749,6 +1759,7 @@ def test_a_phase_that_a_callback_has_ended_does_not_go_on_after_a_restart_in_a_l
     assert evaluated == [10.0, 20.0, 30.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [0.5, math.nan, math.inf])
 def test_the_last_metrics_are_those_of_a_run_that_was_not_interrupted(tmp_path, value):
     """One that only some evaluations return was lost when the run resumed."""

@@ -31,6 +31,7 @@ def structure(m):
     m.items.append(m.inner)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("change", [values_only, attributes, structure])
 @pytest.mark.parametrize("transform", [plait.jit, plait.remat])
 def test_an_interrupt_leaves_the_model_as_before_or_as_after(transform, change):

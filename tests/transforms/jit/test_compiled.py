@@ -186,6 +186,7 @@ class FirstSeenByBoth:
         self.slot.__set__(compiled, value)
 
 
+@pytest.mark.slow
 def test_the_outcomes_of_two_threads_that_trace_at_once_are_told_apart(monkeypatch):
     """U34: one wrote the first variable and the other the second; each is decoded as what it is."""
 

@@ -628,6 +628,7 @@ step(model, jnp.ones(2)), step(model, jnp.ones(2))
 """
 
 
+@pytest.mark.slow
 def test_nothing_is_written_when_the_process_ends():
     """U34: what dies then finds the globals of its module gone. A forked process would not take them away."""
     done = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True, check=True)

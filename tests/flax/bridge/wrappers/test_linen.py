@@ -38,6 +38,7 @@ def test_importing_the_bridge_does_not_import_flax():
     assert out.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_without_flax_the_parts_that_need_it_say_so_and_the_others_work():
     """B1, B2: ImportErrors that name flax, the extra and the used name."""
     out = run(

@@ -97,6 +97,7 @@ def test_metadata_fn_says_what_is_stored():
     assert tagged["params"]["first"]["bias"].names == ("t",)
 
 
+@pytest.mark.slow
 def test_apply_equals_the_plait_module_and_writes_what_is_mutable():
     """B30: outputs, statistics and gradients, to the last bit; boxes stay boxes."""
     module = net()
