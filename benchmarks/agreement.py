@@ -23,7 +23,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 import plait
 from plait.partitioning import connect_processes, create_sharded
 from plait.training import fit
-from plait.training.loop import agreement, run as run_of_fit
+from plait.training.loop import run as run_of_fit
+from plait.training.loop.processes import agreement
 
 STEPS, ROUNDS, EDGE = 200, 15, 20
 

@@ -34,10 +34,16 @@ ELSEWHERE = {
         "flax/compat/old_methods.py",
         "_replace_by_pure_dict",
     ): "a deprecated method: tests/flax/compat/test_old_methods.py",
-    ("training/loop/agreement.py", "check_same"): "needs several processes: tests/training/loop/test_agreement.py",
+    (
+        "training/loop/processes/agreement.py",
+        "check_same",
+    ): "needs several processes: its own tests",
     ("training/loop/ahead.py", "go_back"): "needs several processes or a signal: tests/training/loop/test_ahead.py",
     ("training/loop/ahead.py", "look_again"): "needs several processes: tests/training/loop/test_ahead.py",
-    ("training/loop/copies.py", "_warn"): "needs several processes: tests/training/loop/test_copies.py",
+    (
+        "training/loop/processes/copies.py",
+        "_warn",
+    ): "needs several processes: its own tests",
     ("training/loop/run.py", "begins"): "needs several processes: tests/training/loop/test_fit.py",
     ("training/loop/run.py", "finish"): "needs a process that is lost: tests/faults/test_joint_runs.py",
     (

@@ -30,7 +30,8 @@ from plait.checkpoint import Checkpoints, orbax
 from plait.partitioning import connect_processes, create_sharded
 from plait.partitioning.processes import key_value_store
 from plait.training import Batches, CallbackInfo, fit
-from plait.training.loop import agreement, run as run_of_fit
+from plait.training.loop import run as run_of_fit
+from plait.training.loop.processes import agreement
 
 STEPS, MIDDLE, LOAD = 40, 20, 0.02
 BALLAST = (

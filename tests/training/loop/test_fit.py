@@ -34,9 +34,9 @@ from plait.errors import (
 )
 from plait.training import Batches, EarlyStop, JsonLines, fit, prefetch
 from plait.training.loop import reports, run as run_of_fit
-from plait.training.loop.agreement import SingleProcess
 from plait.training.loop.ahead import Ahead
 from plait.training.loop.before_evaluation import BeforeEvaluation
+from plait.training.loop.processes.agreement import SingleProcess
 from tests.compare import assert_same, readable
 from tests.sampling import slow_but
 

@@ -1,1 +1,1 @@
-"""``fit``: one run, its states, its data, what it saves and reports, and what its processes agree about."""
+"""``fit``: one run, its states, its data, what it saves and reports."""

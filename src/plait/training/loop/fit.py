@@ -12,10 +12,10 @@ from typing import Any
 from ...checkpoint.checkpoints import Checkpoints
 from ...partitioning.processes.all_processes import run_on_all
 from ...partitioning.processes.connect import all_report
-from .agreement import check_same
 from .callbacks import CallbackInfo
 from .fit_arguments import check_intervals
 from .loggers import Logger
+from .processes.agreement import check_same
 from .run import FitResult, Run
 
 

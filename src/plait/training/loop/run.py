@@ -24,15 +24,15 @@ from ...partitioning.processes.all_processes import run_on_all
 from ...partitioning.processes.connect import all_report, end_at_exit, end_at_once, is_loss
 from ...partitioning.processes.launched import saving
 from ...util.words import first_few
-from .agreement import PATIENCE, Ending, MultiProcess, SingleProcess, error_ending
 from .ahead import NOTHING, Ahead, Pace
 from .before_evaluation import BeforeEvaluation
 from .callbacks import CallbackInfo, Callbacks, states_of, stored_states
 from .children import Children
-from .copies import warn_of_other_copies
 from .finite import check_loss, not_finite
 from .fit_arguments import DATA, arguments_of, check_object_names, iterator_of
 from .loggers import Logger
+from .processes.agreement import PATIENCE, Ending, MultiProcess, SingleProcess, error_ending
+from .processes.copies import warn_of_other_copies
 from .profile import Profile
 from .progress import Progress
 from .reports import Reports

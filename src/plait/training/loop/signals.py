@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from ...partitioning.processes.launched import is_launched
-from .agreement import PATIENCE
 from .ahead import Ahead
+from .processes.agreement import PATIENCE
 from .run_states import RunState
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import plait
 from plait.errors import CheckpointWarning
-from plait.training.loop.copies import _digests, _warn
+from plait.training.loop.processes.copies import _digests, _warn
 
 
 class Noisy(plait.Module):

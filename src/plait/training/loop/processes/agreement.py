@@ -25,10 +25,10 @@ from typing import Any
 
 import jax
 
-from ...errors import ArgumentError, PlaitError
-from ...partitioning.processes.all_processes import Meeting, error_from_json, error_to_json, next_key, numbered_apart
-from ...partitioning.processes.connect import LEFT_BEHIND, all_report
-from ...partitioning.processes.key_value_store import await_entry, entries_under, gather, is_last, put_once, remove
+from ....errors import ArgumentError, PlaitError
+from ....partitioning.processes.all_processes import Meeting, error_from_json, error_to_json, next_key, numbered_apart
+from ....partitioning.processes.connect import LEFT_BEHIND, all_report
+from ....partitioning.processes.key_value_store import await_entry, entries_under, gather, is_last, put_once, remove
 
 AHEAD = 2  # steps
 PATIENCE = 3.0  # seconds for a process to end after another has failed, before it is taken to be stuck

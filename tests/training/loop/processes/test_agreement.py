@@ -14,10 +14,11 @@ import plait
 from plait.errors import ArgumentError, ProcessError
 from plait.partitioning.processes import all_processes, key_value_store
 from plait.training import fit
-from plait.training.loop import agreement, run as run_of_fit
-from plait.training.loop.agreement import AHEAD, Ending, MultiProcess, SingleProcess, check_same, error_ending
+from plait.training.loop import run as run_of_fit
 from plait.training.loop.ahead import Ahead, Pace
 from plait.training.loop.batches import Batches
+from plait.training.loop.processes import agreement
+from plait.training.loop.processes.agreement import AHEAD, Ending, MultiProcess, SingleProcess, check_same, error_ending
 
 STEPS = 12
 

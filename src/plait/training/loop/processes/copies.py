@@ -10,13 +10,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from ...checkpoint.leaf_descriptions import is_in_arrays, to_array
-from ...checkpoint.orbax import described
-from ...errors import CheckpointWarning
-from ...partitioning.processes.all_processes import next_key, run_on_all, run_on_process_0
-from ...partitioning.processes.key_value_store import gather
-from ...util.notices import warn
-from ...util.words import first_few
+from ....checkpoint.leaf_descriptions import is_in_arrays, to_array
+from ....checkpoint.orbax import described
+from ....errors import CheckpointWarning
+from ....partitioning.processes.all_processes import next_key, run_on_all, run_on_process_0
+from ....partitioning.processes.key_value_store import gather
+from ....util.notices import warn
+from ....util.words import first_few
 
 
 def warn_of_other_copies(objects: Mapping[str, Any]) -> None:
