@@ -45,9 +45,10 @@ the builtin exception that a user would catch::
 Warnings: ``CapturedModelWarning``, for a model that a jitted function captures, ``LostUpdateWarning``, for a lost
 change, ``LostSharingWarning``, for a shared part that JAX copies, ``ReplacedVariableWarning``, for an array that
 replaces a variable, ``SingleValueWarning``, for statistics of one value, ``NothingSelectedWarning``, for a filter or
-tag that matches nothing, ``UnevenLayoutWarning``, for a dimension that a mesh cannot divide, ``LoggerWarning``, for a
-logger that failed, ``CheckpointWarning``, for a checkpoint that was moved aside, or not removed, and
-``ProcessWarning``, for a process that waits for one that does not come.
+tag that matches nothing, ``UnusedArgumentWarning``, for a keyword that no layer takes, ``UnevenLayoutWarning``, for a
+dimension that a mesh cannot divide, ``LoggerWarning``, for a logger that failed, ``CheckpointWarning``, for a
+checkpoint that was moved aside, or not removed, and ``ProcessWarning``, for a process that waits for one that does not
+come.
 """
 
 from __future__ import annotations
@@ -266,6 +267,10 @@ class SingleValueWarning(UserWarning):
 
 class NothingSelectedWarning(UserWarning):
     """A filter or tag matches nothing, so nothing is differentiated, updated or reseeded."""
+
+
+class UnusedArgumentWarning(UserWarning):
+    """No layer that is called takes a keyword argument of the call."""
 
 
 class LoggerWarning(UserWarning):

@@ -12,8 +12,9 @@ import pytest
 
 import plait
 from plait._public import PUBLIC
+from plait.errors import UnusedArgumentWarning
 from tests.conformance.layers import LAYERS, NO_LAYERS
-from tests.nn.twins import Encoder, pure
+from tests.nn.twins import Encoder, pure, some_input
 from tests.sampling import slow_but
 
 REFUSING = [case for case in LAYERS if case.refuses is not None]
@@ -257,3 +258,60 @@ def test_a_failure_with_a_symbolic_size_names_the_layer():
     shape = jax.export.symbolic_shape("batch, features")
     with pytest.raises(plait.errors.ShapeError, match=r"(?s)encoder\.layers\[3\] \(a Linear\).*features.*3"):
         jax.export.export(jax.jit(lambda x: model(x)))(jax.ShapeDtypeStruct(shape, jnp.float32))
+
+
+class Scaled(plait.Module):
+    """A layer with a keyword."""
+
+    def __init__(self):
+        self.linear = plait.Linear(3, 3, rngs=plait.Rngs(0))
+
+    def __call__(self, x, *, scale=1.0):
+        return self.linear(x) * scale
+
+
+def edited(edit):
+    def wrap(layer):
+        edit(plait.select(layer, plait.Linear))
+        return layer
+
+    return wrap
+
+
+# Ways to call a layer through something else.
+THROUGH = {
+    "Sequential": lambda layer: plait.Sequential(jnp.negative, layer, jnp.negative),
+    "a nested Sequential": lambda layer: plait.Sequential(jnp.negative, plait.Sequential(layer), jnp.negative),
+    "Stack": lambda layer: plait.Stack([layer]),
+    "a recomputed Stack": lambda layer: plait.Stack([layer], remat=True),
+    "a Stack that recomputes parts": lambda layer: plait.Stack([layer], remat={"linear": True}),
+    "LoRA": lambda layer: plait.LoRA(3, 2, 3, base_module=layer, rngs=plait.Rngs(0)),
+    "WeightNorm": lambda layer: plait.WeightNorm(layer, feature_axes=None, variable_filter=False, rngs=plait.Rngs(0)),
+    "add_lora": edited(lambda linears: plait.add_lora(linears, 2, rngs=plait.Rngs(0))),
+    "quantize": edited(lambda linears: plait.quantize(linears, bits=8)),
+    "view": plait.view,
+    "remat": plait.remat,
+}
+
+
+@pytest.mark.parametrize("through", THROUGH.values(), ids=THROUGH)
+def test_a_keyword_arrives(through):
+    """What calls a layer for its user hands its keywords on."""
+    x = some_input(2, 3)
+    layer = through(Scaled())
+    np.testing.assert_allclose(layer(x, scale=2.0), 2 * layer(x), rtol=1e-6)
+
+
+UNKNOWN = {
+    **{case.name: case.make for case in LAYERS},
+    **{name: lambda rngs, through=through: through(Scaled()) for name, through in THROUGH.items()},
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_no_keyword_is_swallowed(name):
+    """G65: a keyword that nothing takes is an error, or a warning where a layer offers it to others."""
+    x = next((case.x for case in LAYERS if case.name == name), some_input(2, 3))
+    layer = UNKNOWN[name](plait.Rngs(0))
+    with pytest.raises((TypeError, UnusedArgumentWarning), match="determinstic"):
+        layer(x, determinstic=True)

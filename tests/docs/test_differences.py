@@ -34,6 +34,7 @@ MET = {
     "a decoding step past the end": (f"{ATTENTION}; m(jnp.ones((1, 3, 2))); m(x)", "ArgumentError"),
     "`precision` of attention": (
         "f = lambda q: nnx.dot_product_attention(q, q, q, precision='highest')", "'HIGHEST' in str(jax.make_jaxpr(f)(jnp.ones((2, 1, 2))))"),
+    "a keyword in the call of a `Sequential`": ("nnx.Sequential(nnx.relu)(jnp.ones(2), mask=None)", "UnusedArgumentWarning"),
     "the carry of `RNN` after": (
         f"{RNN}; c, _ = m(x, seq_lengths=jnp.array([0]), return_carry=True)", "jnp.array_equal(c, jnp.zeros((1, 3)))"),
     "`RNN` with a narrower initial carry": (

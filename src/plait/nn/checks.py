@@ -7,7 +7,7 @@ A check that passes costs one comparison. Only a failing check looks up the laye
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,8 @@ import numpy as np
 from ..core.graph.locate import describe_place
 from ..core.objects.module import Module
 from ..core.objects.rngs import Rngs
-from ..errors import ArgumentError, ArgumentTypeError, ShapeError, StreamError
+from ..errors import ArgumentError, ArgumentTypeError, ShapeError, StreamError, UnusedArgumentWarning
+from ..util.notices import warn
 from ..util.words import describe_type, with_article
 
 _NN = __name__.rpartition(".")[0] + "."
@@ -155,6 +156,19 @@ def resolve_switch(name: str, call: bool | None, attribute: bool | None, *, laye
         do=f"set it in the constructor: {kind}(..., {name}=True); or in the call: layer(x, {name}=True); or for the "
         f"whole model: plait.view(model, {name}=True)",
     )
+
+
+def warn_unused(layer: Module, names: Iterable[str]) -> None:
+    """Warn of the keywords of a call that nothing in the layer takes."""
+    if names := list(names):
+        warn(
+            UnusedArgumentWarning,
+            f"nothing in a {type(layer).__name__} takes a keyword argument of this call",
+            at=describe_place(layer),
+            found=", ".join(f"{name}=" for name in names),
+            expected="the name of a parameter of one of its layers",
+            do="check the spelling, or leave it out",
+        )
 
 
 def remade(layer: Module, **changes: Any) -> str:

@@ -20,7 +20,7 @@ from ..errors import ArgumentError
 from ..transforms.jit.shapes import eval_shape
 from ..typing import Array, DTypeLike, Initializer
 from ..util.words import describe_type
-from .checks import check_last_axis, weight_length
+from .checks import check_last_axis, warn_unused, weight_length
 from .dropout import Dropout
 from .initializers import default_lora_init, initial, zeros
 from .linear import Einsum, Linear
@@ -66,6 +66,9 @@ class LoRA(Module):
     Raises:
         ArgumentError: ``base_module`` cannot be called.
         ShapeError: the last axis of ``x`` is not ``in_features`` long.
+
+    Warns:
+        UnusedArgumentWarning: a call has a keyword, and there is no ``base_module`` to take it.
 
     Example:
         >>> base = plait.Linear(3, 4, rngs=plait.Rngs(0))
@@ -146,7 +149,10 @@ class LoRA(Module):
         check_last_axis(x, weight_length(a, 0, self.in_features), layer=self)
         values, a, b = self.promote_dtype((x, a, self.lora_b[...]), dtype=self.dtype)
         y = self._scaled(self._dropped(values) @ a @ b)
-        return y if self.base_module is None else _sum(y, self.base_module(values, **kwargs))
+        if self.base_module is None:
+            warn_unused(self, kwargs)
+            return y
+        return _sum(y, self.base_module(values, **kwargs))
 
     def _dropped(self, x: Array) -> Array:
         return x if self.dropout is None else self.dropout(x)
