@@ -93,6 +93,8 @@ ELSEWHERE = {
         "tests/flax/bridge/wrappers/test_linen_wrapper.py", "test_a_parameter_that_is_missing_is_not_made_up"),
     "`to_linen`: a module that is called twice": (
         "tests/flax/bridge/wrappers/test_linen_wrapper.py", "test_a_second_call_in_init_keeps_the_parameters_of_the_first"),
+    "`to_linen`: one key for all streams": (
+        "tests/flax/bridge/test_interop.py", "test_what_a_call_draws_depends_on_its_keys"),
     "`to_linen`: arrays outside of variables": (
         "tests/flax/bridge/test_bare_arrays.py", "test_a_compiled_init_stores_the_same_arrays"),
 }  # fmt: skip

@@ -207,3 +207,103 @@ def test_dropout_masks_in_apply_are_those_of_flax(rngs):
         return Net().apply({}, jnp.ones(8), rngs=rngs)
 
     same_trees(masks(plait), masks(flax_nnx))
+
+
+class Noise(plait.Module):
+    """Draws a key of a stream in each call."""
+
+    def __init__(self, *, rngs):
+        self.stream = rngs["noise"].fork()
+
+    def __call__(self, x):
+        return x + jax.random.uniform(self.stream(), x.shape)
+
+
+class LinenNoise(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return x + jax.random.uniform(self.make_rng("noise"), x.shape)
+
+
+class WithLinen(plait.Module):
+    def __init__(self, *, rngs):
+        self.inner = bridge.ToNNX(LinenNoise(), rngs)
+
+    def __call__(self, x):
+        return self.inner(x)
+
+
+class InLinen(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return bridge.to_linen(Noise)(x)
+
+
+class InBridge(bridge.Module):
+    @bridge.compact
+    def __call__(self, x):
+        return bridge.nnx_in_bridge_mdl(lambda rngs: Noise(rngs=rngs))(x)
+
+
+class LinenInBridge(bridge.Module):
+    @bridge.compact
+    def __call__(self, x):
+        return bridge.linen_in_bridge_mdl(LinenNoise())(x)
+
+
+class BridgeNoise(bridge.Module):
+    @bridge.compact
+    def __call__(self, x):
+        return x + jax.random.uniform(self.make_rng("noise"), x.shape)
+
+
+DRAWING = {
+    "linen": LinenNoise,
+    "to_linen": lambda: bridge.to_linen(Noise),
+    "to_linen same_keys": lambda: bridge.to_linen(Noise, same_keys=True),
+    "to_linen concrete": lambda: bridge.to_linen(Noise, abstract_init=False),
+    "to_linen nested": InLinen,
+    "to_linen of ToNNX": lambda: bridge.to_linen(WithLinen),
+    "bridge.Module": BridgeNoise,
+    "nnx_in_bridge_mdl": InBridge,
+    "linen_in_bridge_mdl": LinenInBridge,
+}
+STREAMS = {
+    "one key": lambda seed: jax.random.key(seed),
+    "params": lambda seed: {"params": jax.random.key(seed)},
+    "its own": lambda seed: {"noise": jax.random.key(seed)},
+    "params and another": lambda seed: {"params": jax.random.key(seed), "dropout": jax.random.key(0)},
+}
+
+
+@pytest.mark.parametrize("streams", STREAMS.values(), ids=STREAMS)
+@pytest.mark.parametrize("make", DRAWING.values(), ids=DRAWING)
+def test_what_a_call_draws_depends_on_its_keys(make, streams):
+    """B28, B32: by the name of the stream, or else by ``params``, as in Linen."""
+    model, x = make(), jnp.zeros(8)
+    variables = model.init(jax.random.key(0), x)
+    first, again, other = (model.apply(variables, x, rngs=streams(seed)) for seed in (1, 1, 2))
+    assert (first == again).all()
+    assert (first != other).any()
+
+
+def test_streams_given_to_a_bridge_module_draw_anew_in_each_call():
+    """B32: also where only ``params`` can give the keys."""
+    model, x, rngs = InBridge(), jnp.zeros(8), plait.Rngs(params=0)
+    assert (model.apply({}, x, rngs=rngs) != model.apply({}, x, rngs=rngs)).any()
+
+
+@pytest.mark.parametrize("streams", [STREAMS["one key"], STREAMS["params"]], ids=["one key", "params"])
+@pytest.mark.parametrize("split", [{"params": True}, {"params": True, "noise": True}, {"params": False}], ids=str)
+@pytest.mark.parametrize("make", [LinenNoise, lambda: bridge.to_linen(Noise)], ids=["linen", "to_linen"])
+def test_the_examples_of_a_lifted_vmap_draw_their_own_if_the_keys_are_split(make, split, streams):
+    """B28: as of a Linen module."""
+
+    class Batched(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            call = nn.vmap(lambda module, x: module(x), split_rngs=split, in_axes=0)
+            return call(make(), x)
+
+    a, b = Batched().apply({}, jnp.zeros((2, 8)), rngs=streams(1))
+    assert (a != b).any() == split["params"]

@@ -33,6 +33,7 @@ from ..variables.collections import (
     iter_leaves,
     linen_vars_to_nnx_attrs,
 )
+from ..wrappers.rngs import PARAMS, with_default
 from ..wrappers.scope import Scope, entered
 from .children import OWN, Hybrid, attach, bind, bind_children, collect, set_plainly, set_priority
 from .running import AttrPriority, ModuleStackEntry, current_context, running
@@ -262,7 +263,7 @@ class Module(Hybrid, metaclass=_ModuleType):
         self, rngs: Any = None, *args: Any, method: Any = "__call__", mutable: Any = True, **kwargs: Any
     ) -> tuple[Any, Collections]:
         """Call the module once, and return the output and the variables that it makes."""
-        scope = Scope(_streams(rngs), mutable, initializing=True)
+        scope = Scope(_streams(rngs, initializing=True), mutable, initializing=True)
         return self._bridge__run(scope, {}, method, args, kwargs)
 
     def apply(
@@ -328,8 +329,16 @@ def _method_of(module: Module, method: Any) -> Callable[..., Any]:
     return found
 
 
-def _streams(rngs: Any) -> Rngs:
-    return rngs if isinstance(rngs, Rngs) else Rngs(rngs)
+def _streams(rngs: Any, *, initializing: bool = False) -> Rngs:
+    """The streams of a call, in which a missing one depends on ``params``, as in Linen. (rule B32)"""
+    if not isinstance(rngs, Rngs):
+        return Rngs(with_default(rngs) if isinstance(rngs, Mapping) and PARAMS in rngs else rngs)
+    if initializing or PARAMS not in rngs or "default" in rngs:
+        return rngs
+    streams = Rngs(default=rngs.params())
+    for name, stream in rngs.items():
+        setattr(streams, name, stream)
+    return streams
 
 
 def _bare(value: Any) -> Any:

@@ -36,7 +36,7 @@ from ..variables.collections import (
 )
 from .lazy import initializing
 from .linen import outside_linen
-from .rngs import linen_rngs_dict, root_keys
+from .rngs import linen_rngs_dict, root_keys, with_default
 from .stored_modules import abstract_module, check_no_parameter, fill
 from .to_nnx import ToNNX
 
@@ -50,7 +50,8 @@ class ToLinen(linen.Module):
     ``init`` makes the plait module and stores its variables, each in the collection of its class, and its arrays
     outside of variables in collections named after their types, as Flax does (``ArrayImpl``). ``apply`` rebuilds the
     module from the stored values, calls it, and stores changes in mutable collections. Random state is not stored; it
-    comes from the ``rngs`` of each call.
+    comes from the ``rngs`` of each call: a stream without a key of its name from ``default``, or else from ``params``,
+    which one key for all streams is.
 
     Args:
         nnx_class: the plait class, or any function that makes a module.
@@ -100,8 +101,7 @@ class ToLinen(linen.Module):
     @linen.nowrap
     def _keys(self) -> dict[str, Any]:
         if self.same_keys and not self.path:
-            keys = root_keys(self)
-            return keys if self.is_initializing() or "default" in keys else {**keys, "default": 0}
+            return with_default(root_keys(self))
         return linen_rngs_dict(self, add_default=True)
 
     @linen.nowrap

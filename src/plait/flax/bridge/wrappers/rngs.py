@@ -43,15 +43,21 @@ def linen_rngs_dict(linen_module: Any, add_default: bool = False) -> dict[str, A
 
     Args:
         linen_module: a Linen module whose method is running.
-        add_default: whether to add a seed ``default`` if the module has no such collection: while the module
-            initializes, a key derived from that of ``params``; otherwise 0.
+        add_default: whether to add a seed ``default`` if the module has no such collection: a key derived from that of
+            ``params``; without one 0.
     """
-    keys: dict[str, Any] = {name: linen_module.make_rng(name) for name in linen_module.scope.rngs}
-    if add_default and "default" not in keys:
-        # Not a draw: Linen counts draws, and traces the body of a scan twice, so that another one changes parameters.
-        from_params = linen_module.is_initializing() and PARAMS in keys
-        keys["default"] = jax.random.fold_in(keys[PARAMS], _DEFAULT) if from_params else 0
-    return keys
+    keys = {name: linen_module.make_rng(name) for name in linen_module.scope.rngs}
+    return with_default(keys) if add_default else keys
+
+
+def with_default(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys with a seed ``default``: as in Linen, a stream that is missing depends on the key of ``params``.
+
+    The seed is not a draw: Linen counts draws, and traces the body of a scan twice, so that another one changes
+    parameters.
+    """
+    fallback = jax.random.fold_in(as_key(keys[PARAMS]), _DEFAULT) if PARAMS in keys else 0
+    return {"default": fallback, **keys}
 
 
 def root_keys(linen_module: Any) -> dict[str, Any]:
