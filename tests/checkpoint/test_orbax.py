@@ -177,7 +177,6 @@ def test_a_state_can_be_saved_and_restored_into_a_state(tmp_path):
 def test_shapes_get_values(tmp_path):
     path = checkpoint.save(tmp_path / "1", plait.state(Stored(fill=5)))
     shapes = jax.eval_shape(lambda: plait.state(Stored(fill=2)))
-    shapes["blocks"]["0"] = plait.Variable(0)  # eval_shape makes an array of a Python number
     checkpoint.restore(path, shapes)
     assert contents(shapes) == contents(plait.state(Stored(fill=5)))
 
@@ -556,6 +555,32 @@ def test_another_kind_of_number_does_not(tmp_path, first, array):
     path = checkpoint.save(tmp_path / "1", plait.Variable(array))
     with pytest.raises(CheckpointError, match="does not fit"):
         checkpoint.restore(path, plait.Variable(first), cast=True)
+
+
+HOST_VALUES = [True, 3, 0.1, 1j, np.arange(4), np.full((2, 3), 1e-300), np.array([1e-300j])]
+
+
+@pytest.mark.parametrize("value", HOST_VALUES, ids=repr)
+def test_what_jax_made_of_a_number_or_of_a_numpy_array_goes_with_it(tmp_path, value):
+    """``eval_shape`` and jitted steps make arrays of JAX's dtypes of them."""
+
+    def make():
+        return {"x": plait.Variable(value), "blocks": plait.Stack([plait.Dict(x=np.arange(2) * 0.1)] * 2)}
+
+    saved, shapes = make(), plait.eval_shape(make)
+    checkpoint.restore(checkpoint.save(tmp_path / "1", saved), shapes)
+    assert contents(shapes) == contents(saved)
+    saved["x"].set_value(jax.jit(jnp.asarray)(value))
+    fresh = make()
+    checkpoint.restore(checkpoint.save(tmp_path / "2", saved), fresh)
+    assert contents(fresh) == contents(saved)
+
+
+@pytest.mark.parametrize(("value", "own"), [(np.arange(4.0), jnp.zeros(4)), (3, jnp.int32(3)), (0.1, np.arange(1)[0])])
+def test_they_do_not_replace_other_arrays(tmp_path, value, own):
+    path = checkpoint.save(tmp_path / "1", plait.Variable(value))
+    with pytest.raises(CheckpointError, match="does not fit"):
+        checkpoint.restore(path, plait.Variable(own))
 
 
 class Sowing(plait.Module):

@@ -5,11 +5,13 @@ so paths can be restored exactly. A variable that holds a container has one leaf
 
 A description is a small dict that is stored in the manifest:
 
-    {"kind": "array", "dtype": "bfloat16", "shape": [3, 4]}    with "weak_type": true for weak types of JAX
+    {"kind": "array", "dtype": "bfloat16", "shape": [3, 4]}    with "weak_type": true for weak types of JAX, and
+                                                               "numpy": true for a dtype that only NumPy has
     {"kind": "key", "impl": "threefry2x32", "shape": []}       stored as its key data
     {"kind": "float", "value": "0.1"}                          Python numbers and strings are stored in the manifest
 
-each with "sown": true in an ``Intermediate``, which a model may have or lack.
+each with "sown": true in an ``Intermediate``, which a model may have or lack. In a description of the objects that are
+restored, "abstract": true says that there is a shape, but no values yet.
 """
 
 from __future__ import annotations
@@ -45,11 +47,11 @@ _PLAIN: dict[str, Callable[[str], Any]] = {
     "complex": complex,
     "str": str,
 }
-_KINDS_OF_NUMBERS = {
-    "bool": np.bool_,
-    "int": np.integer,
-    "float": np.floating,
-    "complex": np.complexfloating,
+_NUMBERS: dict[str, tuple[type, type]] = {
+    "bool": (bool, np.bool_),
+    "int": (int, np.integer),
+    "float": (float, np.floating),
+    "complex": (complex, np.complexfloating),
 }
 _NOT_NUMBERS = "OSUMm"  # NumPy's letters for objects, text and dates
 
@@ -156,8 +158,13 @@ def describe(value: Any, name: str) -> Description:
     dtype = np.dtype(value.dtype)
     if dtype.kind in _NOT_NUMBERS or dtype.names:
         raise _unstorable(name, value, "numbers", "make it a static attribute")
+    marks = {
+        "weak_type": getattr(value, "weak_type", False),
+        "numpy": jax.dtypes.canonicalize_dtype(dtype) != dtype,
+        "abstract": isinstance(value, jax.ShapeDtypeStruct),
+    }
     array = {"kind": "array", "dtype": dtype.name, "shape": list(value.shape)}
-    return {**array, "weak_type": True} if getattr(value, "weak_type", False) else array
+    return array | {name: True for name, holds in marks.items() if holds}
 
 
 def _is_dtype(name: Any) -> bool:
@@ -180,7 +187,7 @@ def _is_plain(leaf: Any) -> bool:
 
 # The schema of a description in a manifest.
 DESCRIPTION = Either(
-    {"kind": "array", "dtype": _is_dtype, "shape": shape, "weak_type?": bool, "sown?": bool},
+    {"kind": "array", "dtype": _is_dtype, "shape": shape, "weak_type?": bool, "numpy?": bool, "sown?": bool},
     {"kind": "key", "impl": str, "shape": shape, "sown?": bool},
     _is_plain,
 )
@@ -199,14 +206,19 @@ def show(description: Description) -> str:
 def is_same_kind(first: Description, second: Description, *, cast: bool) -> bool:
     """Whether a stored value of the first description can replace one of the second: same kind, dtype and shape.
 
-    An array without axes can replace a Python number of its kind: a jitted step made it of that number.
+    ``jit`` makes arrays of Python numbers, and 32-bit arrays of NumPy's 64-bit ones. So what ``eval_shape`` made of one
+    can be replaced by it, and it can be replaced by what a step made of it.
 
     Args:
         cast: whether dtypes may differ if both are float or complex.
     """
-    if second["kind"] in _KINDS_OF_NUMBERS and first["kind"] == "array":
-        return not first["shape"] and jnp.issubdtype(first["dtype"], _KINDS_OF_NUMBERS[second["kind"]])
-    free = ["value", "weak_type", "sown"]
+    if second["kind"] in _NUMBERS and first["kind"] == "array":
+        return not first["shape"] and jnp.issubdtype(first["dtype"], _NUMBERS[second["kind"]][1])
+    if "abstract" in second:
+        first = _as_jax_has_it(first)
+    elif first.get("dtype") != second.get("dtype"):
+        second = _as_jax_has_it(second)
+    free = ["value", "weak_type", "numpy", "abstract", "sown"]
     if cast and all(leaf["kind"] == "array" for leaf in (first, second)):
         kinds = [np.inexact, jnp.complexfloating]
         first_is, second_is = ([jnp.issubdtype(leaf["dtype"], kind) for kind in kinds] for leaf in (first, second))
@@ -214,13 +226,26 @@ def is_same_kind(first: Description, second: Description, *, cast: bool) -> bool
     return {k: v for k, v in first.items() if k not in free} == {k: v for k, v in second.items() if k not in free}
 
 
-def like_stored(value: Any, stored: Description) -> Any:
-    """The value that a read replaces: for a Python number that is stored as an array, an array like the stored one."""
-    if hasattr(value, "dtype") or stored["kind"] != "array":
+def _as_jax_has_it(leaf: Description) -> Description:
+    if leaf["kind"] in _NUMBERS:
+        dtype = jax.dtypes.canonicalize_dtype(_NUMBERS[leaf["kind"]][0])
+        return {"kind": "array", "dtype": dtype.name, "shape": []}
+    return {**leaf, "dtype": jax.dtypes.canonicalize_dtype(leaf["dtype"]).name} if "numpy" in leaf else leaf
+
+
+def like_stored(value: Any, stored: Description, *, cast: bool) -> Any:
+    """The value that a read replaces, with the stored dtype, if it is a number or has another dtype.
+
+    Args:
+        cast: whether floats and complex numbers keep their dtype.
+    """
+    if stored["kind"] != "array":
         return value
     dtype = np.dtype(stored["dtype"])
+    if hasattr(value, "dtype") and (value.dtype == dtype or (cast and jnp.issubdtype(dtype, np.inexact))):
+        return value
     is_of_jax = jax.dtypes.canonicalize_dtype(dtype) == dtype
-    return jax.ShapeDtypeStruct((), dtype) if is_of_jax else np.empty((), dtype)
+    return jax.ShapeDtypeStruct(np.shape(value), dtype) if is_of_jax else np.empty(np.shape(value), dtype)
 
 
 def is_in_arrays(description: Description) -> bool:

@@ -232,8 +232,9 @@ class NotWhole(Exception):
 def restore(path: str | os.PathLike[str], node: Any, *, partial: bool = False, cast: bool = False) -> Manifest:
     """Restore a checkpoint into the given objects, in place.
 
-    The leaves must match exactly: same names, dtypes and shapes. Only an array without axes may be stored for a Python
-    number, of which a jitted step made it; and what was sown need not be there, in the checkpoint or in the objects.
+    The leaves must match exactly: same names, dtypes and shapes. Only what was sown need not be there, in the checkpoint
+    or in the objects; and a Python number or a 64-bit NumPy array, of which ``eval_shape`` and jitted steps make arrays
+    with dtypes of JAX, fits such an array, and becomes what is stored.
     Arrays get the sharding of those that they replace; they may have been saved with any sharding and number of
     processes. Everything is read before any object changes. In a multi-process run, all processes call it.
 
@@ -304,7 +305,7 @@ def read_into(source: Path, node: Any, *, partial: bool, cast: bool, is_whole: b
     if not is_whole:
         check_whole_once(source)
     positions = read_positions(source, iterators, partial=partial)
-    values = {name: on_devices(like_stored(value, leaves[name]), name) for name, value in values.items()}
+    values = {name: on_devices(like_stored(value, leaves[name], cast=cast), name) for name, value in values.items()}
     likes = {
         each: shape_of_stored(values[name], source, each, stored[each])
         for name, source in layers.items()
