@@ -232,9 +232,9 @@ class NotWhole(Exception):
 def restore(path: str | os.PathLike[str], node: Any, *, partial: bool = False, cast: bool = False) -> Manifest:
     """Restore a checkpoint into the given objects, in place.
 
-    The leaves must match exactly: same names, dtypes and shapes. Only what was sown need not be there, in the checkpoint
-    or in the objects; and a Python number or a 64-bit NumPy array, of which ``eval_shape`` and jitted steps make arrays
-    with dtypes of JAX, fits such an array, and becomes what is stored.
+    The leaves must match exactly: same names, dtypes and shapes. Only what was sown need not be there, in the
+    checkpoint or in the objects; and what ``eval_shape`` or a jitted step makes of a Python number or a 64-bit NumPy
+    array, an array with a dtype of JAX, may be stored for it, or it for that: then the objects get what is stored.
     Arrays get the sharding of those that they replace; they may have been saved with any sharding and number of
     processes. Everything is read before any object changes. In a multi-process run, all processes call it.
 

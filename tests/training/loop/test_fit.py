@@ -24,6 +24,7 @@ from plait.checkpoint import Checkpoints, Keep, orbax, restore
 from plait.core.objects.clock import clock
 from plait.core.objects.visit import visit
 from plait.errors import (
+    ArgumentError,
     ArgumentTypeError,
     CheckpointError,
     CheckpointWarning,
@@ -1784,3 +1785,109 @@ def test_the_last_metrics_are_those_of_a_run_that_was_not_interrupted(tmp_path, 
     resumed = run(6, "resumed")
     np.testing.assert_equal(resumed.values, whole.values)
     assert "eval/slow" in whole.values
+
+
+def note(model, batch):
+    return {"loss": batch, "accuracy": 1.0}
+
+
+AWAITED = {
+    "a metric of steps": (
+        {"callbacks": EarlyStop("lss", patience=1)},
+        r"callbacks\[0\]\n.*'lss'.*\n.*'loss', 'accuracy'",
+    ),
+    "a metric of evaluations": (
+        {"callbacks": [EarlyStop("eval/los", patience=1)], "evaluate": lambda: {"loss": 1.0}, "evaluate_every": 1},
+        r"'eval/los'\n.*'eval/loss'",
+    ),
+    "one of no evaluation": ({"callbacks": EarlyStop("eval/loss", patience=1)}, "evaluate=None"),
+    "of checkpoints": ({"keep": Keep(best=1, metric="lss")}, r"checkpoints\.keep\.metric\n.*'lss'"),
+}
+
+
+@pytest.mark.parametrize("case", AWAITED)
+def test_a_metric_that_is_waited_for_in_vain_ends_the_run_at_the_first_report(tmp_path, case):
+    more, named = AWAITED[case]
+    keep = more.get("keep")
+    more = {name: value for name, value in more.items() if name != "keep"}
+    with Checkpoints(tmp_path, keep=keep) as checkpoints, pytest.raises(ArgumentError, match=named):
+        fit(note, {"p": plait.Param(1.0)}, [1.0], steps=9, checkpoints=checkpoints, log_every=1, show=False, **more)
+    assert 1 <= checkpoints.all()[-1].step < 9  # what was done is kept
+
+
+def test_a_metric_that_comes_later_is_waited_for():
+    """An evaluation may be reported before the first step, and the reverse."""
+    stops = [EarlyStop("loss", patience=9), EarlyStop("eval/loss", patience=9)]
+    evaluated = {"evaluate": lambda: {"loss": 1.0}, "evaluate_every": 2}
+    for log_every in (1, 3):
+        one = fit(
+            note, {"p": plait.Param(1.0)}, [1.0], steps=4, log_every=log_every, callbacks=stops, show=False, **evaluated
+        )
+        assert one.step == 4
+
+
+class Heard:
+    def __init__(self):
+        self.steps = []
+
+    def write(self, step, values):
+        self.steps.append(step)
+
+    def close(self):
+        pass
+
+
+def test_a_folder_one_logger_and_one_callback_are_enough(tmp_path, capsys):
+    logger, steps = Heard(), []
+    given = {"loggers": logger, "callbacks": lambda info: steps.append(info.step), "log_every": 1}
+    for number in (2, 3):
+        fit(note, {"p": plait.Param(1.0)}, [1.0], steps=number, checkpoints=str(tmp_path / "run"), **given)
+    assert steps == logger.steps == [1, 2, 3]
+    assert f"resumed from step 2 in {tmp_path / 'run'}\n" in capsys.readouterr().out
+    assert len(Checkpoints(tmp_path / "run").all()) == 2  # it is not locked any more
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"step": 3},
+        {"objects": [1]},
+        {"checkpoints": 3},
+        {"loggers": print},
+        {"callbacks": [3]},
+        {"evaluate": {"loss": 1.0}},
+        {"data": 3},
+        {"epochs": 0},
+        {"steps": None},
+        {"data": iter([1.0]), "epochs": 2},
+    ],
+    ids=str,
+)
+def test_wrong_arguments_are_named_before_the_first_step(wrong):
+    given = {"step": note, "objects": {"p": plait.Param(1.0)}, "data": [1.0], "steps": 2, **wrong}
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=next(iter(wrong))):
+        fit(**given, show=False)
+
+
+@pytest.mark.parametrize(
+    "returned", [(1.0, [2.0, 3.0]), [1.0], "1.0", {"loss": (1.0,)}, plait.Param(jnp.ones(2))], ids=str
+)
+def test_a_step_that_returns_no_numbers_is_named(returned):
+    with pytest.raises(ArgumentTypeError, match=r"at +(the result|loss)\n *found .*(tuple|list|str|shape)"):
+        fit(lambda p, batch: returned, {"p": plait.Param(1.0)}, [1.0], steps=2, show=False)
+
+
+@pytest.mark.parametrize("make", [lambda: source(0), lambda: source, lambda: Batches(source)])
+def test_epochs_are_counted_over_all_calls(tmp_path, make):
+    """An epoch of the source has five batches."""
+    for epochs in (1, 3, 3):
+        data = make()
+        found = fit(lambda *_: 1.0, {"p": plait.Param(1.0)}, data, epochs=epochs, checkpoints=tmp_path, show=False)
+        assert (found.step, found.reason) == (5 * epochs, "data")
+        assert getattr(data, "epochs", None) is None
+
+
+def test_steps_and_epochs_end_a_run_by_what_comes_first():
+    for steps, expected in ((7, 7), (99, 10)):
+        data = Batches(source, epochs=2)
+        assert fit(lambda *_: 1.0, {"p": plait.Param(1.0)}, data, steps=steps, epochs=4, show=False).step == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator
@@ -131,6 +132,17 @@ class Batches(Generic[T]):
     def set_state(self, state: dict[str, int], /) -> None:
         """Go to a position that ``get_state`` returned."""
         self.epoch, self.index, self._rest = state["epoch"], state["index"], None
+
+
+@contextlib.contextmanager
+def limited(batches: Batches[Any], epochs: int) -> Iterator[None]:
+    """End the data after this many epochs, or earlier, if it is limited to fewer, until the block ends."""
+    own = batches.epochs
+    batches.epochs = epochs if own is None else min(own, epochs)
+    try:
+        yield
+    finally:
+        batches.epochs = own
 
 
 def _is_function(source: Any) -> bool:

@@ -6,16 +6,21 @@ periodically, and stop cleanly on a signal. The step, the model, the optimizer a
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+import jax
 
 from ...checkpoint.checkpoints import Checkpoints
 from ...partitioning.processes.all_processes import run_on_all
 from ...partitioning.processes.connect import all_report
 from .callbacks import CallbackInfo
-from .fit_arguments import check_intervals
+from .fit_arguments import check_intervals, check_kinds, listed
 from .loggers import Logger
 from .processes.agreement import check_same
+from .progress import ENDLESS
 from .run import FitResult, Run
 
 
@@ -24,19 +29,20 @@ def fit(
     objects: Mapping[str, Any],
     data: Iterable[Any],
     *,
-    steps: int,
-    checkpoints: Checkpoints | None = None,
+    steps: int | None = None,
+    epochs: int | None = None,
+    checkpoints: Checkpoints | str | os.PathLike[str] | None = None,
     save_every: int | None = None,
     evaluate: Callable[[], Mapping[str, Any]] | None = None,
     evaluate_every: int | None = None,
     log_every: int | None = 100,
-    loggers: Sequence[Logger] = (),
-    callbacks: Sequence[Callable[[CallbackInfo], Any]] = (),
+    loggers: Sequence[Logger] | Logger = (),
+    callbacks: Sequence[Callable[[CallbackInfo], Any]] | Callable[[CallbackInfo], Any] = (),
     profile: tuple[range, str] | None = None,
     data_timeout: float | None = None,
     show: bool = True,
 ) -> FitResult:
-    """Train for a number of steps, with checkpoints, evaluation and logs.
+    """Train for a number of steps or epochs, with checkpoints, evaluation and logs.
 
     With ``checkpoints`` it resumes from the newest one, and saves every ``save_every`` steps and at the end. SIGINT
     (Ctrl-C) and SIGTERM end training after the current step, with a checkpoint, and without waiting for data that has a
@@ -65,15 +71,17 @@ def fit(
         data: an iterator over batches, or an iterable, which is wrapped in ``Batches``. To resume from a checkpoint,
             an iterator needs ``get_state`` and ``set_state``.
         steps: the total number of steps, including those before a resumed checkpoint.
-        checkpoints: the checkpoints of the run; ``None`` saves none.
+        epochs: instead, the total number of epochs, of an iterable or of ``Batches``. With both, what comes first.
+        checkpoints: the checkpoints of the run, or their folder; ``None`` saves none.
         save_every, evaluate_every, log_every: the interval in steps; ``None`` means only at the end.
         evaluate: returns metrics of the current objects by name. They are logged as ``eval/name``, and saved as metrics
             of the next checkpoint. A run that a signal ends saves its checkpoint first, or during the evaluation.
-        loggers: where to log metrics; in a multi-process run, on process 0, unless a logger asks for all.
-        callbacks: called with a ``CallbackInfo``, after the loggers; in a multi-process run, after the same steps in
-            all processes. The states of those with ``get_state`` and ``set_state`` are saved in checkpoints, for each
-            process its own. If one has an attribute ``stopped`` that is a reason after it was restored, the run has
-            ended.
+        loggers: one or several, where to log metrics; in a multi-process run, on process 0, unless a logger asks for
+            all.
+        callbacks: one or several, called with a ``CallbackInfo``, after the loggers; in a multi-process run, after the
+            same steps in all processes. The states of those with ``get_state`` and ``set_state`` are saved in
+            checkpoints, for each process its own. If one has an attribute ``stopped`` that is a reason after it was
+            restored, the run has ended.
         profile: which steps JAX's profiler records, and its output folder.
         data_timeout: the maximum time to wait for a batch, in seconds; ``None`` for no limit. With a limit the data is
             read in a thread, and ``fit`` hears signals also while the data waits in compiled code, or in Python code
@@ -85,9 +93,11 @@ def fit(
 
     Raises:
         ArgumentError: a number of steps is below 1, an object has the name ``data``, a parameter of ``step`` would
-            get another object than the one of its name, or another process has other arguments.
-        ArgumentTypeError: there are ``checkpoints``, but the data iterator has no position, or an object, a position
-            or the state of a callback cannot be saved; or ``step`` returned something other than numbers.
+            get another object than the one of its name, another process has other arguments, or ``EarlyStop`` or
+            ``Keep`` waits for a metric that the step or the evaluation does not return.
+        ArgumentTypeError: an argument is of another type; there are ``checkpoints``, but the data iterator has no
+            position, or an object, a position or the state of a callback cannot be saved; ``epochs`` are given, but
+            those of the data iterator cannot be counted; or ``step`` returned something other than numbers.
         DataError: no batch arrived in time. The state is saved.
         NonFiniteError: the loss is NaN or infinite, or a parameter that would be saved is NaN; names the non-finite
             variables. The state is not saved. The loss is the metric ``loss``, or those with this word in their names.
@@ -115,17 +125,24 @@ def fit(
         (200, 'steps', 3.0)
     """
     every = {"save_every": save_every, "evaluate_every": evaluate_every, "log_every": log_every}
+    heard, called = listed(loggers), listed(callbacks)
 
-    def begin() -> Run:
-        check_intervals(evaluate, steps=steps, **every)
-        return Run(step, dict(objects), data, checkpoints, evaluate, loggers, callbacks, data_timeout, profile)
+    def check() -> None:
+        check_kinds(step, objects, checkpoints, evaluate, heard, called)
+        check_intervals(evaluate, steps=steps, epochs=epochs, **every)
 
-    try:
-        run = run_on_all(begin)  # the others do not wait for one whose arguments are wrong
-    except Exception as error:
-        all_report(error)
-        raise
-    if not run.is_alone:
-        given = {"checkpoints": checkpoints is not None, "evaluate": evaluate is not None, "objects": sorted(objects)}
-        check_same({"steps": steps, "save_every": save_every, "evaluate_every": evaluate_every, **given})
-    return run.train(steps, **every, show=show)
+    with contextlib.ExitStack() as held:
+        try:
+            run_on_all(check)  # the others do not wait for one whose arguments are wrong
+            if jax.process_count() > 1:
+                are_there = {"checkpoints": checkpoints is not None, "evaluate": evaluate is not None}
+                intervals = {"save_every": save_every, "evaluate_every": evaluate_every}
+                check_same({"steps": steps, "epochs": epochs, **intervals, **are_there, "objects": sorted(objects)})
+            if isinstance(checkpoints, str | os.PathLike):
+                checkpoints = held.enter_context(Checkpoints(checkpoints))
+            arguments = step, dict(objects), data, checkpoints, evaluate, heard, called, data_timeout, profile, epochs
+            run = run_on_all(lambda: Run(*arguments))
+        except Exception as error:
+            all_report(error)
+            raise
+        return run.train(ENDLESS if steps is None else steps, **every, show=show)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ...checkpoint.checkpoints import Checkpoints
 from ...checkpoint.positions import has_position
 from ...errors import ArgumentError, ArgumentTypeError
 from ..counts import check_count
@@ -14,11 +16,64 @@ from .batches import Batches
 DATA = "data"  # the name of the data iterator in checkpoints
 
 
+def listed(given: Any) -> list[Any]:
+    """One of a kind, or several, as a list."""
+    return [*given] if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+
+
+def check_kinds(
+    step: object,
+    objects: object,
+    checkpoints: object,
+    evaluate: object,
+    loggers: Sequence[object],
+    callbacks: Sequence[object],
+) -> None:
+    """Raise for an argument of another type.
+
+    Raises:
+        ArgumentTypeError: names it.
+    """
+
+    def is_logger(logger: object) -> bool:
+        return all(callable(getattr(logger, name, None)) for name in ("write", "close"))
+
+    function, several = "a function", "{'model': model, 'optimizer': optimizer}"
+    is_folder = checkpoints is None or isinstance(checkpoints, Checkpoints | str | os.PathLike)
+    a_callback = "callbacks=[lambda info: print(info.step, info.values)]"
+    kinds = [
+        ("step", step, callable(step), function, "fit(train_step, objects, data, ...)"),
+        ("objects", objects, isinstance(objects, Mapping), "a dict", f"pass them by name: {several}"),
+        ("checkpoints", checkpoints, is_folder, "Checkpoints, or a folder", "checkpoints='run/checkpoints'"),
+        ("evaluate", evaluate, evaluate is None or callable(evaluate), function, "evaluate=lambda: {'loss': loss}"),
+        *((f"loggers[{n}]", each, is_logger(each), "write and close", a_callback) for n, each in enumerate(loggers)),
+        *((f"callbacks[{n}]", each, callable(each), function, a_callback) for n, each in enumerate(callbacks)),
+    ]
+    for name, value, is_right, expected, do in kinds:
+        if not is_right:
+            kind, shown = type(value).__name__, f"{value!r:.80}"
+            raise ArgumentTypeError(
+                "an argument of fit is of another type",
+                at=name,
+                found=f"{shown} of type {kind}",
+                expected=expected,
+                do=do,
+            )
+
+
 def check_intervals(evaluate: object, **numbers: int | None) -> None:
-    """Raise for a number of steps below 1, and for an interval of evaluations without one."""
+    """Raise for a number of steps below 1, for none, and for an interval of evaluations without one."""
     for name, value in numbers.items():
         if value is not None:
-            check_count(name, value)
+            check_count(name, value, name if name == "epochs" else "steps")
+    if numbers["steps"] is None and numbers["epochs"] is None:
+        raise ArgumentError(
+            "the run has no end",
+            at="steps",
+            found="neither steps nor epochs",
+            expected="one of them",
+            do="for example fit(step, objects, data, epochs=3)",
+        )
     if evaluate is None and numbers["evaluate_every"] is not None:
         raise ArgumentError(
             "there is nothing to evaluate",
@@ -66,11 +121,12 @@ def check_object_names(objects: Mapping[str, Any]) -> None:
         )
 
 
-def iterator_of(data: Any, *, needs_position: bool) -> Any:
+def iterator_of(data: Any, *, needs_position: bool, counts_epochs: bool = False) -> Any:
     """The data as an iterator; an iterable without a position is wrapped in ``Batches``.
 
     Raises:
-        ArgumentTypeError: it has a position and is no iterator, or it has none and needs one.
+        ArgumentTypeError: it has a position and is no iterator, it has none and needs one, or its epochs are to be
+            counted, and it is another iterator than ``Batches``.
     """
     positioned = has_position(data)
     if not isinstance(data, Iterator):
@@ -90,5 +146,13 @@ def iterator_of(data: Any, *, needs_position: bool) -> Any:
             found=f"a {type(data).__name__} without get_state and set_state",
             expected="an iterator with both, or an iterable that can be iterated over again",
             do="pass the iterable itself, or Batches(lambda epoch: make_iterator(epoch))",
+        )
+    if counts_epochs and not isinstance(data, Batches):
+        raise ArgumentTypeError(
+            "the epochs of this data iterator cannot be counted",
+            at="data",
+            found=f"epochs, and a {type(data).__name__}",
+            expected="an iterable, a function of the epoch, or Batches",
+            do="limit it where it is made: prefetch(Batches(source, epochs=3)), with steps=1_000_000",
         )
     return data

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     import rich.progress
 
 
+ENDLESS = sys.maxsize  # steps, of a run that something else ends
+
+
 class Progress:
     """What ``progress`` yields. By itself it shows nothing."""
 
@@ -29,7 +32,7 @@ def progress(total: int, *, done: int = 0) -> Iterator[Progress]:
     """Show progress on standard output while the body runs.
 
     Args:
-        total: the total number of steps.
+        total: the total number of steps; ``ENDLESS`` if it is not known.
         done: the number of steps that an earlier run completed.
 
     Example:
@@ -53,9 +56,10 @@ def progress(total: int, *, done: int = 0) -> Iterator[Progress]:
         rich.progress.TimeRemainingColumn(),
     )
     display = rich.progress.Progress(*columns, transient=True)
+    known = total if total < ENDLESS else None
     display.start()
     try:
-        yield _Bar(display, display.add_task("training", total=total, completed=done))
+        yield _Bar(display, display.add_task("training", total=known, completed=done))
     finally:
         with contextlib.suppress(OSError):  # the terminal is gone; what was shown is over
             display.stop()
@@ -96,7 +100,7 @@ class Lines:
         if step > self.done:
             rate = (step - self.done) / max(when - self.time, 1e-9)
             parts.append(f"{rate:.3g} steps/s")
-            if step < self.steps:
+            if step < self.steps < ENDLESS:
                 parts.append(f"{clock_time((self.steps - step) / rate)} left")
             self.time, self.done = when, step
         memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_in_use")

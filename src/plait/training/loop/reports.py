@@ -10,20 +10,26 @@ import collections
 import contextlib
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 
-from ...errors import LoggerWarning
+from ...errors import ArgumentError, LoggerWarning
 from ...util.words import text_of
 from .loggers import Logger
 from .progress import Lines, Progress, progress
+from .saves import EVALUATION
 from .step_results import check_metric_names, is_there, numbers_of
 
 
 class Reports:
     """The metrics of a run.
+
+    Args:
+        loggers: where they are logged.
+        awaited: the names of metrics, by what waits for them.
+        evaluates: whether the run evaluates.
 
     Attributes:
         values: the newest metrics by name.
@@ -34,10 +40,11 @@ class Reports:
     _display: Progress
     _lines: Lines
 
-    def __init__(self, loggers: Sequence[Logger]) -> None:
+    def __init__(self, loggers: Sequence[Logger], awaited: Mapping[str, str], *, evaluates: bool) -> None:
         is_first = jax.process_index() == 0
         # Of processes other than the first, those that ask for it.
         self._loggers = [each for each in loggers if is_first or getattr(each, "every_process", False)]
+        self._awaited, self._evaluates = awaited, evaluates
         self.values: dict[str, float] = {}
         self.pending: collections.deque[tuple[int, Any, float]] = collections.deque()
         self.noted = 0
@@ -71,6 +78,23 @@ class Reports:
             values = numbers_of(returned)
             check_metric_names(values)
             yield step, values, when
+
+    def check_awaited(self, *, of_evaluation: bool) -> None:
+        """Raise if a metric that is waited for is not among those of a step, or of an evaluation, that were reported.
+
+        Raises:
+            ArgumentError: names what waits, and lists the metrics that there are.
+        """
+        for who, name in self._awaited.items():
+            is_due = name.startswith(EVALUATION) == of_evaluation or not (of_evaluation or self._evaluates)
+            if is_due and name not in self.values:
+                raise ArgumentError(
+                    "a metric that is waited for is not returned",
+                    at=who,
+                    found=f"{name!r}" + ("" if self._evaluates else ", and evaluate=None"),
+                    expected=f"one of {', '.join(map(repr, self.values)) or 'none, since the step returns no metrics'}",
+                    do="name one of these, or let the step, or evaluate, return it",
+                )
 
     def write(self, step: int, values: dict[str, float]) -> None:
         """Log metrics. A logger that fails is given up, with a warning, which may be an error."""

@@ -25,8 +25,9 @@ from ...partitioning.processes.connect import all_report, end_at_exit, end_at_on
 from ...partitioning.processes.launched import saving
 from ...util.words import first_few
 from .ahead import NOTHING, Ahead, Pace
+from .batches import limited
 from .before_evaluation import BeforeEvaluation
-from .callbacks import CallbackInfo, Callbacks, states_of, stored_states
+from .callbacks import CallbackInfo, Callbacks, EarlyStop, states_of, stored_states
 from .children import Children
 from .finite import check_loss, not_finite
 from .fit_arguments import DATA, arguments_of, check_object_names, iterator_of
@@ -97,14 +98,22 @@ class Run:
         callbacks: Sequence[Callable[[CallbackInfo], Any]],
         data_timeout: float | None,
         profile: tuple[range, str] | None = None,
+        epochs: int | None = None,
     ) -> None:
         self.is_alone = jax.process_count() == 1
         self.step, self.objects, self.evaluate = step, objects, evaluate
-        self.reports, self.callbacks, self.saves = Reports(loggers), Callbacks(callbacks), Saves(checkpoints)
+        awaited = {f"callbacks[{n}]": each.name for n, each in enumerate(callbacks) if isinstance(each, EarlyStop)}
+        if checkpoints is not None and checkpoints.keep.metric is not None:
+            awaited["checkpoints.keep.metric"] = checkpoints.keep.metric
+        self.reports = Reports(loggers, awaited, evaluates=evaluate is not None)
+        self.callbacks, self.saves = Callbacks(callbacks), Saves(checkpoints)
         self.profile = None if profile is None else Profile(*profile)
         self.arguments = arguments_of(step, objects)
         check_object_names(objects)
-        self.data: Any = timed(iterator_of(data, needs_position=checkpoints is not None), data_timeout)
+        has_epochs = epochs is not None
+        batches = iterator_of(data, needs_position=checkpoints is not None, counts_epochs=has_epochs)
+        self.data: Any = timed(batches, data_timeout)
+        self.limit = limited(batches, epochs) if has_epochs else contextlib.nullcontext()
         self.state, self.signals, self.children = RunState(), Signals(self), Children()
         self.agreement: SingleProcess | MultiProcess = SingleProcess()
         self.done = 0
@@ -174,11 +183,14 @@ class Run:
         if self.stopped is not None:
             self.stop(self.stopped)
         with contextlib.ExitStack() as held:
+            held.enter_context(self.limit)
             held.enter_context(self.signals.handled())
             held.enter_context(self.children.held_back())
             if (profile := self.profile) is not None:
                 held.callback(lambda: profile.end_with_run(self.last_result))
             display = held.enter_context(self.reports.shown(steps, self.done, show))
+            if self.done and self.saves.checkpoints is not None:
+                display.say(f"resumed from step {self.done} in {self.saves.checkpoints.folder}")
             held.enter_context(self.leaving())
             yield display
 
@@ -360,6 +372,7 @@ class Run:
         at_least = len(self.reports.pending) if at_least is None else at_least
         for number, values, when in self.reports.computed(at_least, more=self.is_alone):
             self.report_metrics(number, values, when)
+            self.reports.check_awaited(of_evaluation=False)
             with self.saves.nothing_after():
                 check_loss(number, values, self.objects)
 
@@ -403,6 +416,7 @@ class Run:
                 self.ahead.look_again()
                 self.saves.evaluated |= found
                 self.report_metrics(self.done, found, time.perf_counter())
+                self.reports.check_awaited(of_evaluation=True)
 
     def evaluated(self) -> dict[str, float] | None:
         """The metrics of an evaluation; ``None`` if it failed or was cut short: the resumed run evaluates."""

@@ -35,11 +35,15 @@ def numbers_of(returned: Any) -> dict[str, float]:
                 expected="a number that is still there when it is logged, up to two steps later",
                 do="return a copy: {'scale': jnp.copy(model.scale[...])}",
             )
-        if np.ndim(value) or not is_number_dtype(np.asarray(value).dtype):
+        is_scalar = isinstance(value, int | float) or (hasattr(value, "dtype") and not np.ndim(value))
+        if not is_scalar or not is_number_dtype(np.asarray(value).dtype):
+            has_axes = hasattr(value, "dtype") and np.ndim(value)
             raise ArgumentTypeError(
-                "a step must return a number, or a dict of numbers",
-                at=str(name),
-                found=f"an array of shape {np.shape(value)}" if np.ndim(value) else f"a {type(value).__name__}",
+                "a step, or an evaluation, must return a number, or a dict of numbers",
+                at=str(name) if named is returned else "the result",
+                found=f"an array of shape {np.shape(value)}"
+                if has_axes
+                else f"a {type(value).__name__}: {value!r:.80}",
                 expected="a scalar",
                 do="return the loss alone, or {'loss': loss, 'accuracy': accuracy}",
             )
