@@ -85,7 +85,8 @@ class PlaitError(Exception):
 
     def __str__(self) -> str:
         lines = [self.message, *(f"  {name:<9} {text}" for name, text in self.parts.items())]
-        return "\n".join(lines)
+        # Names in files, and of files, may have surrogates, which cannot be printed.
+        return "\n".join(lines).encode("utf-8", "backslashreplace").decode()
 
     def __reduce__(self):
         return _rebuild, (type(self), self.message, self.parts)

@@ -77,7 +77,7 @@ def test_a_damaged_checkpoint_is_an_error_that_names_it(tmp_path, damage):
 
 def test_a_manifest_that_may_not_be_read_is_named(tmp_path):
     (tmp_path / "a" / MANIFEST).mkdir(parents=True)
-    with pytest.raises(CheckpointError, match=rf"cannot be read\n +at +{tmp_path}/a/{MANIFEST}\n +found +Is a dir"):
+    with pytest.raises(CheckpointError, match=rf"cannot be read\n +at +{tmp_path}/a/{MANIFEST}\n +found +a folder"):
         check_whole(tmp_path / "a")
 
 

@@ -436,8 +436,8 @@ def test_a_path_that_orbax_would_read_as_a_pattern_is_refused(tmp_path, name, le
     for write in (lambda path: checkpoint.save(path, plait.Param(jnp.ones(2))), checkpoint.Checkpoints):
         with pytest.raises(CheckpointError, match="cannot be written under this path") as caught:
             write(tmp_path / "sweep" / name / below)
-        assert caught.value.parts["at"] == str(tmp_path / "sweep" / name / below).replace("\udcff", "\\udcff")
-        assert letters in caught.value.parts["found"]
+        assert ascii(caught.value.parts["at"]) == ascii(str(tmp_path / "sweep" / name / below))
+        assert letters in str(caught.value).partition("found")[2]
         assert list(tmp_path.iterdir()) == []
 
 

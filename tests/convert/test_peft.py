@@ -158,11 +158,75 @@ def test_a_model_of_another_size_is_refused_and_nothing_changes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"peft_type": "IA3"}, {"use_dora": True}, {"bias": "all"}, {"modules_to_save": ["head"]}], ids=str
+    "changes",
+    [{"peft_type": "IA3"}, {"use_dora": True}, {"bias": "all"}, {"modules_to_save": ["head"]}]
+    + [{"lora_alpha": each} for each in ([1], "x", float("nan"), 10**400)]
+    + [{"alpha_pattern": each} for each in ([1], {"lm_head": "x"}, {"(": 1}, {r"(\w+\w+)+!": 1}, {"layers.*": 1})]
+    + [{"lora_dropout": each} for each in ("x", 1, -0.5)],
+    ids=str,
 )
-def test_other_kinds_of_adapters_are_refused(tmp_path, changes):
+def test_values_that_plait_has_no_form_for_are_refused_and_nothing_changes(tmp_path, changes):
+    model = Net(False)
+    before = plait.graphdef(model)
     with pytest.raises(CheckpointError, match=next(iter(changes))):
-        load_peft(written(tmp_path / "adapter", **changes), Net(False), names=NAMES)
+        load_peft(written(tmp_path / "adapter", **changes), model, names=NAMES)
+    assert plait.graphdef(model) == before
+
+
+@pytest.mark.parametrize(
+    ("pattern", "alphas"),
+    [
+        ("fc", (3, 1)),
+        ("a.fc", (3, 1)),
+        ("^a.fc$", (3, 1)),
+        (r"a\.fc", (3, 1)),
+        ("^fc", (1, 1)),
+        ("f.", (3, 3)),
+        ("c", (1, 1)),
+    ],
+)
+def test_a_pattern_is_the_end_of_a_name_as_in_peft(tmp_path, pattern, alphas):
+    """It matches whole parts of the name; a dot stands for any character."""
+    make = lambda: plait.Dict(
+        a=plait.Dict(fc=plait.Linear(2, 2, rngs=plait.Rngs(0)), fd=plait.Linear(2, 2, rngs=plait.Rngs(0)))
+    )
+    model = make()
+    plait.add_lora(plait.select(model, "a.*"), 1, alpha=1, rngs=plait.Rngs(0))
+    config = save_peft(tmp_path / "x", model) / "adapter_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "alpha_pattern": {pattern: 3}}))
+    load_peft(tmp_path / "x", model := make())
+    assert (model.a.fc.alpha, model.a.fd.alpha) == alphas
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("A", np.zeros((0, 8), np.float32)),
+        ("A", np.float32(1)),
+        ("A", np.ones((8, 3), np.float32)),
+        ("B", np.ones((3, 5), np.float32)),
+        ("B", np.ones((5, 1, 3), np.float32)),
+        ("A", np.ones((3, 8), np.complex64)),
+    ],
+    ids=lambda value: str(getattr(value, "shape", value)),
+)
+def test_factors_of_another_layout_are_refused_and_nothing_changes(tmp_path, name, value):
+    model, folder = Net(False), written(tmp_path / "adapter")
+    before = plait.graphdef(model)
+    arrays = {**peft_arrays(), f"base_model.model.lm_head.lora_{name}.weight": value}
+    plait.checkpoint.save_safetensors(folder / "adapter_model.safetensors", arrays, overwrite=True)
+    with pytest.raises((ArgumentError, CheckpointError), match=rf"lm_head\.lora_{name}"):
+        load_peft(folder, model, names=NAMES)
+    assert plait.graphdef(model) == before
+
+
+def test_an_adapter_whose_name_one_layer_has_is_refused_and_nothing_changes(tmp_path):
+    model = Net(False)
+    plait.add_lora(plait.select(model, "head"), 1, rngs=plait.Rngs(0))
+    before = plait.graphdef(model)
+    with pytest.raises(ArgumentError, match=r"at +head\n"):
+        load_peft(written(tmp_path / "adapter"), model, names=NAMES)
+    assert plait.graphdef(model) == before
 
 
 def test_what_peft_has_no_form_for_is_named(tmp_path):

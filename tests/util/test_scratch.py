@@ -108,12 +108,23 @@ def test_a_block_that_succeeds_leaves_nothing(tmp_path):
     assert left(tmp_path) == []
 
 
+@pytest.mark.parametrize("content", ["theirs", "writing.unlocked"])
 @pytest.mark.parametrize("name", [".step-1.abc.partial", ".step-1.partial", "step-1.partial"])
-def test_a_folder_without_a_lock_may_be_somebody_s(tmp_path, name):
-    (tmp_path / name).mkdir()
+def test_a_folder_without_a_lock_may_be_somebody_s(tmp_path, name, content):
+    (tmp_path / name / content).mkdir(parents=True)
     with scratch_folder(tmp_path / "step-1"):
         pass
     assert left(tmp_path) == [name]
+
+
+def test_what_a_thread_writes_after_its_writer_was_interrupted_is_removed_by_the_next(tmp_path):
+    """As TensorStore does after Ctrl-C: it makes the folders that it writes to."""
+    with scratch_folder(tmp_path / "step-1") as interrupted:
+        pass
+    (interrupted / "step-1" / "arrays").mkdir(parents=True)
+    with scratch_folder(tmp_path / "step-1"):
+        pass
+    assert left(tmp_path) == []
 
 
 def test_a_folder_that_another_writer_took_for_abandoned_is_made_anew(tmp_path, monkeypatch):

@@ -31,6 +31,7 @@ import jax
 from ..errors import CheckpointError, CheckpointWarning, LostUpdateWarning
 from ..partitioning.processes.all_processes import Meeting, run_on_all, run_on_process_0
 from ..partitioning.processes.launched import grace
+from ..util.files import given_path
 from ..util.notices import warn
 from ..util.scratch import Lock, hold, is_held_here, remove_abandoned
 from ..util.whole_writes import move_aside, remove_whole
@@ -44,7 +45,6 @@ from .layout import (
     check_whole,
     damaged_in,
     is_taken,
-    local_path,
     saved_in,
     written_by_orbax,
 )
@@ -83,7 +83,7 @@ class Checkpoints:
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, keep: Keep | None = None, background: bool = True) -> None:
-        self.folder = local_path(folder)
+        self.folder = given_path(folder).absolute()
         self.keep = Keep() if keep is None else keep
         self.background = background
         self._writer: Writer | None = None

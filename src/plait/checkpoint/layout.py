@@ -27,6 +27,7 @@ from typing import Any
 
 from ..errors import CheckpointError
 from ..util import schemas
+from ..util.files import check_files, given_path, read_file
 from ..util.scratch import recover, recover_in
 from ..util.whole_writes import CannotBeginError, digest_of, written_whole
 from ..util.words import first_few
@@ -101,27 +102,6 @@ def saved_in(folder: Path, where: Callable[[Path], bool] = lambda _: True) -> li
     return sorted(found, key=lambda each: (each.step, each.time))
 
 
-_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # and no drive, which has one letter
-
-
-def check_local(path: str | os.PathLike[str]) -> None:
-    """Raise for the address of a bucket: as a path it would be that of a folder ``gs:`` on this machine."""
-    if _ADDRESS.match(os.fspath(path)):
-        raise CheckpointError(
-            "checkpoints are files and folders of a file system",
-            at=os.fspath(path),
-            found="an address",
-            expected="a path",
-            do="mount the bucket, with something that renames folders in one step, and give the path of the mount",
-        )
-
-
-def local_path(path: str | os.PathLike[str]) -> Path:
-    """The absolute path of a checkpoint, which is no address."""
-    check_local(path)
-    return Path(path).absolute()
-
-
 def latest(folder: str | os.PathLike[str]) -> Path | None:
     """The newest intact checkpoint in a folder of checkpoints; ``None`` if there is none.
 
@@ -129,9 +109,9 @@ def latest(folder: str | os.PathLike[str]) -> Path | None:
     ``epoch-9``). Incomplete and damaged checkpoints, and all other files and folders, are skipped.
     """
     ranked = []
-    check_local(folder)
-    recover_in(Path(folder))
-    for place in _iter_folders(Path(folder)):
+    folder = given_path(folder)
+    recover_in(folder)
+    for place in _iter_folders(folder):
         with contextlib.suppress(CheckpointError):
             step = manifest_at(place).step
             ranked.append(((step is not None, step or 0, _natural(place.name)), place))
@@ -178,6 +158,12 @@ def check_whole(path: Path) -> Manifest:
     if missing:
         raise _damaged(path, f"no {first_few(missing, 4)}")
     with staying(path):
+        try:
+            check_files(path / ARRAYS)  # also those that Orbax reads although the manifest does not list them
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise _damaged(path, str(error)) from error
         for name, (size, digest) in recorded.items():
             file = path / name
             if file.stat().st_size != size:
@@ -226,7 +212,7 @@ def _read(path: Path) -> dict[str, Any]:
     """The manifest in its stored form."""
     recover(path)
     try:
-        stored = schemas.parse_json((path / MANIFEST).read_bytes(), Any)
+        stored = schemas.parse_json(read_file(path / MANIFEST, schemas.MOST_JSON), Any)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise _no_checkpoint(path) from error
     except schemas.SchemaError as error:
@@ -310,15 +296,11 @@ def check_path(path: Path) -> None:
     if odd:
         raise CheckpointError(
             "checkpoints cannot be written under this path",
-            at=_printable(str(path)),
-            found=_printable(", ".join(dict.fromkeys(odd))) + ", which Orbax takes for a pattern or cannot read",
+            at=str(path),
+            found=", ".join(dict.fromkeys(odd)) + ", which Orbax takes for a pattern or cannot read",
             expected="a path in UTF-8 without [...], **, backslashes, and a folder gs:",
             do="choose another name, for example with (...) or - instead",
         )
-
-
-def _printable(text: str) -> str:
-    return text.encode(errors="backslashreplace").decode()
 
 
 def check_arrays(draft: Path, target: Path) -> None:

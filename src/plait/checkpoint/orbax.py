@@ -23,6 +23,8 @@ import numpy as np
 from ..core.functional.update import update
 from ..errors import ArgumentTypeError, CheckpointError
 from ..partitioning.processes.all_processes import run_on_all, run_on_process_0
+from ..util.files import given_path
+from ..util.schemas import fits
 from ..util.words import text_of
 from .layout import (
     ARRAYS,
@@ -30,7 +32,6 @@ from .layout import (
     check_arrays,
     check_path,
     check_whole,
-    local_path,
     manifest_at,
     new_folder,
     write_manifest,
@@ -143,7 +144,7 @@ class Saving:
         extra: Mapping[str, Any] | None,
         overwrite: bool,
     ) -> None:
-        self.target = local_path(path)
+        self.target = given_path(path).absolute()
         check_path(self.target)
         self._held = contextlib.ExitStack()
         self._checkpointer: Any = None
@@ -265,7 +266,7 @@ def restore(path: str | os.PathLike[str], node: Any, *, partial: bool = False, c
         >>> half.kernel.dtype.name, bool((half.kernel[...] == model.kernel[...].astype(jnp.bfloat16)).all())
         ('bfloat16', True)
     """
-    return read_into(local_path(path), node, partial=partial, cast=cast)
+    return read_into(given_path(path).absolute(), node, partial=partial, cast=cast)
 
 
 def check_whole_once(source: Path) -> None:
@@ -403,7 +404,7 @@ def plain_extra(extra: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in extra.items():
         try:
             plain[name] = json.loads(json.dumps(value))
-            same = isinstance(name, str) and plain[name] == value
+            same = isinstance(name, str) and plain[name] == value and fits(plain[name], Any)
         except (TypeError, ValueError, RecursionError):
             same = False
         if not same:
@@ -411,7 +412,7 @@ def plain_extra(extra: Mapping[str, Any]) -> dict[str, Any]:
                 "a checkpoint cannot store this extra data",
                 at=f"extra[{name!r}]",
                 found=f"{value!r:.80} of type {type(value).__name__}",
-                expected="JSON data: finite numbers, strings, None, and lists and dicts with strings as keys",
+                expected="JSON data, up to 100 levels: finite numbers, strings, None, lists, and dicts of strings",
                 do="convert it to such data; arrays belong in the objects: plait.Variable(array)",
             )
     return plain

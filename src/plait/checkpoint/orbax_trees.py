@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from ..errors import CheckpointError
+from ..util.files import check_files
 from .layout import METADATA
 from .plain import check_size
 from .reading import bytes_of
@@ -37,6 +38,7 @@ def load_orbax_tree(path: Path) -> Mapping[str, Any]:
         with ocp.PyTreeCheckpointer() as checkpointer:
             trees: dict[Path, Any] = {}
             for place in items:
+                check_files(place)
                 described: Any = checkpointer.metadata(place)
                 trees[place] = described.item_metadata.tree
             size = sum(bytes_of(leaf) for leaf in jax.tree.leaves(list(trees.values())) if hasattr(leaf, "shape"))

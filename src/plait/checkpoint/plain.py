@@ -15,9 +15,10 @@ from ..core.objects.filters import to_predicate
 from ..core.objects.state import from_flat_state
 from ..errors import CheckpointError, GraphError
 from ..typing import FilterLiteral
+from ..util.files import given_path
 from ..util.notices import warn_nothing_selected
 from ..util.paths import describe_path, parse_path
-from .layout import ARRAYS, Manifest, local_path, manifest_at
+from .layout import ARRAYS, Manifest, manifest_at
 from .leaf_descriptions import abstract_key_data, is_in_arrays
 from .orbax import check_whole_once
 from .reading import bytes_of, groups, read_arrays, read_values
@@ -35,7 +36,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         >>> plait.checkpoint.read_manifest(path).step
         1
     """
-    return manifest_at(local_path(path))
+    return manifest_at(given_path(path).absolute())
 
 
 def load_state(path: str | os.PathLike[str], filter: FilterLiteral = ..., *, limit: int | None = None) -> Any:
@@ -63,7 +64,7 @@ def load_state(path: str | os.PathLike[str], filter: FilterLiteral = ..., *, lim
         >>> plait.checkpoint.load_state(path)["model"]["bias"].tolist()
         [0.0, 0.0, 0.0]
     """
-    source = local_path(path)
+    source = given_path(path).absolute()
     manifest = manifest_at(source)
     predicate = to_predicate(filter)
     paths = {name: path_of_name(name) for name in manifest.leaves}
@@ -97,7 +98,7 @@ def stored_arrays(path: str | os.PathLike[str]) -> dict[Any, StoredArray]:
     Raises:
         CheckpointError: the folder is not an intact checkpoint, or an array exceeds the machine's memory.
     """
-    source = local_path(path)
+    source = given_path(path).absolute()
     manifest = manifest_at(source)
     targets: dict[str, Any] = {}
     for name, description in manifest.leaves.items():

@@ -24,7 +24,8 @@ import numpy as np
 
 from ..core.objects.nodes import Kind, kind_of
 from ..errors import ArgumentTypeError, CheckpointError
-from ..util.schemas import Either, SchemaError, parse_json
+from ..util.files import read_file
+from ..util.schemas import MOST_JSON, Either, SchemaError, fits, parse_json
 
 POSITIONS = "positions"
 
@@ -112,9 +113,9 @@ def _encode(state: Any, name: str) -> dict[str, Any]:
         return {"bytes": base64.b64encode(state).decode()}
     try:
         stored = json.loads(json.dumps(state, allow_nan=False, default=operator.index))
-        if stored == state:
+        if stored == state and fits(stored, Any):
             return {"plain": stored}
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         pass
     raise ArgumentTypeError(
         "a checkpoint cannot store the position of this iterator",
@@ -180,7 +181,7 @@ _POSITIONS = {str: Either({"bytes": _is_base64}, {"plain": Any})}
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        return parse_json(file.read_bytes(), _POSITIONS)
+        return parse_json(read_file(file, MOST_JSON), _POSITIONS)
     except (SchemaError, OSError) as error:
         raise CheckpointError(
             "the positions of the data iterators cannot be read",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import jax
 
+from ..errors import CheckpointError, PlaitError
 from .layout import ARRAYS, staying
 from .leaf_descriptions import Description, from_array, is_in_arrays, to_target
 
@@ -51,10 +53,31 @@ def read_arrays(path: Path, targets: Mapping[str, Any]) -> Iterator[tuple[str, A
         for group in groups(targets.items()):
             arguments = ocp.checkpoint_utils.construct_restore_args(group)
             wanted = ocp.args.PyTreeRestore(item=group, restore_args=arguments, partial_restore=True)
-            with staying(path.parent):
+            with refused_if_damaged(path.parent), staying(path.parent):
                 found = checkpointer.restore(path, args=wanted)
             for name in group:
                 yield name, found.pop(name)
+
+
+@contextlib.contextmanager
+def refused_if_damaged(path: Path) -> Iterator[None]:
+    """Inside ``with``, what Orbax and TensorStore raise about files that they cannot read becomes plait's error.
+
+    Raises:
+        CheckpointError: the checksums of the checkpoint may be right all the same.
+    """
+    try:
+        yield
+    except (PlaitError, MemoryError, jax.errors.JaxRuntimeError):
+        raise
+    except Exception as error:  # of many kinds
+        raise CheckpointError(
+            "the arrays of the checkpoint cannot be read",
+            at=str(path),
+            found=f"{type(error).__name__}: {error!s:.300}",
+            expected="arrays as Orbax writes them, at a path in UTF-8",
+            do="restore another checkpoint, or move it to another path",
+        ) from error
 
 
 def groups(targets: Iterable[tuple[str, Any]]) -> Iterator[dict[str, Any]]:

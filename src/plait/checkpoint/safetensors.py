@@ -21,10 +21,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import ArgumentTypeError, CheckpointError
-from ..util.schemas import SchemaError, check_schema, file_name, parse_json, shape, size
+from ..util.files import given_path, open_file, read_file
+from ..util.schemas import MOST_JSON, SchemaError, check_schema, file_name, parse_json, shape, size
 from ..util.scratch import recover
 from ..util.whole_writes import written_whole
-from .layout import check_local, local_path
+from ..util.words import describe_type
 from .reading import bytes_of
 from .stored import StoredArray
 
@@ -61,8 +62,7 @@ def load_safetensors(path: str | os.PathLike[str]) -> dict[str, StoredArray]:
         >>> arrays["w"].shape, arrays["w"].read().sum().item()
         ((2, 3), 6.0)
     """
-    check_local(path)
-    place = Path(path)
+    place = given_path(path)
     recover(place)
     if place.is_dir():
         place = _in_folder(place)
@@ -93,7 +93,7 @@ def _in_folder(folder: Path) -> Path:
 
 def _read_index(place: Path) -> dict[str, StoredArray]:
     try:
-        names = parse_json(place.read_bytes(), _INDEX)["weight_map"]
+        names = parse_json(read_file(place, MOST_JSON), _INDEX)["weight_map"]
     except (OSError, SchemaError) as error:
         raise _damaged(place, f"an index that cannot be read: {error}") from error
     arrays: dict[str, StoredArray] = {}
@@ -110,7 +110,7 @@ def _read_index(place: Path) -> dict[str, StoredArray]:
 
 def _read_file(place: Path) -> Iterator[tuple[str, StoredArray]]:
     try:
-        with open(place, "rb") as file:
+        with open_file(place) as file:
             identity = _identity(file)
             length = int.from_bytes(file.read(8), "little")
             header = parse_json(file.read(min(length, _MOST_HEADER, identity.size)), {str: Any})
@@ -158,7 +158,7 @@ def _read_array(
     place: Path, identity: _Identity, offset: int, sizes: tuple[int, ...], dtype: np.dtype[Any]
 ) -> np.ndarray:
     try:
-        with open(place, "rb") as file:
+        with open_file(place) as file:
             if _identity(file) == identity:
                 return np.fromfile(file, dtype, math.prod(sizes), offset=offset).reshape(sizes)
     except (OSError, ValueError) as error:
@@ -189,14 +189,22 @@ def save_safetensors(
 
     Raises:
         CheckpointError: ``path`` exists, or it cannot be written.
-        ArgumentTypeError: a name is not a string, or a value not an array of numbers.
+        ArgumentTypeError: ``arrays`` is no mapping but, for example, a model; or a name is not a string, or a value
+            not an array of numbers.
 
     Example:
         >>> path = plait.checkpoint.save_safetensors("shards", {"a": jnp.ones(8), "b": jnp.ones(8)}, shard_bytes=32)
         >>> sorted(file.name for file in path.iterdir())[0]
         'model-00001-of-00002.safetensors'
     """
-    target = local_path(path)
+    target = given_path(path).absolute()
+    if not isinstance(arrays, Mapping):
+        raise ArgumentTypeError(
+            "safetensors files store arrays of numbers by name",
+            found=describe_type(arrays),
+            expected="a mapping from names to arrays",
+            do="save_safetensors(path, plait.convert.to_torch(model)); or plait.checkpoint.save(path, model)",
+        )
     arrays = {name: _storable(name, value) for name, value in arrays.items()}
     if os.path.lexists(target) and not overwrite:
         raise CheckpointError(

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..errors import ArgumentError, ExportError
 from ..export.formats.table import FORMATS
+from ..util.files import given_path, open_file
 
 
 def add_commands(commands: Any) -> None:
@@ -223,16 +224,16 @@ def _validate(options: argparse.Namespace) -> int:
         print(f"{report.kind}: {report.detail}")
     if options.json is not None:
         content = {"reports": [report.to_dict() for report in reports], "model_milliseconds": times}
-        options.json.write_text(json.dumps(content, indent=2) + "\n")
+        given_path(options.json).write_text(json.dumps(content, indent=2) + "\n")
     return 0 if all(report.passed for report in reports) else 1
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an .npz file, in its order."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open_file(given_path(path)) as content, np.load(content, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
-    except (OSError, ValueError) as error:
+    except Exception as error:  # NumPy and zipfile raise errors of many kinds
         raise ExportError(
             "the inputs cannot be read",
             at=str(path),

@@ -34,13 +34,44 @@ from ..nn.embedding import Embed
 from ..nn.linear import Linear, LinearGeneral
 from ..nn.lora import LoRA
 from ..nn.low_rank import axes_of, factor_shapes, form_of
+from ..util.files import given_path, read_file
 from ..util.paths import Path, describe_path
+from ..util.schemas import MOST_JSON, Either, SchemaError, finite, parse_json
 from ..util.words import describe_type, first_few
 from .name_map import NameMap, Names
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 _PREFIX = "base_model.model."
-_KINDS = ("peft_type", "bias", "use_dora", "modules_to_save", "fan_in_fan_out")
+# A regular expression of the file may take for ever, so only those that stand for one name of a known length are run.
+_FIXED = re.compile(r"\^?(?:[^\\^$*+?{}\[\]|()]|\\[^\w\s])+\$?")
+
+
+def _nothing(value: Any) -> bool:
+    """Null, false or an empty list: plait has no such part of an adapter."""
+    return value is None or value is False or value == []
+
+
+def _rate(value: Any) -> bool:
+    """A number from 0 to below 1, or null."""
+    return value is None or (type(value) in (int, float) and 0 <= value < 1)
+
+
+def _fixed_name(value: Any) -> bool:
+    """The name of a layer, or its end, without regular expressions: write one line for each layer."""
+    return isinstance(value, str) and _FIXED.fullmatch(value) is not None
+
+
+_CONFIG = {
+    "peft_type": "LORA",
+    "bias?": Either(None, "none"),
+    "use_dora?": _nothing,
+    "modules_to_save?": _nothing,
+    "fan_in_fan_out?": _nothing,
+    "lora_alpha?": finite,
+    "lora_dropout?": _rate,
+    "use_rslora?": Either(bool, None),
+    "alpha_pattern?": Either(None, {_fixed_name: finite}),
+}
 _KEY = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_(embedding_)?([AB])(?:\.weight)?")
 
 
@@ -103,7 +134,7 @@ def save_peft(
         "bias": "none",
         "fan_in_fan_out": False,
     }
-    folder = FilePath(path)
+    folder = given_path(path)
     folder.mkdir(parents=True, exist_ok=True)
     save_safetensors(folder / WEIGHTS, arrays, metadata={"format": "pt"}, overwrite=True)
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
@@ -129,12 +160,13 @@ def load_peft(
             ``convert_checkpoint``.
         rngs: the source of the stream of its dropout; ``None`` means ``plait.Rngs(0)``.
 
-    The values in ``adapter_config.json`` must be such as PEFT writes. Others, such as a rank of 0, raise Python's own
-    errors, and may leave some layers with the adapter.
+    PEFT takes the names in ``alpha_pattern`` for regular expressions. Here they are names of layers, or their ends;
+    other expressions are errors, as a file's expression may take for ever.
 
     Raises:
-        CheckpointError: the folder has no such files, or they hold another kind of adapter.
-        ArgumentError: the model has no layer of a name, or one of another shape; nothing is changed.
+        CheckpointError: the folder has no such files, they hold another kind of adapter, or values that PEFT does not
+            write. In each case nothing is changed.
+        ArgumentError: the model has no layer of a name, one of another shape, or one with an adapter of this name.
 
     Example:
         >>> model = plait.Dict(fc=plait.Linear(3, 4, rngs=plait.Rngs(0)))
@@ -145,10 +177,12 @@ def load_peft(
         >>> again.fc.scale, again.fc.lora_a.shape
         (2.0, (3, 2))
     """
-    config, factors = _read(FilePath(path))
+    config, factors = _read(given_path(path))
     rename = NameMap(names)
     found: dict[Path, tuple[str, dict[str, np.ndarray]]] = {}
     whole = as_list(model) if has_stacks(model) else model
+    loras = [(path, node) for path, node in iter_graph_nodes(whole) if isinstance(node, LoRA)]
+    taken = {_without_adapters(path) for path, node in loras if node.adapter == adapter}
     known = {_without_adapters(path): node for path, node in iter_graph_nodes(whole) if form_of(node) is not None}
     by_name = {".".join(map(str, where)): where for where in known}
     for name, pair in factors.items():
@@ -164,11 +198,21 @@ def load_peft(
                 do="pass a map of names: names={'model.layers.*.self_attn.q_proj': 'blocks.*.attention.query', ...}",
             )
         where = by_name[ours]
-        layer, rank = known[where], pair["A"].shape[0]
+        if where in taken:
+            raise ArgumentError(
+                "a layer has an adapter of this name already",
+                at=describe_path(where),
+                found=f"the adapter {adapter!r}",
+                expected="a new name for each adapter of a layer",
+                do=f"plait.convert.load_peft(folder, model, adapter={adapter + '2'!r})",
+            )
+        layer, rank = known[where], next(iter(pair["A"].shape), 0)
         shapes = factor_shapes(layer, rank)
         values = {each: _from_peft(layer, each, pair[each]) for each in "AB"}
         for each, shape in zip("AB", shapes, strict=True):
-            if values[each].size != math.prod(shape):
+            own = values[each].shape
+            matrix = (math.prod(shape[:-1]), rank) if each == "A" else (rank, math.prod(shape[1:]))
+            if own not in (matrix, tuple(shape)) or not rank:
                 raise ArgumentError(
                     "a factor of the adapter does not have the shape of the layer",
                     at=f"{name}.lora_{each}",
@@ -184,8 +228,12 @@ def load_peft(
         alpha = _by_pattern(config.get("alpha_pattern"), name, config.get("lora_alpha", rank))
         groups.setdefault((rank, alpha), []).append(where)
     options = {"rank_stabilized": bool(config.get("use_rslora")), "dropout_rate": config.get("lora_dropout") or 0.0}
-    for (rank, alpha), places in groups.items():
-        chosen = select(model, lambda path, value, places=places: path in places)
+    # All are selected before the first is changed: a selection of some layers of a stack is an error.
+    selected = [
+        (rank, alpha, select(model, lambda path, value, places=places: path in places))
+        for (rank, alpha), places in groups.items()
+    ]
+    for rank, alpha, chosen in selected:
         add_lora(chosen, rank, alpha=alpha, adapter=adapter, rngs=rngs or Rngs(0), **options)
     for where, (_, pair) in found.items():
         lora = _adapter_at(model, where, adapter)
@@ -235,12 +283,13 @@ def _to_peft(where: Path, name: str, lora: LoRA) -> dict[str, np.ndarray]:
 def _from_peft(layer: Any, factor: str, value: np.ndarray) -> np.ndarray:
     if isinstance(layer, Conv) and factor == "A" and value.ndim > 2:
         return value.transpose(*range(2, value.ndim), 1, 0)
-    return value.reshape(*value.shape[:2]).T if factor == "B" and value.ndim > 2 else value.T
+    is_window_of_one = value.ndim > 2 and set(value.shape[2:]) == {1}
+    return value.reshape(value.shape[:2]).T if factor == "B" and is_window_of_one else value.T
 
 
 def _by_pattern(patterns: Mapping[str, Any] | None, name: str, default: Any) -> Any:
     """The entry whose name is that of the module or its end, as in PEFT."""
-    for pattern, value in (patterns or {}).items():
+    for pattern, value in (patterns or {}).items():  # fixed names: see above
         if re.fullmatch(rf"(?:.*\.)?(?:{pattern})", name):
             return value
     return default
@@ -248,18 +297,18 @@ def _by_pattern(patterns: Mapping[str, Any] | None, name: str, default: Any) -> 
 
 def _read(folder: FilePath) -> tuple[dict[str, Any], dict[str, dict[str, np.ndarray]]]:
     try:
-        config = json.loads((folder / CONFIG).read_bytes())
-        kind = {name: config.get(name) for name in _KINDS}
-    except (OSError, ValueError, AttributeError) as error:
-        raise _no_adapter(folder, f"no readable {CONFIG} ({type(error).__name__})") from error
-    if kind["peft_type"] != "LORA" or kind["bias"] not in (None, "none") or any([*kind.values()][2:]):
-        raise _no_adapter(folder, f"{ {name: value for name, value in kind.items() if value} }")
+        config = parse_json(read_file(folder / CONFIG, MOST_JSON), _CONFIG)
+    except (OSError, SchemaError) as error:
+        raise _no_adapter(folder, f"a {CONFIG} with {error}") from error
     factors: dict[str, dict[str, np.ndarray]] = {}
     for key, array in load_safetensors(folder / WEIGHTS).items():
         parts = _KEY.fullmatch(key)
         if parts is None:
             raise _no_adapter(folder, f"an array {key!r}")
-        factors.setdefault(parts[1], {})[parts[3]] = array.read()
+        pair = factors.setdefault(parts[1], {})
+        if parts[3] in pair or not jnp.issubdtype(array.dtype, jnp.floating):
+            raise _no_adapter(folder, f"{key!r} of {array.dtype.name}, a factor that is there twice or not of floats")
+        pair[parts[3]] = array.read()
     for name, pair in factors.items():
         if pair.keys() != {"A", "B"}:
             raise _no_adapter(folder, f"only lora_{next(iter(pair))} of {name!r}")

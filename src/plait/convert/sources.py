@@ -23,6 +23,7 @@ from ..checkpoint.stored import StoredArray
 from ..core.intermediates.variable_names import _CLASSES
 from ..errors import ArgumentError, ArgumentTypeError, CheckpointError
 from ..util.dtypes import is_number_dtype
+from ..util.files import given_path, read_file
 from ..util.words import describe_type, first_few
 from .linen_bytes import read_linen_bytes
 
@@ -40,7 +41,7 @@ def read_source(source: Any) -> dict[str, StoredArray]:
         ArgumentTypeError: the source is none of these, or a value is not an array of numbers.
     """
     if isinstance(source, (str, os.PathLike)):
-        source = _read_path(Path(source))
+        source = _read_path(given_path(source))
     elif isinstance(source, (bytes, bytearray, memoryview)):
         source = read_linen_bytes(bytes(source))
     if not isinstance(source, Mapping):
@@ -93,7 +94,16 @@ def _read_path(path: Path) -> Mapping[str, Any]:
             expected="a safetensors file, or a state dict that is already loaded",
             do=f"convert_checkpoint(torch.load({str(path)!r}, weights_only=True), model, layout='torch')",
         )
-    return read_linen_bytes(path.read_bytes(), at=str(path))
+    try:
+        return read_linen_bytes(read_file(path), at=str(path))
+    except OSError as error:
+        raise CheckpointError(
+            "the file cannot be read",
+            at=str(path),
+            found=error.strerror or str(error),
+            expected="a safetensors file or folder, an Orbax folder, or a Linen msgpack file",
+            do="check the path and its permissions",
+        ) from error
 
 
 def _flatten(value: Any, path: tuple[str, ...], found: dict[str, StoredArray]) -> None:

@@ -92,14 +92,14 @@ class ExportManager:
         check_names(self._module.model_params, self._module.model_param_names)
         options.experimental_custom_gradients = self._module.with_gradient
         signatures = self._signatures | dict(signature_overrides or {})
-        older = os.path.isfile(os.path.join(model_path, "saved_model.pb"))
+        older = os.path.isfile(os.path.join(os.path.expanduser(model_path), "saved_model.pb"))
         with written_whole(model_path, overwrite=overwrite or older) as draft, _untracked_is_named():
             tf.saved_model.save(self._tf_module, os.fspath(draft), signatures=signatures, options=options)
 
     def load(self, model_path: str | os.PathLike[str], **kwargs: Any) -> Any:
         """``tf.saved_model.load(model_path, **kwargs)``."""
         tf = require("tensorflow", extra="tensorflow", purpose="to load a SavedModel")
-        return tf.saved_model.load(os.fspath(model_path), **kwargs)
+        return tf.saved_model.load(os.path.expanduser(model_path), **kwargs)
 
 
 @contextlib.contextmanager

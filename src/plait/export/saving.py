@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import ArgumentError, ArgumentTypeError
 from ..typing import FilterLiteral
+from ..util.files import given_path
 from ..util.schemas import file_name
 from .formats.options import WriteOptions
 from .formats.stablehlo import load_stablehlo
@@ -80,12 +81,13 @@ def save(
         )
     options = WriteOptions(platforms, target)
     programs = _programs(model, inputs, methods, {"state": state, "frozen": frozen, "state_batch": state_batch})
-    _check_is_export(Path(path))
-    with written_whole(path, overwrite=overwrite) as draft:
+    folder = given_path(path, ExportPathError)
+    _check_is_export(folder)
+    with written_whole(folder, overwrite=overwrite) as draft:
         draft.mkdir()
         for row in rows:
             row.code.write(programs, draft / row.place, options)
-    return {row.name: Path(path) / row.place for row in rows}
+    return {row.name: folder / row.place for row in rows}
 
 
 def _check_is_export(path: Path) -> None:

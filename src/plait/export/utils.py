@@ -251,7 +251,7 @@ class CallableSignatures:
         try:
             with tf.Graph().as_default():
                 session = tf.compat.v1.Session(config=sess_config)
-                graph = tf.compat.v1.saved_model.load(session, list(tags), os.fspath(model_dir))
+                graph = tf.compat.v1.saved_model.load(session, list(tags), os.path.expanduser(model_dir))
         finally:
             tf.compat.v1.logging.set_verbosity(level)
         return cls(session, graph.signature_def)

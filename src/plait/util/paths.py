@@ -91,6 +91,7 @@ def parse_path(text: str) -> Path:
 
 
 _NAME = re.compile(r"\.?(\w+)")
+_LONGEST_KEY, _MOST_BRACKETS = 1_000, 20  # of a key in brackets: a text that anybody wrote must not take long
 
 
 def _bracketed(text: str, place: int) -> tuple[Any, int]:
@@ -98,7 +99,9 @@ def _bracketed(text: str, place: int) -> tuple[Any, int]:
     end = text.find("]", place)
     if text.startswith("[", place) and layers_of(text[place + 1 : end]) is not None:
         return text[place + 1 : end], end + 1
-    while text.startswith("[", place) and end >= 0:
+    for _ in range(_MOST_BRACKETS):
+        if not text.startswith("[", place) or not 0 <= end - place <= _LONGEST_KEY:
+            break
         try:
             key = ast.literal_eval(text[place + 1 : end])
             hash(key)

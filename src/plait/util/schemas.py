@@ -13,7 +13,7 @@ A schema is one of these:
     ``{str: schema}``         values under any names; a function instead of ``str`` accepts some of them
     ``{"a": …, "b?": …}``     values under these names, of which ``b`` may be missing; further names are ignored
     ``Either(schema, …)``     a value that fits one of them
-    ``Any``                   any value
+    ``Any``                   any value, nested at most 100 deep
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ import json
 import math
 import re
 import reprlib
+import sys
 from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import Any
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+MOST_JSON = 2**28  # bytes; no index or manifest is as long
+_DEEPEST = 100  # levels
 _MOST_AXES = 64  # of NumPy
 _MOST_ELEMENTS = 2**56  # no machine has as much memory; below it, sizes in bytes fit into 64 bits
 
@@ -91,7 +94,7 @@ def check_schema(value: Any, schema: Any, at: str = "") -> None:
 def fits(value: Any, schema: Any) -> bool:
     """Whether a value fits a schema."""
     if schema is Any:
-        return True
+        return _is_shallow(value)
     if schema is None or isinstance(schema, str):
         return value == schema
     if isinstance(schema, type):
@@ -105,9 +108,24 @@ def fits(value: Any, schema: Any) -> bool:
     return True
 
 
+def _is_shallow(value: Any) -> bool:
+    """Whether functions that call themselves for each level, such as ``repr``, have no trouble with a value."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [
+            inner
+            for each in level
+            if isinstance(each, (dict, list, tuple))
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+    return not level
+
+
 def _expected(schema: Any) -> str:
     if isinstance(schema, Either):
         return " or ".join(map(_expected, schema.schemas))
+    if schema is Any:
+        return f"a value that is nested at most {_DEEPEST} deep"
     if isinstance(schema, type):
         return f"a value of type {schema.__name__}"
     if isinstance(schema, Callable):
@@ -128,7 +146,7 @@ def size(value: Any) -> bool:
 
 def finite(value: Any) -> bool:
     """A finite number."""
-    return type(value) in (int, float) and math.isfinite(value if type(value) is float else 0)
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
 def shape(value: Any) -> bool:

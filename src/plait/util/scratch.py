@@ -5,7 +5,7 @@ ends, even if it is killed. The next writer to the same path removes unlocked fo
 writer was replacing, that is moved back first; readers that find nothing at the path do this too.
 
     .NAME.abc12345.partial/
-        writing.lock     locked by the writer
+        writing.lock     locked by the writer; writing.unlocked on a disk without locks
         NAME             what is being written
         replaced/NAME    what was there before, until the new one is in its place
 """
@@ -27,8 +27,8 @@ except ImportError:  # no locks that end with their process: nothing is removed
     fcntl: Any = None
 
 _SUFFIX = ".partial"
-_LOCK = "writing.lock"
-REPLACED = "replaced"
+_LOCK, _UNLOCKED = "writing.lock", "writing.unlocked"
+REPLACED, REMOVED = "replaced", "removed"
 
 
 @contextlib.contextmanager
@@ -44,6 +44,7 @@ def scratch_folder(target: Path) -> Iterator[Path]:
     remove_abandoned(target.parent, target.name)
     scratch, lock = _locked_folder(target)
     if lock is None:  # without a lock, others cannot tell that the folder is in use
+        (scratch / _UNLOCKED).touch()
         (scratch / _LOCK).unlink(missing_ok=True)
     try:
         yield scratch
@@ -74,8 +75,7 @@ def _locked_folder(target: Path) -> tuple[Path, Lock | None]:
 def remove_abandoned(parent: Path, name: str | None = None) -> None:
     """Remove the temporary folders of paths in ``parent`` (or of that name only) whose writer has ended.
 
-    What such a writer was replacing is moved back to its path. Folders without a lock file are kept: they may be in
-    use.
+    What such a writer was replacing is moved back to its path.
     """
     for scratch in _iter_abandoned(parent, name):
         if _put_back(scratch):
@@ -95,11 +95,17 @@ def recover_in(parent: Path, name: str | None = None) -> None:
 
 
 def _iter_abandoned(parent: Path, name: str | None) -> Iterator[Path]:
-    """The temporary folders whose writer has ended; each is locked while the caller uses it."""
+    """The temporary folders whose writer has ended; each is locked while the caller uses it.
+
+    One may have no lock file: a writer that was interrupted removed it, while a thread of Orbax went on to write. Those
+    whose writer has no locks are kept, and folders with anything that no writer of that path puts there.
+    """
     for scratch in parent.glob(f".{'*' if name is None else glob.escape(name)}.*{_SUFFIX}"):
         lock = None
+        written = {scratch.name[1:].rsplit(".", 2)[0], REPLACED, REMOVED}
         with contextlib.suppress(OSError):
-            lock = hold(scratch / _LOCK, create=False)
+            if (scratch / _LOCK).exists() or written.issuperset(os.listdir(scratch)):
+                lock = hold(scratch / _LOCK, create=True)
         if lock is not None:
             try:
                 yield scratch

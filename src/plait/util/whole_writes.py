@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from .scratch import REPLACED, scratch_folder
+from .scratch import REMOVED, REPLACED, scratch_folder
 
 
 class CannotBeginError(OSError):
@@ -66,7 +66,7 @@ def digest_of(file: Path) -> str:
 def remove_whole(path: Path) -> None:
     """Remove a file or folder atomically: no partial folder is ever left under its name."""
     with scratch_folder(path) as scratch:
-        os.rename(path, scratch / "removed")
+        os.rename(path, scratch / REMOVED)
 
 
 def move_aside(path: Path, kind: str) -> Path:

@@ -7,6 +7,7 @@ import pytest
 import plait
 from plait.errors import ExportError
 from plait.export.formats import litert
+from plait.export.formats.table import FORMATS
 from plait.export.program.program import program_of
 
 
@@ -46,7 +47,7 @@ def test_a_damaged_file_is_named(tmp_path, content):
     place = tmp_path / "net.tflite"
     place.write_bytes(content)
     with pytest.raises(ExportError, match=r"the export cannot be read\n +at +.*net\.tflite\n"):
-        litert.describe(place)
+        FORMATS["litert"].describe(place)
 
 
 @pytest.mark.slow
@@ -58,7 +59,7 @@ def test_the_constants_of_a_file_have_one_name_each_and_their_values(tmp_path):
     model(jnp.zeros((1, 3)))
     place = tmp_path / "net.tflite"
     litert.write({"serve": program_of(model, (2, 3))}, place)
-    found = litert.describe(place).stored()
+    found = FORMATS["litert"].describe(place).stored()
     names = [each.tensor.name for each in found]
     assert len({*names}) == len(names) > 1
     assert all(isinstance(name, str) and name for name in names)

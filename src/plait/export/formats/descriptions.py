@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import ExportError, PlaitError
+from ...util.schemas import Either, check_schema, size
 
 Running = tuple[Callable[[dict[str, Any]], dict[str, Any]], list[str]]  # runs a file; the names of its inputs
 
@@ -23,6 +24,9 @@ class Tensor:
     name: str
     dtype: str
     shape: tuple[int | str, ...]
+
+    def __post_init__(self) -> None:
+        check_schema(vars(self), {"name": str, "dtype": str, "shape": [Either(size, str)]})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +65,9 @@ class Description:
     signatures: dict[str, tuple[list[Tensor], list[Tensor]]]
     weights: list[Tensor]
     stored: Callable[[], list[ReadableTensor]] = list
+
+    def __post_init__(self) -> None:
+        check_schema(vars(self), {"versions": {str: str}, "signatures": {str: Any}})  # protobuf has bytes if not UTF-8
 
     def to_dict(self) -> dict[str, Any]:
         """The description as JSON."""

@@ -16,12 +16,13 @@ import jax
 
 from ...errors import ExportError, PlaitError
 from ...util.dependencies import require
+from ...util.files import read_file
 from ..program.input_spec import InputSpec
 from ..program.program import SIGNATURE, Program, program_of
 from ..program.rewriting import FOR_LITERT, rewritten
 from ..program.unsupported import refusal_of
 from . import saved_model
-from .descriptions import Description, ReadableTensor, Running, Tensor, refused_if_damaged, size_of
+from .descriptions import Description, ReadableTensor, Running, Tensor, size_of
 from .options import WriteOptions
 from .whole_write import written_whole
 
@@ -91,21 +92,22 @@ def _convert_alone(tf: Any, function: Callable[..., Any], shapes: Sequence[jax.S
     _converted(tf, {SIGNATURE: program_of(({}, lambda _, *arrays: function(*arrays)), specs)})
 
 
-def _check_whole(place: Path) -> None:
+def _check_whole(content: bytes) -> None:
     """Raise if a reference in the file leads out of it: the interpreter follows it, which may end the process."""
     with contextlib.suppress(ImportError):  # the module is not one of TensorFlow's public ones
         from tensorflow.lite.python.schema_py_generated import ModelT
 
-        ModelT.InitFromPackedBuf(place.read_bytes(), 0)
+        ModelT.InitFromPackedBuf(content, 0)
 
 
 def describe(place: Path) -> Description:
     """The file's contents according to the interpreter; the format does not store the names of weights."""
     tf = require("tensorflow", extra="tensorflow", purpose="to read a LiteRT file")
-    with warnings.catch_warnings(), refused_if_damaged(place):
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TensorFlow's interpreter warns that it is deprecated
-        _check_whole(place)
-        interpreter = tf.lite.Interpreter(model_path=os.fspath(place))
+        content = read_file(place)
+        _check_whole(content)
+        interpreter = tf.lite.Interpreter(model_content=content)
 
     def tensors(details: dict[str, Any]) -> list[Tensor]:
         return [_tensor(name, each) for name, each in sorted(details.items())]

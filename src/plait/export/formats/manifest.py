@@ -15,6 +15,7 @@ from typing import Any
 
 from ...errors import ExportError
 from ...util import schemas
+from ...util.files import given_path
 from ...util.scratch import recover
 from ...util.whole_writes import digest_of
 from . import stablehlo_loader
@@ -46,13 +47,14 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         ExportError: it is missing, damaged, or of another format.
     """
-    recover(Path(path))
-    with refused_as_plait_does(path):
-        manifest = stablehlo_loader.read_manifest(path)
+    folder = given_path(path, ExportError)
+    recover(folder)
+    with refused_as_plait_does(folder):
+        manifest = stablehlo_loader.read_manifest(folder)
         try:
             schemas.check_schema(manifest, _SCHEMA)
         except schemas.SchemaError as error:
-            raise ArtifactError(f"a manifest with {error}\n  at        {Path(path) / MANIFEST}") from error
+            raise ArtifactError(f"a manifest with {error}\n  at        {folder / MANIFEST}") from error
     return manifest
 
 

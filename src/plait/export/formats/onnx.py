@@ -25,6 +25,7 @@ import numpy as np
 from ...core.module_calls.layer_scopes import layer_of
 from ...errors import ExportError
 from ...util.dependencies import require
+from ...util.files import open_file, read_file
 from ..program.checks import check_different
 from ..program.input_spec import InputSpec, symbolic
 from ..program.lowering import traced_program
@@ -33,7 +34,7 @@ from ..program.program import SIGNATURE, Program, program_of
 from ..program.rewriting import FOR_ONNX, rewritten
 from ..program.unsupported import refusal_of
 from ..program.weights import Function
-from .descriptions import Description, ReadableTensor, Running, Tensor, refused_if_damaged, size_of
+from .descriptions import Description, ReadableTensor, Running, Tensor, size_of
 from .onnx_pooling import narrow_pools
 from .options import WriteOptions
 from .whole_write import written_whole
@@ -84,7 +85,7 @@ def write(
     onnx = require("onnx", extra="onnx", purpose="to write an ONNX file")
     jax2onnx = require("jax2onnx", extra="onnx", purpose="to write an ONNX file")
     program, overwrite = next(iter(programs.values())), options.overwrite
-    data = Path(f"{os.fspath(path)}{DATA}")
+    data = Path(f"{os.path.expanduser(path)}{DATA}")
     small = sum(array.nbytes for array in program.weights.values()) <= MOST_BYTES
     with written_whole(path, overwrite=overwrite) as draft:
         program, outputs = traced_program(program)
@@ -234,10 +235,9 @@ def _store_weights(model: Any, weights: dict[str, np.ndarray], onnx: Any, data: 
 def describe(place: Path) -> Description:
     """Describe the graph, without reading the values of its weights, which an external file may hold."""
     onnx = require("onnx", extra="onnx", purpose="to read an ONNX file")
-    with refused_if_damaged(place):
-        model = onnx.load(os.fspath(place), load_external_data=False)
-        if not model.HasField("graph"):  # so is an empty file, which protobuf takes for a message without fields
-            raise ValueError("the model has no graph")
+    model = onnx.load_model_from_string(read_file(place))
+    if not model.HasField("graph"):  # so is an empty file, which protobuf takes for a message without fields
+        raise ValueError("the model has no graph")
 
     def dtype(number: int) -> str:
         return str(onnx.helper.tensor_dtype_to_np_dtype(number))
@@ -247,8 +247,10 @@ def describe(place: Path) -> Description:
         return Tensor(value.name, dtype(kind.elem_type), tuple(d.dim_param or d.dim_value for d in kind.shape.dim))
 
     def read(initializer: Any) -> np.ndarray:
-        with refused_if_damaged(place):
-            return onnx.numpy_helper.to_array(initializer, os.fspath(place.parent))
+        for entry in initializer.external_data:
+            if entry.key == "location":
+                open_file(place.parent / entry.value).close()  # onnx would wait for a pipe
+        return onnx.numpy_helper.to_array(initializer, os.fspath(place.parent))
 
     versions = {f"opset {each.domain or 'ai.onnx'}": str(each.version) for each in model.opset_import}
     versions["ir"] = str(model.ir_version)

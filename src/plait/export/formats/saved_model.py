@@ -22,6 +22,7 @@ import numpy as np
 
 from ...errors import ExportError
 from ...util.dependencies import require
+from ...util.files import check_files
 from ..program.input_spec import InputSpec
 from ..program.lowering import PLATFORMS, export_program, lowered
 from ..program.program import SIGNATURE, Program, program_of, shared_weights
@@ -30,7 +31,7 @@ from ..program.weights import Function
 from ..tensorflow.calling import call_exported, foreign_calls, without_foreign_calls
 from ..tensorflow.names import check_savable, is_savable, variable_name
 from ..tensorflow.readers import Reader, reader_of
-from .descriptions import Description, ReadableTensor, Running, Tensor, refused_if_damaged, size_of
+from .descriptions import Description, ReadableTensor, Running, Tensor, size_of
 from .options import WriteOptions
 from .whole_write import written_whole
 
@@ -149,16 +150,16 @@ def _tf_function(
 def describe(place: Path) -> Description:
     """What the file says of itself; its functions are not loaded."""
     tf = require("tensorflow", extra="tensorflow", purpose="to read a SavedModel")
-    with refused_if_damaged(place):
-        content = _protocol("saved_model", "SavedModel").FromString((place / "saved_model.pb").read_bytes())
-        graph = next((each for each in content.meta_graphs if "serve" in each.meta_info_def.tags), None)
-        graph = content.meta_graphs[0] if graph is None else graph
-        signatures = {
-            name: (_tensors(tf, each.inputs), _tensors(tf, each.outputs))
-            for name, each in sorted(graph.signature_def.items())
-            if not name.startswith(_RESERVED)
-        }
-        versions = {"tensorflow": graph.meta_info_def.tensorflow_version}
+    check_files(place)
+    content = _protocol("saved_model", "SavedModel").FromString((place / "saved_model.pb").read_bytes())
+    graph = next((each for each in content.meta_graphs if "serve" in each.meta_info_def.tags), None)
+    graph = content.meta_graphs[0] if graph is None else graph
+    signatures = {
+        name: (_tensors(tf, each.inputs), _tensors(tf, each.outputs))
+        for name, each in sorted(graph.signature_def.items())
+        if not name.startswith(_RESERVED)
+    }
+    versions = {"tensorflow": graph.meta_info_def.tensorflow_version}
     stored = _variables(tf, place)
     weights = [each.tensor for each in stored]
     return Description("saved_model", place, size_of(place), versions, signatures, weights, lambda: stored)
@@ -188,13 +189,11 @@ def _variables(tf: Any, place: Path) -> list[ReadableTensor]:
         return []
 
     def read(key: str) -> np.ndarray:
-        with refused_if_damaged(place):
-            return np.asarray(reader.get_tensor(key))
+        return np.asarray(reader.get_tensor(key))
 
-    with refused_if_damaged(place):
-        reader = tf.train.load_checkpoint(os.fspath(place / "variables" / "variables"))
-        shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-        names = _names_of_variables(reader, [key for key in shapes if key != _OBJECTS])
+    reader = tf.train.load_checkpoint(os.fspath(place / "variables" / "variables"))
+    shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+    names = _names_of_variables(reader, [key for key in shapes if key != _OBJECTS])
     return [
         ReadableTensor(Tensor(name, dtypes[key].name, tuple(shapes[key])), functools.partial(read, key))
         for key, name in names.items()

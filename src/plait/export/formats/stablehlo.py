@@ -114,7 +114,7 @@ def load_stablehlo(path: str | os.PathLike[str], signature: str | None = None) -
     """
     manifest = read_manifest(path)
     with refused_as_plait_does(path):
-        return stablehlo_loader.load(path, signature, manifest)
+        return stablehlo_loader.load(os.path.expanduser(path), signature, manifest)
 
 
 def _write_weights(weights: dict[str, np.ndarray], folder: Path) -> list[str]:

@@ -3,7 +3,7 @@
 A format is one row here and one file in this folder, named like the format, with these functions::
 
     write(programs, path, options)     write programs, by the names of their signatures, atomically
-    describe(path)                     describe the file, and its arrays, without running it
+    describe(path)                     describe the file, and its arrays, without running it; any error means damage
     run(path, signature)               a function of inputs by name, and their names
 
 ``run`` is what the users of a file would write. Only its source is sent to another process, which lacks the ``blocked``
@@ -18,8 +18,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ...errors import ExportError
+from ...util.files import given_path
 from ...util.scratch import recover
 from ..program.checks import check_known, check_some
+from .descriptions import Description, ReadableTensor, refused_if_damaged
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +50,22 @@ class Format:
     def code(self) -> Any:
         """The module with the format's functions, imported on first use."""
         return importlib.import_module(f".{self.name}", __package__)
+
+    def describe(self, place: Path) -> Description:
+        """What a file or folder says of itself, and its arrays.
+
+        Raises:
+            ExportError: it is incomplete or damaged; also raised where the arrays are read.
+        """
+        with refused_if_damaged(place):
+            found = self.code.describe(place)
+
+        def stored() -> list[ReadableTensor]:
+            with refused_if_damaged(place):
+                arrays = found.stored()
+            return [dataclasses.replace(each, read=refused_if_damaged(place)(each.read)) for each in arrays]
+
+        return dataclasses.replace(found, stored=stored)
 
     def is_at(self, place: Path) -> bool:
         """Whether a file or folder has this format."""
@@ -92,7 +111,7 @@ def formats_of(names: Any) -> list[Format]:
 
 def exports_at(path: str | os.PathLike[str]) -> list[tuple[Format, Path]]:
     """Each export at a path: an export itself, or a folder that ``save`` wrote."""
-    given, rows = Path(path), FORMATS.values()
+    given, rows = given_path(path, ExportError), FORMATS.values()
     recover(given)
     return [(row, given) for row in rows if row.is_at(given)] or [
         (row, given / row.place) for row in rows if row.is_at(given / row.place)

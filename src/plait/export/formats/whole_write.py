@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ...errors import PlaitError
 from ...util import whole_writes
+from ...util.files import given_path
 
 
 class ExportPathError(PlaitError, OSError):
@@ -24,7 +25,7 @@ def written_whole(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[
         ExportPathError: ``path`` exists, is not an empty folder, and ``overwrite`` is false, or its parent is not
             writable. Both are checked before the body runs.
     """
-    target = Path(path).absolute()
+    target = given_path(path, ExportPathError).absolute()
     check = functools.partial(_check_free, target, overwrite=overwrite)
     try:
         with whole_writes.written_whole(target, check) as draft:

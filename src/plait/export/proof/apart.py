@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import ExportError
+from ...util.files import given_path
 from ...util.words import with_article
 from ..formats.table import Format
 from .runners import exchange
@@ -45,9 +46,9 @@ def run_apart(
         for index, arrays in enumerate(inputs):
             exchange.write(Path(exchanged, f"x_{index:04d}.npz"), arrays)
         command = [
-            python or sys.executable, "-I",
+            os.path.expanduser(python or sys.executable), "-I",
             str(RUNNERS / "isolated.py"), ",".join(row.blocked), str(RUNNERS / "run.py"),
-            str(row.code.__file__), os.fspath(Path(path).absolute()), exchanged, signature or "",
+            str(row.code.__file__), os.fspath(given_path(path, ExportError).absolute()), exchanged, signature or "",
         ]  # fmt: skip
         try:
             done = subprocess.run(command, capture_output=True, errors="replace", timeout=TIME_LIMIT)

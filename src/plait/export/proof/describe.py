@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from ...errors import ExportError
+from ...util.files import given_path
 from ..formats.descriptions import Description
 from ..formats.table import FORMATS, Format, exports_at
 
@@ -18,7 +19,7 @@ def describe_exports(path: str | os.PathLike[str]) -> list[Description]:
         ExportError: there is none, or it cannot be read.
         MissingDependencyError: reading it needs a package that is not installed.
     """
-    return [row.code.describe(place) for row, place in find_exports(path)]
+    return [row.describe(place) for row, place in find_exports(path)]
 
 
 def find_exports(path: str | os.PathLike[str]) -> list[tuple[Format, Path]]:
@@ -27,7 +28,7 @@ def find_exports(path: str | os.PathLike[str]) -> list[tuple[Format, Path]]:
     Raises:
         ExportError: there is none.
     """
-    given, found = Path(path), exports_at(path)
+    given, found = given_path(path, ExportError), exports_at(path)
     if not found:
         raise ExportError(
             "there is no export at this path",

@@ -11,6 +11,7 @@ import numpy as np
 from ...util.paths import Path, format_path
 
 NODE, LEAF, LINK = "node", "leaf", "link"
+DEEPEST = 100  # keys in a path of a file; a longer name, as no model has, is one key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,6 +104,8 @@ def outline_of_leaves(name: str, origin: str, leaves: Mapping[Path, Entry], fact
     """An outline from leaves alone: a node is created for every prefix of their paths."""
     entries: dict[Path, Entry] = {}
     for path, leaf in leaves.items():
+        if len(path) > DEEPEST:
+            path = leaf.path = (format_path(path),)
         for length in range(len(path)):
             entries.setdefault(path[:length], Entry(path[:length], NODE))
         entries[path] = leaf

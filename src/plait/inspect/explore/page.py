@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ArgumentError
+from ...util.files import given_path
 from ...util.whole_writes import CannotBeginError, written_whole
 from .calls import calls_of
 from .costs import costs_of
@@ -53,8 +54,7 @@ def explore(
     Raises:
         ArgumentError: ``to`` is some other file or cannot be written, or inputs are passed for a file.
         ArgumentTypeError: inputs are passed for an object that cannot be called.
-        CheckpointError: there is no file of a known kind at the path, or it is incomplete or damaged. Some damaged
-            ONNX files raise an error of Python's or of the package ``onnx`` instead.
+        CheckpointError: there is no file of a known kind at the path, or it is incomplete or damaged.
         ExportError: the export at the path is incomplete or was changed.
 
     Example:
@@ -63,7 +63,7 @@ def explore(
         >>> "layers" in path.read_text()
         True
     """
-    target = Path(to)
+    target = given_path(to, ArgumentError)
     _check_target(target)
     outlines = [_outline(model, inputs, options)]
     if other is not None:
@@ -74,7 +74,7 @@ def explore(
     _check_target(target)
     try:
         with written_whole(target) as draft:
-            draft.write_bytes(text.encode("utf-8"))
+            draft.write_bytes(text.encode("utf-8", "backslashreplace"))
     except CannotBeginError as error:
         raise ArgumentError(
             "the page cannot be written",

@@ -28,8 +28,9 @@ from ...export.formats import stablehlo_loader
 from ...export.formats.descriptions import ReadableTensor, Tensor
 from ...export.formats.manifest import read_manifest, refused_as_plait_does
 from ...export.formats.table import Format, exports_at
+from ...util.files import given_path
 from ...util.paths import Path
-from .outline import LEAF, Call, Entry, Outline, outline_of_leaves
+from .outline import DEEPEST, LEAF, Call, Entry, Outline, outline_of_leaves
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")  # as Python writes it: 00 is a different name from 0
 
@@ -45,7 +46,7 @@ def outline_of_file(path: str | os.PathLike[str]) -> Outline:
         CheckpointError: the path has none of these, or it is incomplete or damaged.
         ExportError: the export is incomplete or was changed.
     """
-    place = FilePath(path)
+    place = given_path(path)
     if (place / MANIFEST).is_file():
         return _checkpoint(place)
     exports = exports_at(place)
@@ -127,7 +128,7 @@ def _shapes(tensors: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
 
 def _described(row: Format, place: FilePath) -> Outline:
     """Another format: its arrays, as its own library reads them."""
-    description = row.code.describe(place)
+    description = row.describe(place)
     stored = {each.tensor.name: each for each in description.stored()}
     arrays = _by_path({name: each for name, each in stored.items() if each.is_named})
     arrays |= {(name,): each for name, each in stored.items() if not each.is_named}
@@ -167,6 +168,8 @@ def _by_path(arrays: Mapping[str, Any]) -> dict[Path, Any]:
 
 def _split(name: str) -> Path:
     """A dotted name as a path: ``layers.0.kernel`` is ``layers[0].kernel``."""
+    if name.count(".") >= DEEPEST:
+        return (name,)
     return tuple(int(part) if _NUMBER.fullmatch(part) else part for part in name.split("."))
 
 

@@ -7,10 +7,10 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Protocol
 
 from ...errors import ArgumentError, MissingDependencyError
+from ...util.files import given_path, read_file
 
 
 class Logger(Protocol):
@@ -53,7 +53,7 @@ class JsonLines:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, every_process: bool = False) -> None:
-        self.path = Path(path)
+        self.path = given_path(path, ArgumentError)
         self.every_process = every_process
         self._place = self.path.absolute()  # the working directory may change before the first line
         self._file: Any = None
@@ -68,8 +68,11 @@ class JsonLines:
         """Open the file after the last line of an earlier step, or of other metrics of this step."""
         self._place.parent.mkdir(parents=True, exist_ok=True)
         kept, replaced = 0, b""
-        if self._place.exists():
-            lines = self._place.read_bytes().splitlines(keepends=True)
+        if os.path.lexists(self._place):
+            try:
+                lines = read_file(self._place).splitlines(keepends=True)
+            except OSError as error:
+                raise self._no_log(error.strerror or str(error)) from error
             whole = [line for line in lines if line.endswith(b"\n")]  # the last line may be incomplete
             rows = [self._row_of(line) for line in whole]
 
@@ -90,14 +93,17 @@ class JsonLines:
         try:
             row = json.loads(line)
             return {**row, "step": float(row["step"])}
-        except (ValueError, KeyError, TypeError) as error:
-            raise ArgumentError(
-                "the path of the log has a file with other contents",
-                at=str(self.path),
-                found=f"the line {line!r:.60}",
-                expected="lines of JSON with a step, or no file",
-                do="choose another path for the log",
-            ) from error
+        except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
+            raise self._no_log(f"the line {line!r:.60}") from error
+
+    def _no_log(self, found: str) -> ArgumentError:
+        return ArgumentError(
+            "the path of the log has a file with other contents",
+            at=str(self.path),
+            found=found,
+            expected="lines of JSON with a step, or no file",
+            do="choose another path for the log",
+        )
 
     def close(self) -> None:
         if self._file is not None:
@@ -129,7 +135,7 @@ class TensorBoard:
                 expected="the package tensorboardX",
                 do="pip install 'plait[tensorboard]'",
             ) from error
-        self._writer = tensorboardX.SummaryWriter(os.fspath(folder))
+        self._writer = tensorboardX.SummaryWriter(os.path.expanduser(folder))
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():

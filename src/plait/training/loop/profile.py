@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from typing import Any
 
@@ -15,7 +16,7 @@ class Profile:
     """JAX's profiler, for some steps of a run."""
 
     def __init__(self, steps: range, folder: str) -> None:
-        self.steps, self.folder = steps, folder
+        self.steps, self.folder = steps, os.path.expanduser(folder)
         self.is_on = False
 
     def begins(self, step: int) -> bool:

@@ -17,7 +17,6 @@ import os
 import pickle
 import platform
 import sys
-from pathlib import Path
 from types import CellType, FunctionType
 from typing import Any
 
@@ -27,14 +26,17 @@ from jax.experimental import serialize_executable
 from ...core.objects.named import NamedFunction, from_named, to_named
 from ...core.objects.nodes import Static
 from ...errors import ExportError
+from ...util.files import given_path, open_file
 from ...util.jax_versions import jax_version, jaxlib_version
 from ...util.repr import repr_leaf
+from ...util.schemas import SchemaError, parse_json
 from ...util.whole_writes import written_whole
 from ...util.words import first_few, text_of
 from ..call.gather import Structure
 from .compiled import Compiled
 
 _MAGIC = b"plait compiled program\n"
+_MOST_HEADER = 2**16  # bytes
 _PARTS = "first", "donated", "layout"  # of a ``Compiled``: what a call needs besides its function
 
 
@@ -61,7 +63,7 @@ def save(stage: Any, compiled: Compiled, structure: Structure, path: str | os.Pa
         do = "keep it out of the arguments, or use functions of modules, and classes with =="
         raise _error("saved", first_few(found) or "what it returns", f"no equal value after pickling: {why}", do)
     header = {**_here(), "sha256": hashlib.sha256(rest).hexdigest()}
-    with written_whole(Path(path)) as draft:
+    with written_whole(given_path(path, ExportError)) as draft:
         draft.write_bytes(_MAGIC + json.dumps(header).encode() + b"\n" + rest)
 
 
@@ -71,13 +73,16 @@ def read(path: str | os.PathLike[str]) -> tuple[Any, Compiled, Structure]:
     Raises:
         ExportError: it was compiled for something else, or the file is damaged.
     """
-    with open(path, "rb") as file:
-        if file.read(len(_MAGIC)) != _MAGIC:
-            raise _error("loaded", path, "a file of another kind")
-        line, rest = file.readline(), file.read()
+    place = given_path(path, ExportError)
     try:
-        header = dict(json.loads(line))
-    except (ValueError, TypeError) as error:
+        with open_file(place) as file:
+            if file.read(len(_MAGIC)) != _MAGIC:
+                raise _error("loaded", path, "a file of another kind")
+            header = parse_json(file.readline(_MOST_HEADER), {str: str})
+            rest = file.read()
+    except OSError as error:
+        raise _error("loaded", path, error.strerror or str(error), "check the path and its permissions") from error
+    except SchemaError as error:
         raise _error("loaded", path, "a damaged header") from error
     for name, value in _here().items():
         if header.get(name) != value:
