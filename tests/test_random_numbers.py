@@ -15,6 +15,7 @@ DRAWS = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("shape", "dtype"), [((), jnp.float32), ((7, 11), jnp.float32), ((65,), jnp.bfloat16), ((0, 4), jnp.float32)]
 )

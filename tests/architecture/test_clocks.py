@@ -29,6 +29,7 @@ def test_the_date_is_read_where_a_date_is_meant_alone():
     assert {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py") if reads_the_date(path)} == DATES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dates", [[5e9, 1.0], [1.0, 5e9], [5e9, 4e9, 3e9, 2e9, 1e9]], ids=str)
 def test_a_clock_that_is_set_while_a_run_trains_and_saves_changes_nothing(tmp_path, monkeypatch, dates):
     """The newest checkpoint is the one of the highest step. (Orbax' own time-outs, of 20 minutes, go by the date.)"""

@@ -165,6 +165,7 @@ def sgd(model, grads):
     plait.update(model, jax.tree.map(lambda p, g: p - 0.1 * g, params, grads))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", slow_but(["remat"], ["scanned", "remat"]))
 def test_temporary_memory_of_stacked_layers_is_that_of_raw_jax(way):
     """At most 1.02 of it, for 16 layers under scan, and under scan of remat."""

@@ -184,6 +184,7 @@ def test_hyperparameters_are_changed_between_steps_without_a_new_trace():
     assert len(traces) == 1
 
 
+@pytest.mark.slow
 def test_the_updates_are_returned():
     model = Net()
     before = params_of(model)

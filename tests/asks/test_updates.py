@@ -209,6 +209,7 @@ PAIRS = [(name, mutation) for name in TRANSFORMS for mutation in MUTATIONS]
 in_a_sixth = lambda pair: (list(TRANSFORMS).index(pair[0]) + list(MUTATIONS).index(pair[1])) % 6 == 0
 
 
+@pytest.mark.sampled
 @pytest.mark.filterwarnings("ignore:sow outside")
 @pytest.mark.parametrize(("name", "mutation"), slow_but(in_a_sixth, PAIRS), ids=lambda x: getattr(x, "__name__", x))
 def test_a_mutation_is_as_without_the_transform_or_raises(name, mutation):

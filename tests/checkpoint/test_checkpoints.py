@@ -43,6 +43,7 @@ def grow(model):
     model.count.value += 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("background", slow_but([True], [True, False]))
 def test_what_is_saved_is_what_the_objects_were_when_save_was_called(tmp_path, background):
     model, expected = Net(), {}
@@ -209,6 +210,7 @@ def steps_and_names(folder):
     return sorted((int(name) if name.isdigit() else name for name in names), key=str)
 
 
+@pytest.mark.slow
 def test_what_was_moved_aside_is_never_removed(tmp_path):
     model = Net(2)
     (tmp_path / "step-00000001" / "arrays").mkdir(parents=True)

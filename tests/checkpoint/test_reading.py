@@ -88,6 +88,7 @@ def test_a_restored_model_without_values_has_run_no_initialiser(tmp_path):
     np.testing.assert_array_equal(model.kernel[...], jnp.zeros((4, 3)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_an_array_may_be_larger_than_what_is_read_at_once(tmp_path, monkeypatch, dtype):
     """As an embedding of some gigabytes is: into a model with values, whole and sharded, and into another dtype."""

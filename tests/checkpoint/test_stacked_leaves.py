@@ -49,6 +49,7 @@ def test_a_checkpoint_opens_in_the_other_form(tmp_path: Path, depth: int, period
         assert_same(one.get_raw_value(), another.get_raw_value())
 
 
+@pytest.mark.slow
 def test_the_names_say_which_layers_an_array_holds(tmp_path: Path) -> None:
     path = checkpoint.save(tmp_path / "saved", stacked(5, 2, 0))
     names = [name for name in checkpoint.read_manifest(path).leaves if name.endswith("linear.kernel")]

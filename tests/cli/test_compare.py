@@ -61,6 +61,7 @@ def run(folder, *arguments):
     return plait_command("compare", *arguments, cwd=folder)
 
 
+@pytest.mark.slow
 def test_models_that_agree_end_with_status_0_in_evaluation_mode(folder):
     done = run(folder, "my_nets:make", "my_nets:make", "--inputs", "x.npz", "--b-inputs", "x.npz")
     assert (done.returncode, done.stderr) == (0, "")

@@ -84,6 +84,7 @@ def test_inspect_shows_signatures_and_weights(folder):
     assert described["signatures"]["serving_default"][0] == [{"name": "x", "dtype": "float32", "shape": ["batch", 4]}]
 
 
+@pytest.mark.slow
 def test_validate_runs_it_apart_and_reports(folder):
     np.savez(folder / "data.npz", x=np.ones((3, 4), np.float32))
     done = run(folder, "validate", "out", "--inputs", "data.npz", "--json", "report.json")

@@ -187,6 +187,7 @@ def test_one_that_does_not_listen_is_ended_all_the_same(monkeypatch, capfd):
     assert "process 0 of 2 exited with status 1" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("request_to_end", slow_but([signal.SIGINT], [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]))
 def test_an_interruption_ends_all(request_to_end, tmp_path):
     program = f"import os, time\nopen({str(tmp_path)!r} + '/' + str(os.getpid()), 'w').close(); time.sleep(600)"
@@ -286,6 +287,7 @@ def test_a_shell_that_only_notes_the_signal_does_not_keep_it_from_the_program(tm
     assert sorted(os.listdir(tmp_path)) == ["0", "0.saved", "1", "1.saved"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("again", slow_but([signal.SIGHUP], [signal.SIGHUP, signal.SIGTERM]))
 def test_a_request_that_comes_twice_is_one(tmp_path, again):
     """A closed terminal sends SIGHUP by the shell and by the kernel; ``timeout`` signals a process and its group."""

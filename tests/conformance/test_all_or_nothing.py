@@ -48,6 +48,7 @@ def rows(transforms: list[Transform]) -> Any:
     return pytest.mark.parametrize("transform", marked, ids=[each.name for each in transforms])
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @rows(WRITING)
 def test_an_interrupt_leaves_no_half_done_update(transform: Transform) -> None:
@@ -55,6 +56,7 @@ def test_an_interrupt_leaves_no_half_done_update(transform: Transform) -> None:
     check_interrupts(transform, write)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.long
 @rows(STRUCTURAL)

@@ -70,6 +70,7 @@ def outcome(name):
     return type(error), str(error), raised_at(error)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", slow_but([*ROWS][::2], ROWS))
 def test_a_mistake_is_explained(name):
     """With the class and the place that the row says, and advice that is Python where it looks like it."""
@@ -80,6 +81,7 @@ def test_a_mistake_is_explained(name):
     assert [piece for piece in code_in(advice(message)) if not compiles(piece)] == []
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", FLAGSHIPS)
 def test_a_flagship_is_whole_and_its_advice_runs(name):
     """The row takes its cure from the advice, word for word."""

@@ -79,6 +79,7 @@ def test_jit_agrees_with_eager_in_output_and_state(case):
         np.testing.assert_allclose(mine[path], other[path], rtol=1e-5, atol=1e-5, err_msg=path)
 
 
+@pytest.mark.sampled
 @every_layer
 def test_numpy_inputs_give_what_jax_arrays_give(case):
     np.testing.assert_array_equal(make(case)(np.asarray(case.x)), make(case)(case.x))
@@ -89,6 +90,7 @@ def test_equal_constructor_calls_give_one_structure(case):
     assert plait.graphdef(make(case)) is plait.graphdef(make(case))
 
 
+@pytest.mark.sampled
 @each_copy
 @every_layer
 def test_a_copy_is_the_same_layer_and_shares_nothing(case, copied):
@@ -116,6 +118,7 @@ def test_eval_shape_gives_the_shapes_and_dtypes(case):
     assert (y.shape, y.dtype) == (layer(case.x).shape, layer(case.x).dtype)
 
 
+@pytest.mark.sampled
 @every_layer
 def test_a_call_leaks_no_tracer(case):
     layer = make(case)
@@ -165,6 +168,7 @@ def gradients(layer, x, argnums):
     return plait.grad(loss, argnums=argnums)(layer, x)
 
 
+@pytest.mark.sampled
 @every_layer
 @pytest.mark.parametrize("value", slow_but([None], [None, 0.0, 1e4]), ids=["drawn", "zeros", "large"])
 def test_gradients_are_finite(case, value):
@@ -202,6 +206,7 @@ def test_sharding_metadata_survives(case):
     assert names(stack) == {path: ("stacked", *axes) for path, axes in before.items()}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", [case for case in LAYERS if case.name != "Embed"], ids=lambda case: case.name)
 def test_bfloat16_in_gives_float32_parameters_their_due(case):
     """L3: the common type of a bfloat16 input and float32 parameters is float32, under strict promotion too."""

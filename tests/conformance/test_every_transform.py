@@ -78,6 +78,7 @@ def test_what_is_no_function_is_refused_by_the_name_of_the_transform(transform):
         run()
 
 
+@pytest.mark.sampled
 @each_that_writes
 def test_a_write_reaches_the_callers_own_variable(transform):
     """U8: once, and on the same object."""
@@ -142,6 +143,7 @@ def test_an_array_attribute_that_is_set_reaches_the_callers_object(transform):
     assert float(nested.inner.seen) == (2 if transform.sets_attributes else 1)
 
 
+@pytest.mark.sampled
 @each
 @pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
 def test_no_tracer_is_left_in_a_captured_model(transform):
@@ -532,6 +534,7 @@ def read(model, x):
     return model.inner.n[...] * x
 
 
+@pytest.mark.sampled
 @each_that_calls
 def test_a_deleted_array_is_named(transform):
     """X10: with its path, whichever transform gets it; those that see only shapes may take it."""
@@ -575,6 +578,7 @@ def add_attribute(model, x):
 STRUCTURAL = [transform for transform in WRITING if transform.structural]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("transform", STRUCTURAL, ids=lambda transform: transform.name)
 @pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
 @held
@@ -618,6 +622,7 @@ def test_no_captured_variable_is_written_beside_a_change_of_structure(transform)
 SETTING = [transform for transform in WRITING if transform.sets_attributes]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("transform", SETTING, ids=lambda transform: transform.name)
 @pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
 @held
@@ -639,6 +644,7 @@ def test_no_array_attribute_is_set_on_a_captured_model(transform, held):
     assert describe(model) == before
 
 
+@pytest.mark.sampled
 @each_that_calls
 @pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")
 def test_plain_containers_of_captured_models_are_watched(transform):
@@ -695,6 +701,7 @@ def test_a_captured_model_may_refer_to_itself(transform):
 OF = {"function": lambda f: f, "partial": functools.partial, "custom_vjp": ruled}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("transform", "of"),
     [
@@ -719,6 +726,7 @@ def test_an_equal_call_is_traced_no_more_often_than_by_jax(transform, of):
     assert counts["traces"] - first <= (0 if transform.traced_once else first)
 
 
+@pytest.mark.sampled
 @each
 def test_nothing_leaks(transform):
     with jax.checking_leaks():
@@ -736,6 +744,7 @@ class Comparing(plait.Param):
     __hash__ = plait.Param.__hash__
 
 
+@pytest.mark.sampled
 @each
 def test_a_variable_is_never_asked_whether_it_equals_another_object(transform):
     """What is the same object is told by identity."""

@@ -66,6 +66,7 @@ def test_operations_are_named_after_their_modules(transform):
     assert all(re.search(r"\binner\b", name) for name in names), names
 
 
+@pytest.mark.sampled
 @each
 def test_names_do_not_change_the_program(transform, monkeypatch):
     named = program(transform).as_text()

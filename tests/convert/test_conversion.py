@@ -102,6 +102,7 @@ def test_every_layer_has_a_case():
 COSTLY = ("MultiHeadAttention", "Stack", "GRUCell", "OptimizedLSTMCell", "Bidirectional")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", slow_but(lambda case: case not in COSTLY, LAYERS))
 def test_what_goes_to_torch_comes_back(case):
     ours = with_noise(LAYERS[case](plait.Rngs(0)))
@@ -111,6 +112,7 @@ def test_what_goes_to_torch_comes_back(case):
     assert_same_weights(again, ours)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("library", ["torch", "linen"])
 @pytest.mark.parametrize("case", LAYERS)
 def test_each_alternative_of_a_layout_is_undone_by_its_way_back(case, library):

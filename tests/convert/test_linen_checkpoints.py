@@ -88,6 +88,8 @@ FORMS = {
 }
 
 
+@pytest.mark.slow
+@pytest.mark.sampled
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("case", slow_but([_transformer], [_resnet, _transformer]))
 def test_logits_are_those_of_linen(case, form, tmp_path):

@@ -146,6 +146,7 @@ def test_a_checkpoint_of_scanned_layers_is_read_into_a_stack_and_into_a_list(mak
     )
 
 
+@pytest.mark.slow
 def test_an_abstract_stack_gets_values():
     variables, expected = trained()
     model = plait.eval_shape(stacked)
@@ -182,6 +183,7 @@ def test_another_depth_is_refused_by_the_layers_that_differ(length, says):
         convert.convert_checkpoint(flax.core.meta.unbox(variables), stacked(), layout="linen")
 
 
+@pytest.mark.slow
 def test_layers_are_read_once_however_many_there_are(monkeypatch):
     reads = []
     whole = plait.checkpoint.StoredArray(

@@ -85,6 +85,7 @@ def weights_in_numpy(scale, scale_of_head):
     return merged
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("stacked", [False, True], ids=["list", "stack"])
 @pytest.mark.parametrize(
     ("rslora", "scales"), [(False, (3.0, 4.0)), (True, (6 / np.sqrt(2), 12 / np.sqrt(3)))], ids=["plain", "rslora"]
@@ -102,6 +103,7 @@ def test_an_adapter_of_peft_gives_the_weights_that_numpy_computes(tmp_path, stac
         np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-4, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stacked", [False, True], ids=["list", "stack"])
 def test_writing_it_again_gives_the_same_arrays(tmp_path, stacked):
     model = Net(stacked)

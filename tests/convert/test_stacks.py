@@ -24,6 +24,7 @@ def stacked(seed: int) -> Net:
     return Net(plait.Stack(blocks_of(5, 2, seed)))
 
 
+@pytest.mark.slow
 def test_a_stack_is_written_as_its_list() -> None:
     ours, theirs = convert.to_torch(stacked(0)), convert.to_torch(listed(0))
     assert [*ours] == [*theirs]
@@ -40,6 +41,7 @@ def test_it_is_read_back_into_a_stack() -> None:
         np.testing.assert_array_equal(array, weights[name])
 
 
+@pytest.mark.slow
 def test_an_abstract_stack_gets_values_and_streams() -> None:
     model: Any = plait.eval_shape(lambda: stacked(0))
     convert.convert_checkpoint(convert.to_torch(listed(0)), model, layout="torch", update=True, rngs=plait.Rngs(0))

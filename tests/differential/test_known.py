@@ -18,6 +18,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "flax-differences.md"
 ROWS = {row.id: row for row in KNOWN}
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.oracle
 @pytest.mark.parametrize(

@@ -100,6 +100,7 @@ def test_it_computes_with_the_product_added_to_the_weight(case, transform):
     np.testing.assert_allclose(y, with_product(case, model)(case.x), **CLOSE)
 
 
+@pytest.mark.sampled
 @each_case
 def test_it_starts_as_the_layer_alone(case):
     model, layer = adapted(case, b_initializer=plait.initializers.zeros), case.make(plait.Rngs(0))
@@ -246,6 +247,7 @@ def test_a_whole_model_merges_and_unmerges(stacked):
     np.testing.assert_allclose(model(x), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stacked", [False, True], ids=["list", "stack"])
 def test_one_of_several_adapters_is_active(stacked):
     x, alone, found = some_input(2, 4, 8), Model(stacked), {}
@@ -270,6 +272,7 @@ def test_one_of_several_adapters_is_active(stacked):
     np.testing.assert_allclose(model(x), alone(x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_tag_selects_one_adapter_to_train_and_save():
     model = tuned(False, adapter="english")
     plait.add_lora(plait.select(model, "head"), 2, adapter="german", rngs=plait.Rngs(3))
@@ -279,6 +282,7 @@ def test_the_tag_selects_one_adapter_to_train_and_save():
     assert list(grads) == ["head"]
 
 
+@pytest.mark.slow
 def test_adapters_alone_are_saved_and_restored(tmp_path):
     model, again, x = tuned(True), tuned(True), some_input(2, 4, 8)
     plait.select(model, "**.lora_b").map(lambda path, value: value + 1)

@@ -209,6 +209,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_quantized_changes_nothing(case):
     make, options, match = REFUSED[case]

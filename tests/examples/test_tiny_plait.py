@@ -143,6 +143,7 @@ def test_batch_norm_against_the_formula():
     np.testing.assert_allclose(norm(x, train=False), running, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_stacked_blocks_are_blocks_made_from_the_split_keys(mlp):
     """T18"""
     source = rngs()
@@ -168,6 +169,7 @@ def test_scan_runs_the_blocks_in_order(mlp, x):
         np.testing.assert_allclose(mlp.layers.bn.mean.value[number], part["bn/mean"].value, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_scenario_has_the_state_of_the_table(mlp):
     """T20"""
     y = mlp(jnp.ones((2, 10)), train=True, rngs=rngs(1))

@@ -124,6 +124,7 @@ def test_e15_the_preprocessors_own_signature_is_served(tmp_path):
     np.testing.assert_array_equal(served(x=X, shift=tf.constant(1.0))["output_0"], 2 * (X + 1))
 
 
+@pytest.mark.slow
 def test_e20_overrides_replace_and_add_signatures(tmp_path):
     """E20."""
     manager = ExportManager(scaling(), [ServingConfig("s", [SPEC])])

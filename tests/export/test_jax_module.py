@@ -66,6 +66,7 @@ def test_e5_inputs_and_outputs_are_pytrees():
     jax.tree.map(np.testing.assert_array_equal, jax.tree.map(lambda t: t.numpy(), found), dict(expected))
 
 
+@pytest.mark.slow
 def test_e5_states_and_modules_of_plait_are_parameters():
     """E5."""
     model = plait.Linear(2, 3, rngs=plait.Rngs(0))

@@ -64,6 +64,7 @@ def test_several_methods_share_their_weights(tmp_path):
         load(tmp_path / "net", "clasify")
 
 
+@pytest.mark.slow
 def test_state_starts_as_it_was_saved(tmp_path):
     save(Decoder(), tmp_path / "step", inputs=TOKEN, state=plait.Cache)
     step = load(tmp_path / "step")

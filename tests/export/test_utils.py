@@ -57,6 +57,7 @@ def test_e22_defaults_for_a_part_of_an_input_are_refused():
         utils.with_default_args(print, [TensorSpecWithDefault(SCALE, [1.0]), X])
 
 
+@pytest.mark.slow
 @given(batch=st.sampled_from([1, 3]), shared=st.booleans(), primary=st.booleans())
 def test_e22_auto_batching_repeats_what_is_not_primary(batch, shared, primary):
     """E22: every input comes out with the primary batch size, itself where it has it, repeated where it has 1."""

@@ -237,6 +237,7 @@ WRONG = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("change", WRONG.values(), ids=WRONG.keys())
 def test_a_manifest_with_its_own_checksum_and_wrong_fields(saved, change, tmp_path):
     """It does not break the others of its folder: saving, listing and restoring."""
@@ -279,6 +280,7 @@ def test_names_of_leaves_that_no_model_has(saved, tmp_path, name):
         restore(folder, {"model": model(), "blocks": model()})
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_positions_of_any_json(saved_with_data, data):
     file = saved_with_data / "positions" / "0-of-1.json"

@@ -88,6 +88,7 @@ print(nnx.Linear.__module__)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 def test_both_commands_of_the_page_run_a_program_with_plait(tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "migrating.md").read_text(encoding="utf-8")

@@ -54,6 +54,7 @@ def test_ge2_padding_on_either_side_is_none():
         assert out.to_list() == plait.generate(model_of(), PROMPTS, COUNT).to_list(), side
 
 
+@pytest.mark.slow
 def test_ge3_a_stop_token_ends_its_sequence_alone():
     free = plait.generate(model_of(), PROMPTS, COUNT).to_list()
     stop = [free[0][3], free[2][5]]
@@ -68,6 +69,7 @@ def test_ge3_a_stop_token_ends_its_sequence_alone():
     assert (alone.to_list(), int(alone.lengths), alone.steps) == (expected[0], len(expected[0]), len(expected[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 3])
 def test_ge4_a_stream_gives_the_same_tokens_as_they_come(steps):
     options = {"rngs": jax.random.key(0), "temperature": 1.0, "stop": 5}
@@ -99,6 +101,7 @@ def test_ge5_one_program_for_each_bucket_of_lengths():
     assert traces[compiled:] == [(1, 32), (1, 1)], traces
 
 
+@pytest.mark.slow
 def test_ge6_the_model_stays_as_it_is():
     model = LM(1, seed=4)
     model.train()
@@ -120,6 +123,7 @@ def test_tokens_are_drawn_from_the_distribution_of_the_model():
     assert ((found - expected) ** 2 / expected).sum() < 32.9  # 12 degrees of freedom
 
 
+@pytest.mark.slow
 def test_settings_may_differ_between_prompts():
     key = jax.random.key(1)
     mixed = plait.generate(model_of(), [PROMPTS[0]] * 2, COUNT, temperature=[0.0, 5.0], rngs=key).to_list()

@@ -56,6 +56,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("settings", CASES, ids=lambda case: ", ".join(case) or "greedy")
 def test_ge7_the_distribution_is_the_definition_s(settings):
     found = log_probabilities(jnp.asarray(LOGITS), resolve_sampling(ROWS, **settings), jnp.asarray(SEEN))

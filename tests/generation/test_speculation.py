@@ -76,6 +76,7 @@ def test_ge9_accepted_tokens_have_the_distribution_of_the_model(monkeypatch):
     assert chi > 10 * freedom
 
 
+@pytest.mark.slow
 def test_a_draft_of_another_vocabulary_is_an_error():
     with pytest.raises(ShapeError, match=r"found +5 logits of the draft, 13 of the model"):
         plait.generate(model_of(), [1, 2], 3, draft=LM(1, vocabulary=5))

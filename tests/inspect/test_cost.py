@@ -193,6 +193,7 @@ SEVERAL = {
 with_rule.defvjp(lambda b, a, x: (b(a(x)), None), lambda saved, gradient: (None, None, gradient))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("inside", ["", "outer"])
 @pytest.mark.parametrize("case", SEVERAL)
 def test_the_modules_of_a_transform_cost_what_they_cost_wherever_they_came_from(case, inside):

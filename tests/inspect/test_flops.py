@@ -181,6 +181,7 @@ MODELS = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("f", [forward, gradient], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("name", MODELS)
 def test_the_total_of_a_model_is_within_two_percent_of_xla_s(name, f, users_promotion):

@@ -171,6 +171,7 @@ LARGE = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", slow_but(lambda kind: kind not in ("transformer", "many"), LARGE))
 def test_a_large_model_stays_on_one_screen(kind):
     model = LARGE[kind]()

@@ -1,6 +1,7 @@
 """What loops do with their carry, beside the same program run eagerly. (rules X20, X21, U28)"""
 
 import jax.numpy as jnp
+import pytest
 from hypothesis import given, strategies as st
 
 import plait
@@ -51,6 +52,7 @@ def values(variables):
     return [float(variable[...]) for variable in variables]
 
 
+@pytest.mark.slow
 @given(plan=RETURNED, shared=SHARED)
 def test_a_loop_gives_what_the_same_program_gives_eagerly_or_says_that_it_cannot(plan, shared):
     """A slot of a carry keeps its variable or takes a value; all three loops by one rule."""

@@ -83,6 +83,7 @@ def test_update_carries_all_values_over(graph):
     assert_same_graph(other, graph)
 
 
+@pytest.mark.slow
 @given(graphs())
 def test_clones_and_copies_are_the_same_graph(graph):
     """G41, G42: clone, deepcopy and pickle keep sharing and cycles."""

@@ -97,6 +97,7 @@ def test_l27_it_is_flax_s_forward_and_backward(options, batch, length, is_causal
     assert_twins_agree("MultiHeadAttention", (2, 4), options, some_input(*batch, length, 4), tolerance, **call)
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 @pytest.mark.parametrize("broadcast", slow_but([False], [True, False]))
 @pytest.mark.parametrize("kv_heads", slow_but([1], [1, 2]))

@@ -88,6 +88,7 @@ def test_a_step_computes_in_flax_s_dtype(name, dtypes):
         compare(mine, other, HALF_TOLERANCE, "output")
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 @pytest.mark.parametrize(
     ("name", "options"),

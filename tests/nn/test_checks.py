@@ -96,6 +96,7 @@ def part(name, library):
     return layer
 
 
+@pytest.mark.sampled
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", slow_but(lambda name: name not in ("LayerNorm", "InstanceNorm"), PARTS))
 def test_a_layer_is_checked_against_the_weights_that_it_has(name):

@@ -146,6 +146,7 @@ def test_f4_the_weights_are_flax_s(options):
     compare(dot_product_attention_weights(query, key, **options), expected, TOLERANCE, "weights")
 
 
+@pytest.mark.sampled
 @pytest.mark.oracle
 @pytest.mark.parametrize(
     "options",
@@ -190,6 +191,7 @@ def test_f4_a_query_without_keys_takes_the_mean_and_has_finite_gradients():
         assert all(np.isfinite(grad).all() for grad in grads)
 
 
+@pytest.mark.slow
 def test_f4_values_may_have_another_depth():
     query, key, value = operands(group=2, value_depth=3)
     y = plait.dot_product_attention(query, key, value)
@@ -250,6 +252,7 @@ def test_f4_a_module_sows_the_weights_before_dropout():
     np.testing.assert_allclose(weights.sum(-1), np.ones((2, 4, 3)), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_f4_dropout_keeps_the_expected_weight():
     query, key = jnp.zeros((500, 1, 1)), jnp.zeros((4, 1, 1))
     options = {"dropout_rate": 0.25, "dropout_rng": jax.random.key(0)}

@@ -24,6 +24,7 @@ def decoded(layer, x, **call):
     return jnp.concatenate([step(layer, x[..., t : t + 1, :], **call) for t in range(x.shape[-2])], axis=-2)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("is_causal", slow_but([True], [False, True]))
 @pytest.mark.parametrize(
     ("batch", "options"),
@@ -84,6 +85,7 @@ def test_l28_a_new_cache_starts_over():
     np.testing.assert_array_equal(decoded(layer, x), first)
 
 
+@pytest.mark.slow
 def test_l28_the_cache_is_state():
     """A scan over the positions carries it, and a copy of the state takes it back to where it was."""
     layer, x = plait.MultiHeadAttention(2, 4, decode=True, rngs=plait.Rngs(0)), some_input(2, LENGTH, 4)
@@ -209,6 +211,7 @@ def test_a_cache_needs_a_length_and_a_view_both_sizes():
 PARTS = [(3, 1), *(pytest.param(parts, marks=pytest.mark.slow) for parts in [(1, 2, 1), (4,), (2, 2)])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lengths", PARTS, ids=str)
 @pytest.mark.parametrize("per_sequence", slow_but([True], [False, True]))
 @pytest.mark.parametrize(
@@ -249,6 +252,7 @@ def test_l28_sequences_of_a_batch_go_on_from_positions_of_their_own(options):
         compare(jnp.concatenate([part[row] for part in steps]), alone[length:], TOLERANCE, f"steps {row}")
 
 
+@pytest.mark.slow
 def test_l28_a_mask_over_a_prompt():
     layer, x = plait.MultiHeadAttention(2, 4, rngs=plait.Rngs(0)), some_input(2, LENGTH, 4)
     mask = jnp.array([1, 0, 1, 1])

@@ -192,6 +192,7 @@ def test_the_options_of_add_lora_are_those_of_lora():
     assert model.a.lora_b.tolist() == [[1.0, 1.0]] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 @pytest.mark.usefixtures("users_promotion")
 def test_the_base_module_gets_the_input_in_the_dtype_of_the_layer_as_in_flax():

@@ -30,6 +30,7 @@ FAMILY = {
 every_norm = pytest.mark.parametrize("name", FAMILY)
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", slow_but(["BatchNorm", "LayerNorm"], FAMILY))
 @settings(max_examples=3)
@@ -65,12 +66,14 @@ OTHER_AXES = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.oracle
 @pytest.mark.parametrize(("name", "args", "options"), slow_but(OTHER_AXES[::2], OTHER_AXES))
 def test_a_norm_is_flax_s_over_other_axes(name, args, options):
     assert_twins_agree(name, args, options, some_input(3, 5, 4))
 
 
+@pytest.mark.sampled
 @pytest.mark.oracle
 @pytest.mark.parametrize("fast", [True, False])
 @pytest.mark.parametrize("momentum", [0.99, 0.5])
@@ -113,6 +116,7 @@ def test_statistics_of_float64_are_rounded_once():
         np.testing.assert_array_equal(norm.mean[...], expected)
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 @pytest.mark.filterwarnings("ignore:scatter inputs have incompatible types")  # Flax's
 @pytest.mark.parametrize("jitted", [False, True])
@@ -131,6 +135,7 @@ def test_statistics_of_float64_are_mixed_as_in_flax(jitted):
     np.testing.assert_array_equal(found[0], found[1])
 
 
+@pytest.mark.slow
 def test_group_norm_over_the_last_axis_alone_is_linen_s():
     """Flax NNX mixes up the groups here; Linen, PyTorch and the paper do not."""
     linen = pytest.importorskip("flax.linen")
@@ -151,6 +156,7 @@ def test_statistics_over_a_named_axis_are_those_of_the_whole(kind, fast):
     np.testing.assert_allclose(y.reshape(3, 8), whole(x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fast", slow_but([True], [True, False]))
 def test_batch_norm_over_a_named_axis_has_the_statistics_of_the_whole_batch(fast):
     """L16: outputs, gradients and running statistics, under plait.vmap with the module shared."""

@@ -50,6 +50,7 @@ def test_averages_over_real_elements_are_flax_s(batch):
     np.testing.assert_allclose(y, expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", POOLS)
 def test_gradients_are_flax_s(name):

@@ -45,6 +45,7 @@ def slow_run(cell, x, lengths, carry, reverse=False, keep_order=False):
     return jax.tree.map(lambda *leaves: np.stack(leaves), *carries), outputs
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["SimpleCell", "OptimizedLSTMCell"])
 @pytest.mark.parametrize(
     "options",
@@ -68,6 +69,7 @@ OPTIONS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 @settings(max_examples=4)
 @given(
@@ -164,6 +166,7 @@ def dropping(lib):
     return Dropping(lib.Rngs(dropout=1))
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 @pytest.mark.parametrize("broadcast", slow_but(["dropout"], [None, "dropout", "other"]))
 def test_random_streams_of_the_cell_go_through_the_loop_as_in_flax(broadcast):
@@ -183,6 +186,7 @@ def test_random_streams_of_the_cell_go_through_the_loop_as_in_flax(broadcast):
     assert not np.array_equal(first, second)
 
 
+@pytest.mark.slow
 def test_what_is_shared_by_state_axes_is_only_read():
     """L34, X20."""
     x = some_input(2, 5, 3)

@@ -70,6 +70,7 @@ def test_weight_norm_is_flax_s_forward_and_backward(layer, options):
     assert_same(pure(plait.state(ours.layer_instance)), expected, LOOSE)
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 @pytest.mark.parametrize(("layer", "options"), slow_but(SPECTRAL_NORMS[:1], SPECTRAL_NORMS))
 def test_spectral_norm_is_flax_s_forward_and_backward(layer, options):
@@ -112,6 +113,7 @@ def test_weight_norm_is_the_formula():
         np.testing.assert_allclose(weight, w, rtol=1e-5, atol=1e-6, err_msg=path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", MAKERS)
 def test_spectral_norm_finds_the_largest_singular_value(layer):
     """L22: with enough steps, the spectral norm of each weight is 1 afterwards, and sigma what it was before."""
@@ -137,6 +139,7 @@ def norms_of(kind, **options):
     return getattr(plait, kind)(plait.Linear(3, 4, rngs=plait.Rngs(0)), rngs=plait.Rngs(1), **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", slow_but(["WeightNorm"], ["WeightNorm", "SpectralNorm"]))
 def test_the_live_variable_is_written_in_every_transform(kind):
     """The layer's own kernel holds what was computed with, after an eager call, plait.jit and plait.grad."""

@@ -70,6 +70,7 @@ def test_positions_may_differ_within_a_batch():
         np.testing.assert_allclose(y[row], plait.apply_rotary_embedding(x[row], positions[row]), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "expected"), [("bfloat16", "bfloat16"), ("float16", "float16"), ("int32", "float32")]
 )

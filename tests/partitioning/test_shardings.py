@@ -168,6 +168,7 @@ def test_without_a_mesh_a_model_is_made_as_it_is():
     assert plait.partitioning.create_sharded(lambda: {"net": made, "step": 3}) == {"net": made, "step": 3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_given", [True, False])
 def test_a_dict_of_objects_is_made_on_a_mesh(is_given):
     """Ask 12: on the mesh that is given, or in force; with the values that it has without one."""
@@ -277,6 +278,7 @@ def test_inside_shard_map_names_stay_metadata():
     assert seen == [("data", None)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", slow_but([AxisType.Explicit], [AxisType.Auto, AxisType.Explicit]), ids=lambda kind: kind.name
 )

@@ -28,6 +28,7 @@ def mean(model, batch):
     return total / weight
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("parts", slow_but([2, 8], [1, 2, 4, 8]))
 @pytest.mark.parametrize("transform", [lambda f: f, plait.jit], ids=["eager", "jit"])
 def test_it_is_the_gradient_of_the_mean_over_tokens(parts, transform):
@@ -100,6 +101,7 @@ def test_double_precision_stays_double():
         np.testing.assert_allclose(grads["kernel"][...], wanted_grads["kernel"][...], rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [int, float, jnp.int32], ids=lambda number: number.__name__)
 def test_the_weight_may_be_any_number(number):
     """Such as the length of the part."""
@@ -109,6 +111,7 @@ def test_the_weight_may_be_any_number(number):
     np.testing.assert_allclose(value, (model(x) ** 2).sum() / 4, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", [lambda f: f, plait.jit], ids=["eager", "jit"])
 def test_a_part_of_weight_zero_adds_nothing_even_if_it_is_nan(transform):
     """Such a part is all padding, and a mean over its tokens, inside the loss, is 0 / 0."""
@@ -131,6 +134,7 @@ def test_a_nan_of_a_part_that_counts_stays():
     assert jnp.isnan(accumulated_value_and_grad(totals, parts=2)(model, spoilt)[0])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", [jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit], ids=["auto", "explicit"])
 @pytest.mark.parametrize("transform", [lambda f: f, plait.jit], ids=["eager", "jit"])
 def test_a_sharded_batch_is_split_on_meshes_of_both_kinds(kind, transform):
@@ -144,6 +148,7 @@ def test_a_sharded_batch_is_split_on_meshes_of_both_kinds(kind, transform):
     assert_same(plait.to_pure_dict(jax.device_get(grads)), plait.to_pure_dict(wanted), {"rtol": 1e-5, "atol": 1e-6})
 
 
+@pytest.mark.slow
 def test_gradients_of_explicitly_sharded_parameters_are_summed_where_they_are():
     mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Explicit,) * 2)
     plain = plait.Linear(3, 4, rngs=plait.Rngs(0))

@@ -46,6 +46,7 @@ def expected(kind, average, matrix):
     return np.average(scores, weights=right if average == "weighted" else (predicted + right > 0).astype(float))
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(EXAMPLES, EXAMPLES)
 def test_the_matrix_counts_each_pair(first, second):
@@ -55,6 +56,7 @@ def test_the_matrix_counts_each_pair(first, second):
     np.testing.assert_array_equal(metric.compute(), matrix_of(first + second))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("average", ["macro", "micro", "weighted", None])
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=6)
@@ -69,6 +71,7 @@ def test_scores_are_those_of_numpy(kind, average, examples):
         assert np.isnan(metric.compute()).all() == (average is not None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "score"), [(Precision, 1 / 3), (Recall, 1 / 2), (F1, 2 / 5)])
 def test_with_a_threshold_the_score_is_that_of_the_second_class(kind, score):
     metric = kind(threshold=0.5)

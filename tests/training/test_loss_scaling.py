@@ -31,6 +31,7 @@ def arrays(*nodes):
 GOOD, BAD = jnp.float16(1.0), jnp.float16(jnp.inf)
 
 
+@pytest.mark.slow
 def test_good_steps_are_those_of_the_optimizer_alone():
     """A power of two as the scale changes no bit of the gradients."""
     x = some_input(4, 3)

@@ -358,6 +358,7 @@ def searched(nnx, name, jit, as_module=False):
     return [float(run(model, optimizer)) for _ in range(3)] + [float(loss(model))]
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", slow_but(["zoom"], LINE_SEARCHES))
 @pytest.mark.parametrize("jit", slow_but([True], [False, True]))

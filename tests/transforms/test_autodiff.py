@@ -296,6 +296,7 @@ def run(model, x):
     return (x**2).sum() * model.scale.value.sum()
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 @pytest.mark.parametrize("mode", [{}, *VALUES_ONLY], ids=str)
 @pytest.mark.usefixtures("users_promotion")
@@ -373,6 +374,7 @@ NESTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", slow_but(["plain"], NESTED))
 def test_statistics_and_streams_advance_once_wherever_the_gradient_is_taken(case):
     """U30, U38: one draw, one step of the running mean; the gradient of the mask that eager Python draws."""

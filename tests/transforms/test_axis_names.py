@@ -60,6 +60,7 @@ def without(names, axis):
     return (*names[:place], *names[place + 1 :])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("name", "axis"),
     slow_but(

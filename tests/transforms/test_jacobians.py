@@ -64,6 +64,7 @@ each = pytest.mark.parametrize("name", DERIVATIVES)
 BOTH_JITTED = "jit of the derivative of a jitted function"
 
 
+@pytest.mark.slow
 @each
 @pytest.mark.parametrize("argnums", slow_but([[1, 0]], [0, 1, [0, 1], [1, 0], [-1]]), ids=str)
 def test_the_numbers_are_those_of_plain_jax(name, argnums):
@@ -95,6 +96,7 @@ def hvp_of(f, has_aux=False):
     return lambda net, x: plait.hvp(f, (net, x), plait.state(net, plait.Param), has_aux=has_aux)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", [*DERIVATIVES, "hvp"])
 def test_updates_made_inside_come_back_once(name):
     """U30: counters, statistics and streams are as after one call."""

@@ -96,6 +96,7 @@ def test_the_program_is_that_of_jax(batch_size):
     assert loops(lifted) == loops(pure)
 
 
+@pytest.mark.slow
 @each_batch
 def test_modules_among_the_slices_are_stacked(batch_size):
     """X20: each call has a layer of its own, and what it writes stays there; also what is new."""
@@ -114,6 +115,7 @@ def test_modules_among_the_slices_are_stacked(batch_size):
     np.testing.assert_allclose(norms.seen[...], batches.sum((1, 2)))
 
 
+@pytest.mark.slow
 @each_batch
 def test_new_modules_come_out_stacked(batch_size):
     """U18."""
@@ -123,6 +125,7 @@ def test_new_modules_come_out_stacked(batch_size):
     np.testing.assert_allclose(made.kernel[4], expected.kernel[...], rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", slow_but([2], [0, 1, 2, 3, 5]))
 @pytest.mark.parametrize("graph_updates", slow_but([True], [True, False]))
 def test_every_slice_of_a_batch_draws_for_itself(batch_size, graph_updates):

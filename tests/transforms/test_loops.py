@@ -647,6 +647,7 @@ def statistics(nnx, options):
     return total, ys, model.norm.mean[...], model.dropout.rngs.count[...], model.weight[...], grads.weight[...]
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 @pytest.mark.parametrize("options", [{}, {"graph_updates": False}, {"graph": False}], ids=str)
 @pytest.mark.filterwarnings("ignore::plait.errors.LostUpdateWarning")

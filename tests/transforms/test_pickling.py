@@ -76,6 +76,7 @@ def arrays(out):
     return [np.asarray(leaf) for leaf in jax.tree.leaves(out) if isinstance(leaf, jax.Array)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("way", slow_but(["cloudpickle"], WAYS))
 @pytest.mark.parametrize("name", WRAPPED)
 @pytest.mark.filterwarnings("ignore::plait.errors.CapturedModelWarning")

@@ -261,6 +261,7 @@ def test_pulling_back_and_pushing_forward_are_transposed(seed, sizes):
     assert float(model.seen.value) == 2.0
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 @pytest.mark.parametrize(
     "mode", slow_but([{"graph_updates": False}], [{"graph_updates": False}, {"graph": False}]), ids=str

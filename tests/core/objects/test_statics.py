@@ -288,6 +288,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(values)
 def test_a_value_is_the_same_as_its_copy(value):
     """G14: reflexive for every value, nan included."""

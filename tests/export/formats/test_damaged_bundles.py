@@ -53,6 +53,7 @@ def test_a_damaged_file_is_refused_by_name(copy, name, how):
         load(copy)
 
 
+@pytest.mark.slow
 def test_what_was_compared_with_the_checksum_is_what_is_used(bundle, copy, monkeypatch):
     read = np.fromfile
 

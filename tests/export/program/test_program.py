@@ -13,6 +13,7 @@ from plait.export.program.program import named_outputs
 from tests.export.models import TOKEN, Decoder, Net, batch, decoded, expected_tokens, trained
 
 
+@pytest.mark.slow
 def test_a_module_is_its_method_as_a_pure_function():
     model = trained()
     program, outputs = traced_program(program_of(model, ("batch", 4)))

@@ -74,6 +74,7 @@ def test_linen_in_plait_in_linen_is_the_pure_model_to_the_last_bit():
     assert not np.array_equal(mixed[0][1][1]["batch_stats"]["middle"]["inner"]["norm"]["mean"], np.zeros(3))
 
 
+@pytest.mark.slow
 def test_plait_around_all_of_it_is_the_pure_model_too():
     """Plait, Linen, plait, Linen: with plait's own grad, and statistics written back through every level."""
     model = bridge.ToNNX(Outer(PlaitMiddle)).lazy_init(X, rngs=KEYS)

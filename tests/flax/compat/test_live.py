@@ -214,6 +214,7 @@ thread.join()
 """
 
 
+@pytest.mark.slow
 def test_programs_for_flax_have_live_states_in_every_thread():
     pytest.importorskip("flax.nnx")
     assert run_python("-c", PROGRAM).stdout == "True True\n" * 2

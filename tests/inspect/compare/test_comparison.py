@@ -89,6 +89,7 @@ class Recurrent(plait.Module):
         return self.rnn(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reverse", slow_but([False], [False, True]))
 def test_the_steps_of_a_loop_are_compared_one_by_one(reverse):
     """From the second step on the carry departs, and all that is made of it."""
@@ -138,6 +139,7 @@ class Nest(plait.Module):
         return jnp.tanh(self.inner(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "path", "change"),
     [

@@ -38,6 +38,7 @@ def sample():
 SAMPLE = sample()
 
 
+@pytest.mark.sampled
 @pytest.mark.oracle
 @pytest.mark.parametrize("case", slow_but(SAMPLE[3::6], SAMPLE), ids=str)
 def test_a_planted_fault_is_named(case):

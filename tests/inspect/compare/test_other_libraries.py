@@ -128,6 +128,7 @@ def test_a_class_of_torch_with_the_name_of_one_of_plait_may_take_its_arguments_i
     assert found.inputs.largest == 0
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 def test_flax_nnx():
     nnx = pytest.importorskip("flax.nnx")

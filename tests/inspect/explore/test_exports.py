@@ -217,6 +217,7 @@ def test_constants_of_litert_are_read_by_the_names_that_the_file_has(bundle, tmp
 # Any format, any two --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_a_run_is_compared_with_an_export_of_its_model(bundle, tmp_path):
     """W11: the export's arrays are shown where the checkpoint has the model; its other arrays stay."""
     net = Net()

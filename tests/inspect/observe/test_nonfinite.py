@@ -66,6 +66,7 @@ def test_running_statistics_that_hold_nan_are_named(way):
         WAYS[way](model, jnp.ones((2, 3)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", slow_but(["jit of grad"], WAYS))
 @pytest.mark.parametrize("stacked", [False, True])
 def test_parameters_that_hold_nan_are_named(way, stacked):
@@ -219,6 +220,7 @@ def is_quick(row):
     return row[1] == "eager" or row in [("scan", "jit of gradient"), ("cond", "jit of gradient")]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("inside", "around"), slow_but(is_quick, itertools.product(INSIDE, AROUND)))
 def test_a_module_inside_of_a_transform_is_named(inside, around):
     """JAX knows of a loop or a branch only that a NaN came out; of several modules of one class, one is named."""
@@ -302,6 +304,7 @@ LAYER_CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", LAYER_CASES)
 @pytest.mark.parametrize("through", slow_but(["a call"], THROUGH))
 @pytest.mark.parametrize("around", slow_but(["jit"], DIFFERENTIATED))
@@ -373,6 +376,7 @@ def all_at_once(row):
     return row[0] == "blocks" and row[1:] == ("jit of gradient", "derivative", 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("recomputed", "taken", "case", "period"), slow_but(all_at_once, ROWS))
 def test_the_layer_of_a_stack_is_named(recomputed, taken, case, period):
     """ST15: by its own index, whatever is recomputed; the fifth layer is left over from the periods."""

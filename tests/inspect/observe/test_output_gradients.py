@@ -107,6 +107,7 @@ def expected_gradients():
     return jax.grad(shifted)([jnp.zeros_like(X)] * 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", slow_but([True], [False, True]))
 def test_gradients_by_path_pattern(compiled):
     """D2: at each output; what the model writes is written once."""

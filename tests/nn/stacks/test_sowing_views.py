@@ -332,6 +332,7 @@ def assert_same(ours: Any, theirs: Any) -> None:
         np.testing.assert_allclose(value, theirs[path], rtol=1e-5, atol=1e-5, err_msg=path)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize(("program", "kind"), slow_but(FAST, CASES))
 def test_views_sow_what_the_blocks_of_a_list_sow(program: str, kind: str) -> None:

@@ -69,6 +69,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("make", NETS.values(), ids=NETS)
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_each_layer_has_the_keys_that_it_has_in_a_list(make, change):
@@ -82,6 +83,8 @@ def test_each_layer_has_the_keys_that_it_has_in_a_list(make, change):
         jax.tree.map(np.testing.assert_array_equal, by_layer(stacked), by_layer(listed))
 
 
+@pytest.mark.slow
+@pytest.mark.sampled
 @pytest.mark.parametrize("make", NETS.values(), ids=NETS)
 @pytest.mark.parametrize(
     "transformed", [nnx.vmap, lambda f, **kwargs: nnx.jit(nnx.vmap(f, **kwargs))], ids=["vmap", "jit"]

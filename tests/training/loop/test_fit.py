@@ -268,6 +268,7 @@ def slow(epoch):
     time.sleep(30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "error"), slow_but([(broken, OSError)], [(broken, OSError), (slow, DataError)]), ids=["raises", "hangs"]
 )
@@ -392,6 +393,7 @@ def test_what_the_error_advises_names_the_layer(tmp_path):
         fit(plait.jit(train.__wrapped__, donate=True), objects, source, steps=2, show=False)
 
 
+@pytest.mark.slow
 def test_the_checkpoint_comes_before_an_evaluation_when_a_signal_ends_the_run(tmp_path):
     """Whoever sent it may not wait; the evaluation at the end belongs to a run that is done."""
     saved = []
@@ -418,6 +420,7 @@ def test_the_checkpoint_comes_before_an_evaluation_when_a_signal_ends_the_run(tm
         assert checkpoints.all()[-1].metrics["eval/loss"] == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_donated", [False, True])
 def test_the_state_is_saved_during_an_evaluation_when_a_signal_comes(tmp_path, is_donated):
     """Whoever sent it kills what is not done in time. What the evaluation has changed is not saved."""
@@ -849,6 +852,7 @@ def fail_late(heard):
     return heard.missing if len(heard) > 2 else "early"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("of", "error"),
     [
@@ -996,6 +1000,7 @@ def test_a_loop_inside_a_step_or_a_callback_is_not_cut_short(where):
     assert fitted.step < 9
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("data", [lambda each: Batches(each, epochs=1), lambda each: each(0)], ids=["position", "none"])
 @pytest.mark.parametrize("ahead", [lambda data: data, prefetch])
 def test_a_batch_that_was_late_is_trained_on_when_the_run_goes_on(data, ahead):

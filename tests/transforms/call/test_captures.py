@@ -269,6 +269,7 @@ EAGER = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("way", indirect_ways())
 @pytest.mark.parametrize("transform", EAGER)
 def test_a_model_that_is_reached_indirectly_has_its_current_values(transform, way):

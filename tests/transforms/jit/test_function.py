@@ -624,6 +624,7 @@ except plait.errors.DispatchError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flag", "said"),
     slow_but([("1", "caught a cached walk differs")], [("1", "caught a cached walk differs"), ("0", "answer [1. 1.]")]),

@@ -224,6 +224,7 @@ PLACES = {
 }
 
 
+@pytest.mark.slow
 def test_another_process_compares_structures_as_the_first_does(tmp_path):
     """X10a: its own arguments are the same structure there; others, however alike, and what has no == are refused."""
     texts = {"parts": PARTS, "one": NETS.replace("FACTOR", "2"), "other": NETS.replace("FACTOR", "3")}

@@ -6,6 +6,8 @@ JAX's caches have the settings of the process in their keys, and some of its mod
 import subprocess
 import sys
 
+import pytest
+
 # Each kind of call, twice: the second time nothing is traced or compiled. One process for all: what is imported late is
 # imported once, so the first kind that imports it is named.
 PROGRAM = """
@@ -104,6 +106,7 @@ for name, make in KINDS.items():
 """
 
 
+@pytest.mark.slow
 def test_a_second_call_compiles_nothing():
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", PROGRAM], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]

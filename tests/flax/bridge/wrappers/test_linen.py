@@ -24,6 +24,7 @@ def run(code):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_importing_the_bridge_does_not_import_flax():
     """B1: nor does anything of it that needs no flax.linen."""
     out = run(

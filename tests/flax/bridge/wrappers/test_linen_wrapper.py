@@ -490,6 +490,7 @@ def in_scan(make):
     return Scan()
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 @pytest.mark.parametrize(
     ("within", "layer"),

@@ -428,6 +428,7 @@ def sharded_dense(*names):
     return bridge.ToNNX(nn.Dense(8, kernel_init=init), plait.Rngs(0))
 
 
+@pytest.mark.slow
 def test_new_variables_lie_where_their_names_say():
     """B23, V39: on the mesh that is known, under the rules in force; a name that nobody knows leaves nothing behind."""
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
