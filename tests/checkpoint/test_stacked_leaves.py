@@ -17,6 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import plait
 from plait import checkpoint
+from plait.checkpoint.stacked_leaves import sources
 from plait.errors import CheckpointError
 
 from ..compare import assert_same
@@ -144,3 +145,11 @@ def test_a_damaged_value_is_named(tmp_path: Path) -> None:
     path = checkpoint.save(tmp_path / "saved", model)
     with pytest.raises(CheckpointError, match=r"blocks\[0:3\].linear.bias"):
         checkpoint.restore(path, stacked(3, 1, 1))
+
+
+@pytest.mark.slow
+def test_the_layers_that_all_names_of_a_file_claim_are_bounded():
+    """Arrays without elements may claim any number of layers."""
+    stored = {f"a[0:262144].k{number}": {"kind": "array", "shape": [1 << 18, 0]} for number in range(1_000)}
+    stored |= {f"blocks[{number}].kernel": {"kind": "array", "shape": [2]} for number in range(2)}
+    assert [*sources(["blocks[0:2].kernel"], stored)] == ["blocks[0:2].kernel"]

@@ -1,9 +1,14 @@
 """``plait explore``, as a user runs it. (W18)"""
 
+import io
+import os
+import sys
+
 import jax.numpy as jnp
 import pytest
 
 import plait
+from plait.cli.main import main
 from tests.commands import plait_command
 
 
@@ -32,3 +37,10 @@ def test_what_is_nothing_is_named_and_writes_nothing(folder):
     assert done.returncode == 2
     assert "plait: there is nothing here that can be explored\n  at        nowhere" in done.stderr
     assert not list(folder.glob("*.html"))
+
+
+def test_a_name_that_is_not_utf8_is_printed(folder, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", out := io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
+    assert main(["explore", str(folder / "run"), "--output", os.fsdecode(bytes(folder) + b"/\xff.html")]) == 0
+    out.seek(0)
+    assert out.read().endswith("\\udcff.html\n")

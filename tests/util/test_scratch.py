@@ -188,3 +188,10 @@ def test_a_forked_child_has_no_part_in_a_lock(tmp_path):
     arguments = [sys.executable, "-W", "error", "-c", FORKS, str(tmp_path / "lock")]
     done = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("held\n", "")
+
+
+def test_a_lock_is_not_written_through_a_link(tmp_path):
+    (tmp_path / "theirs").write_text("whole")
+    (tmp_path / "run.lock").symlink_to(tmp_path / "theirs")
+    with pytest.raises(OSError, match="symbolic links"):
+        scratch.hold(tmp_path / "run.lock", create=True)

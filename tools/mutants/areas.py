@@ -49,9 +49,9 @@ AREAS: dict[str, Area] = {
     "edit": Area("src/plait/edit", ("tests/edit",)),
     "checkpoint": Area(
         "src/plait/checkpoint",
-        ("tests/checkpoint", "tests/util/test_scratch.py", "tests/faults/test_fuzzed_input.py", _LAZY),
+        ("tests/checkpoint", "tests/util/test_scratch.py", "tests/faults/test_readers.py", _LAZY),
     ),
-    "convert": Area("src/plait/convert", ("tests/convert", "tests/faults/test_fuzzed_input.py", _FROZEN)),
+    "convert": Area("src/plait/convert", ("tests/convert", "tests/faults/test_readers.py", _FROZEN)),
     "export": Area(
         "src/plait/export",
         ("tests/export", "tests/cli/test_export.py", "tests/util/test_dependencies.py", _LAZY, _FROZEN),

@@ -23,7 +23,7 @@ from ..errors import GraphError
 from ..util.paths import format_path, iter_layer_paths, layers_of, parse_path
 from .leaf_descriptions import Description
 
-_MOST_LAYERS = 1 << 20
+_MOST_LAYERS = 1 << 18
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,9 +69,11 @@ def sources(own: Iterable[str], stored: Mapping[str, Description]) -> dict[str, 
     missing = [name for name in own if name not in stored]
     places: dict[Any, tuple[str, tuple[int, ...]]] = {}
     if missing:
+        room = _MOST_LAYERS
         for name, description in stored.items():
-            for layer, place in _layers(name, description.get("shape", ())):
-                places[layer] = (name, place)
+            layers = _layers(name, description.get("shape", ()), room)
+            room -= len(layers)
+            places |= {layer: (name, place) for layer, place in layers}
     found = {}
     for name in missing:
         layers = _layers(name)
@@ -95,19 +97,22 @@ def left_over(found: Iterable[Source], stored: Mapping[str, Description]) -> dic
     }
 
 
-def _layers(name: str, shape: Sequence[int] | None = None) -> list[tuple[Any, tuple[int, ...]]]:
+def _layers(
+    name: str, shape: Sequence[int] | None = None, most: int = _MOST_LAYERS
+) -> list[tuple[Any, tuple[int, ...]]]:
     """The path of each layer of a stored name, and its index in the array.
 
     Args:
-        shape: that of the stored array. A name that claims other layers than the array has is one leaf, as is one that
-            claims more than any model has.
+        shape: that of the stored array. A name that claims other layers than the array has is one leaf.
+        most: a name that claims more layers is one leaf. By default, and for all names of a file, more than any model
+            has: a file could claim layers of arrays without elements.
     """
     try:
         path = parse_path(name)
     except GraphError:  # a key that is not a literal, such as an enum member
         return [(name, ())]
     sizes = [len(layers) for layers in map(layers_of, path) if layers is not None]
-    if shape is not None and (sizes != [*shape[: len(sizes)]] or math.prod(sizes) > _MOST_LAYERS):
+    if shape is not None and (sizes != [*shape[: len(sizes)]] or math.prod(sizes) > most):
         return [(path, ())]
     return [*iter_layer_paths(path)]
 

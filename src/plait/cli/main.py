@@ -11,6 +11,7 @@ from __future__ import annotations
 import _thread
 import argparse
 import contextlib
+import io
 import os
 import sys
 import threading
@@ -25,6 +26,8 @@ _PLAIT = str(__package__).partition(".")[0]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with these arguments (default: those of the process) and return its exit status."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
     try:
         with _reliable_interrupts():
             arguments = list(sys.argv[1:] if arguments is None else arguments)

@@ -18,6 +18,7 @@ import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
 from ..errors import ArgumentError, MissingDependencyError, ProgramCacheError
+from .files import given_path, is_address
 
 _FOLDER, _LIMIT = "jax_compilation_cache_dir", "jax_compilation_cache_max_size"
 _EVERY_PROGRAM = {"jax_persistent_cache_min_compile_time_secs": 0.0, "jax_persistent_cache_min_entry_size_bytes": -1}
@@ -78,10 +79,10 @@ def _checked(given: str | os.PathLike[str]) -> Path:
     Raises:
         ProgramCacheError: see ``cache``.
     """
-    if "://" in os.fspath(given):
+    if is_address(given):
         do = f'jax.config.update("{_FOLDER}", "{os.fspath(given)}"), if you trust all who can write there'
         raise _refused(os.fspath(given), "a folder in a remote store, whose permissions plait cannot check", do)
-    folder = Path(given).expanduser().absolute()
+    folder = given_path(given, ProgramCacheError).absolute()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = folder.resolve(strict=True)

@@ -29,7 +29,7 @@ def given_path(path: str | os.PathLike[str], error: type[PlaitError] = Checkpoin
             cannot look it up, for example because a name is too long.
     """
     text = os.path.expanduser(os.fspath(path))
-    if _ADDRESS.match(text):
+    if is_address(text):
         raise error(
             "an address is not a path",
             at=text,
@@ -50,6 +50,11 @@ def given_path(path: str | os.PathLike[str], error: type[PlaitError] = Checkpoin
             do="choose another path, or check its permissions",
         ) from reason
     return Path(text)
+
+
+def is_address(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is the address of a bucket or a server."""
+    return _ADDRESS.match(os.fspath(path)) is not None
 
 
 def open_file(path: str | os.PathLike[str]) -> BinaryIO:

@@ -188,7 +188,8 @@ def hold(path: Path, *, create: bool) -> Lock | None:
     if fcntl is None:
         return None
     try:
-        file = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o600)
+        # A link would have the lock written into the file that it leads to.
+        file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | (os.O_CREAT if create else 0), 0o600)
     except FileNotFoundError:
         if create:
             raise

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...errors import ExportError
 from ...util import schemas
-from ...util.files import given_path
+from ...util.files import check_files, given_path, read_file
 from ...util.scratch import recover
 from ...util.whole_writes import digest_of
 from . import stablehlo_loader
@@ -50,6 +50,13 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
     folder = given_path(path, ExportError)
     recover(folder)
     with refused_as_plait_does(folder):
+        try:
+            check_files(folder)
+            read_file(folder / MANIFEST, schemas.MOST_JSON)
+        except (FileNotFoundError, NotADirectoryError):
+            pass  # the loader says so
+        except OSError as error:
+            raise ArtifactError(f"{error.strerror}\n  at        {error.filename}") from error
         manifest = stablehlo_loader.read_manifest(folder)
         try:
             schemas.check_schema(manifest, _SCHEMA)
