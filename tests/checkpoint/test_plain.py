@@ -1,5 +1,6 @@
 """Checkpoints without the classes that they were made of."""
 
+import dataclasses
 import enum
 import json
 
@@ -132,6 +133,18 @@ def test_a_manifest_that_claims_more_than_there_is_memory_is_refused_before_any_
     whole = save(tmp_path / "two", {"w": plait.Param(jnp.ones(4))})
     with pytest.raises(CheckpointError, match="more bytes than may be read"):
         load_state(whole, limit=15)
+
+
+@pytest.mark.parametrize(
+    "leaf", [{"kind": "array", "dtype": "float32", "shape": [2, 2]}, {"kind": "key", "impl": "rbg", "shape": []}]
+)
+def test_a_manifest_with_another_shape_than_the_array_is_refused(tmp_path, leaf):
+    path = save(tmp_path / "one", {"w": plait.Param(jnp.ones(3))})
+    manifest = layout.check_whole(path)
+    (path / layout.MANIFEST).unlink()
+    layout.write_manifest(path, dataclasses.replace(manifest, leaves={"w": leaf}))
+    with pytest.raises(CheckpointError, match=rf"cannot be read\n +at +{path}\n.*w of shape \(3,\)"):
+        load_state(path)
 
 
 def test_a_damaged_one_is_refused(tmp_path):

@@ -195,3 +195,9 @@ def test_a_lock_is_not_written_through_a_link(tmp_path):
     (tmp_path / "run.lock").symlink_to(tmp_path / "theirs")
     with pytest.raises(OSError, match="symbolic links"):
         scratch.hold(tmp_path / "run.lock", create=True)
+
+
+def test_a_pipe_is_no_lock(tmp_path):
+    os.mkfifo(tmp_path / "run.lock")
+    with pytest.raises(OSError, match="a pipe"):
+        scratch.hold(tmp_path / "run.lock", create=True)

@@ -55,6 +55,9 @@ def read_arrays(path: Path, targets: Mapping[str, Any]) -> Iterator[tuple[str, A
             wanted = ocp.args.PyTreeRestore(item=group, restore_args=arguments, partial_restore=True)
             with refused_if_damaged(path.parent), staying(path.parent):
                 found = checkpointer.restore(path, args=wanted)
+                for name, target in group.items():
+                    if found[name].shape != target.shape:
+                        raise ValueError(f"{name} of shape {found[name].shape}, but its manifest says {target.shape}")
             for name in group:
                 yield name, found.pop(name)
 

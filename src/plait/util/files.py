@@ -63,7 +63,7 @@ def open_file(path: str | os.PathLike[str]) -> BinaryIO:
     Raises:
         OSError: it cannot be read, or it is a folder, a pipe or a device, or a link to one.
     """
-    _check_file(path, os.stat(path).st_mode)
+    check_is_file(path, os.stat(path).st_mode)
     return open(path, "rb")
 
 
@@ -95,10 +95,15 @@ def check_files(folder: Path) -> None:
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(entry.path)
                 else:
-                    _check_file(entry.path, entry.stat().st_mode)
+                    check_is_file(entry.path, entry.stat().st_mode)
 
 
-def _check_file(path: str | os.PathLike[str], mode: int) -> None:
+def check_is_file(path: str | os.PathLike[str], mode: int) -> None:
+    """Raise unless the mode of what is at a path is that of a file.
+
+    Raises:
+        OSError: it is a folder, a pipe or a device.
+    """
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or socket" if not stat.S_ISCHR(mode) else "a device"
         raise OSError(errno.EINVAL, f"{kind} in place of a file", os.fspath(path))

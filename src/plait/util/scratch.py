@@ -13,6 +13,7 @@ writer was replacing, that is moved back first; readers that find nothing at the
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import os
 import shutil
@@ -20,6 +21,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from .files import check_is_file
 
 try:
     import fcntl
@@ -195,10 +198,11 @@ def hold(path: Path, *, create: bool) -> Lock | None:
             raise
         return None
     try:
+        check_is_file(path, os.fstat(file).st_mode)
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(file)
-        if isinstance(error, BlockingIOError):
+        if isinstance(error, BlockingIOError) or error.errno == errno.EINVAL:
             raise
         return None
     return Lock(file)

@@ -26,6 +26,7 @@ from ...core.module_calls.layer_scopes import layer_of
 from ...errors import ExportError
 from ...util.dependencies import require
 from ...util.files import open_file, read_file
+from ...util.schemas import check_schema, inner_path
 from ..program.checks import check_different
 from ..program.input_spec import InputSpec, symbolic
 from ..program.lowering import traced_program
@@ -249,6 +250,7 @@ def describe(place: Path) -> Description:
     def read(initializer: Any) -> np.ndarray:
         for entry in initializer.external_data:
             if entry.key == "location":
+                check_schema(entry.value, inner_path, "the file of a tensor")
                 open_file(place.parent / entry.value).close()  # onnx would wait for a pipe
         return onnx.numpy_helper.to_array(initializer, os.fspath(place.parent))
 
