@@ -196,6 +196,7 @@ REFUSED = [
     ("nothing but padding", None, {"mask": np.zeros(3, bool)}, ArgumentError, "empty"),
     ("no tokens", None, {"max_new_tokens": 0}, ArgumentError, "max_new_tokens=0"),
     ("no key", None, {"temperature": 1.0}, ArgumentError, "rngs=None"),
+    ("an array that is no key", None, {"temperature": 1.0, "rngs": jnp.ones(2)}, ArgumentError, "a raw uint32 key"),
     ("no key, but a number", None, {"temperature": 1.0, "rngs": 3}, ArgumentTypeError, "int"),
     ("too many keys", None, {"temperature": 1.0, "rngs": KEYS}, ShapeError, "1 prompts"),
     ("a temperature below 0", None, {"temperature": -1.0}, ArgumentError, "temperature=-1.0"),

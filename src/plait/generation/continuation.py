@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..core.objects.rngs import Rngs, RngStream
+from ..core.objects.rngs import Rngs, RngStream, as_key
 from ..core.objects.variable_kinds import Cache
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..transforms.jit.function import jit
@@ -264,7 +264,7 @@ def _keys(rngs: Any, batch: int) -> Array:
     """A key for each sequence.
 
     Raises:
-        ArgumentError: there is no source of randomness.
+        ArgumentError: there is no source of randomness, or an array that is no key.
         ArgumentTypeError: the source has the wrong type.
         ShapeError: there are keys, but not one for each prompt.
     """
@@ -283,8 +283,7 @@ def _keys(rngs: Any, batch: int) -> Array:
             expected="an Rngs, a stream, or a key",
             do="pass rngs=plait.Rngs(0)",
         )
-    if not jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key):
-        key = jax.random.wrap_key_data(key)
+    key = as_key(key)
     if key.ndim == 0:
         return folded(jnp.broadcast_to(key, (batch,)), jnp.arange(batch))
     if key.shape != (batch,):

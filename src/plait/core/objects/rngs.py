@@ -8,6 +8,7 @@ outside of ``jit``.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import operator
@@ -91,7 +92,7 @@ for _names, _method in ((SAMPLERS, _sampler), (INITIALIZERS, _initializer)):
 
 
 def as_key(source: Any) -> jax.Array:
-    """A typed key from an integer seed, a raw uint32 key, a typed key, or a stream.
+    """A typed key from an integer seed, a raw uint32 key of JAX's default implementation, a typed key, or a stream.
 
     Raises:
         ArgumentError: names the value.
@@ -105,14 +106,15 @@ def as_key(source: Any) -> jax.Array:
     if isinstance(source, (jax.Array, np.ndarray, np.integer)):
         if jnp.issubdtype(source.dtype, jax.dtypes.prng_key):
             return cast(jax.Array, source)
-        if source.dtype == jnp.uint32 and source.shape[-1:] == (2,):
-            return jax.random.wrap_key_data(jnp.asarray(source))
+        if source.dtype == jnp.uint32 and source.ndim:
+            with contextlib.suppress(TypeError):  # not as many numbers as a key of JAX's default implementation has
+                return jax.random.wrap_key_data(jnp.asarray(source))
         if jnp.issubdtype(source.dtype, jnp.integer) and source.shape == ():
             return jax.random.key(source)
     raise ArgumentError(
         "Invalid rng value: it cannot seed a random stream",
         found=f"{source!r:.80} of type {type(source).__name__}",
-        expected="an integer seed, a key of jax.random.key, a raw uint32 key, or an RngStream",
+        expected="an integer seed, a key of jax.random.key, a raw uint32 key of jax_default_prng_impl, or an RngStream",
         do="write, for example, plait.Rngs(0) or plait.Rngs(params=0, dropout=1)",
     )
 
@@ -245,7 +247,7 @@ class RngStream(_Samplers):
     """One stream of random keys.
 
     Args:
-        key: integer seed, typed key, or raw uint32 key; any shape of keys.
+        key: integer seed, typed key, or raw uint32 key of JAX's default implementation; any shape of keys.
         tag: the name of the stream.
 
     Variables:
