@@ -21,6 +21,7 @@ from importlib.util import find_spec
 from ..core.states import live
 from ..errors import AlreadyImportedError, MissingDependencyError
 from .compat.flax_paths import FlaxFinder, FlaxModule
+from .compat.flax_settings import share_settings
 from .compat.private_names import add_private_names
 
 USAGE = "usage: python -m plait.as_flax [--report] PROGRAM [ARGUMENTS ...]  or  [--report] -m MODULE [ARGUMENTS ...]"
@@ -46,6 +47,7 @@ def install() -> None:
     sys.meta_path.insert(0, FlaxFinder())
     add_private_names()
     live.make_default()  # its states hold the model's own variables
+    share_settings()
 
 
 def _check_not_imported() -> None:

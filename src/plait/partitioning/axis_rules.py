@@ -21,9 +21,13 @@ Rules = Sequence[tuple[str, Any]]
 
 class _Rules(Settings):
     rules: Rules = ()
+    last_counts: bool = False  # whether a name of a variable may have several rules; if so, the last one counts
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, _checked(value) if name == "rules" else value)
 
 
-_current = declared("logical axis rules", _Rules())
+current = declared("logical axis rules", _Rules())
 
 
 class RulesFallback(enum.Enum):
@@ -45,17 +49,17 @@ def logical_axis_rules(rules: Rules) -> Restoring:
         ...     plait.spmd.get_logical_axis_rules()
         (('embed', None), ('mlp', 'model'))
     """
-    return Restoring(_current, rules=_checked(rules))
+    return Restoring(current, rules=rules)
 
 
 def set_logical_axis_rules(rules: Rules) -> None:
     """Set the rules of this thread."""
-    _current.rules = _checked(rules)
+    current.rules = rules
 
 
 def get_logical_axis_rules() -> Rules:
     """The rules of this thread."""
-    return _current.rules
+    return current.rules
 
 
 def _checked(rules: Any) -> Rules:
@@ -131,6 +135,8 @@ def check_one_target(names: Any, rules: Rules, what: str) -> None:
     Raises:
         ArgumentError: the error names both targets.
     """
+    if current.last_counts:
+        return
     used = {part for name in names for part in (name if isinstance(name, (tuple, list)) else (name,))}
     targets: dict[str, Any] = {}
     for name, axis in rules:

@@ -33,12 +33,12 @@ class Restoring:
         for name, value in values.items():
             setattr(self._owner, name, value)
 
-    def __call__(self, function: F) -> F:
+    def __call__(self, f: F) -> F:
         self.__exit__()
 
-        @functools.wraps(function)
+        @functools.wraps(f)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             with Restoring(self._owner, **self._values):
-                return function(*args, **kwargs)
+                return f(*args, **kwargs)
 
         return wrapper  # type: ignore[return-value]

@@ -44,20 +44,21 @@ def _append(values: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
     return (*values, value)
 
 
-class _Keeping(Settings):
-    wanted: bool = False
+class _Sowing(Settings):
+    keep: bool = False  # as attributes, without a warning
+    capture_noop: bool = False  # of calls that do not say it
 
 
 class _Enclosing(threading.local):
     transform: str | None = None
 
 
-_keeping, _enclosing = declared("sown values kept", _Keeping()), _Enclosing()
+settings, _enclosing = declared("sown values", _Sowing()), _Enclosing()
 
 
 def keeping_sown() -> Restoring:
     """Store sown values as attributes without a warning, because Linen collections are created from them."""
-    return Restoring(_keeping, wanted=True)
+    return Restoring(settings, keep=True)
 
 
 def sows(module: Any) -> bool:
@@ -184,9 +185,9 @@ def sow(
     """
     kind = _class_of(variable_type)
     record = self.__dict__.get(RECORD)
-    if capture_noop if record is None else kind not in record["kinds"]:
+    if _is_noop(capture_noop) if record is None else kind not in record["kinds"]:
         return False
-    if record is None and not _keeping.wanted:
+    if record is None and not settings.keep:
         _warn_about_attributes(kind)
     variable = _kept(self, record, kind, name)
     if variable is None:
@@ -227,7 +228,7 @@ def perturb(
     """
     kind = _class_of(variable_type)
     record = self.__dict__.get(RECORD)
-    if capture_noop if record is None else name not in record["values"] and kind not in record["kinds"]:
+    if _is_noop(capture_noop) if record is None else name not in record["values"] and kind not in record["kinds"]:
         return value
     variable = _kept(self, record, kind, name)
     if variable is None:
@@ -243,6 +244,10 @@ def perturb(
             do=f"use a different name for each shape:  self.perturb({name + '_2'!r}, value)",
         )
     return value + stored
+
+
+def _is_noop(capture_noop: bool | None) -> bool:
+    return settings.capture_noop if capture_noop is None else capture_noop
 
 
 def _warn_about_attributes(kind: type) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
@@ -20,29 +19,37 @@ class Settings(threading.local):
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        in_force(
-            tuple(each for each in settings_of_thread().items() if each not in _defaults.items()) or None
-        ).__enter__()
-
-    def values(self) -> tuple[Any, ...]:
-        """The values in this thread."""
-        return tuple(getattr(self, name) for name in type(self).__annotations__)
+        in_force(_unlike_defaults(settings_of_thread())).__enter__()
 
 
 S = TypeVar("S", bound=Settings)
 
 # JAX's setting: those that differ from their defaults; ``None`` if there are none.
 in_force = jax.make_user_context(None)
-# What they are called → function that returns the current values.
-settings_in_force: dict[str, Callable[[], tuple[Any, ...]]] = {}
+_declared: dict[str, Settings] = {}
 _defaults: dict[str, tuple[Any, ...]] = {}
 
 
 def declared(called: str, settings: S) -> S:
     """Put settings, which have their defaults now, in force."""
-    settings_in_force[called] = settings.values
-    _defaults[called] = settings.values()
+    _declared[called] = settings
+    _defaults[called] = _values(settings, settings)
     return settings
+
+
+def set_default(settings: Settings, name: str, value: Any) -> None:
+    """Set a field in this thread and in those that have not set it."""
+    setattr(type(settings), name, value)
+    in_force.set_global(_unlike_defaults({called: _values(each, type(each)) for called, each in _declared.items()}))
+    setattr(settings, name, value)
+
+
+def _values(settings: Settings, owner: Any) -> tuple[Any, ...]:
+    return tuple(getattr(owner, name) for name in type(settings).__annotations__)
+
+
+def _unlike_defaults(values: dict[str, tuple[Any, ...]]) -> Any:
+    return tuple(each for each in values.items() if each not in _defaults.items()) or None
 
 
 class _VariableFlags(Settings):
@@ -53,7 +60,7 @@ class _VariableFlags(Settings):
 
 def settings_of_thread() -> dict[str, tuple[Any, ...]]:
     """All settings in force."""
-    return {called: values() for called, values in settings_in_force.items()}
+    return {called: _values(settings, settings) for called, settings in _declared.items()}
 
 
 def all_settings() -> dict[str, Any]:

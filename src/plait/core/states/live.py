@@ -15,7 +15,7 @@ from ..functional import merge as merging, split as splitting
 from ..graph.flatten import RefMap, Walk, path_of
 from ..graph.graphdef import GraphDef
 from ..objects.nodes import check_node
-from ..objects.settings import Settings, declared
+from ..objects.settings import Settings, declared, set_default
 from . import flat_graphs, graph_state, proxy_caller
 
 P = ParamSpec("P")
@@ -56,8 +56,7 @@ def are_live() -> bool:
 
 def make_default() -> None:
     """Turn live states on in all threads that have not set them."""
-    _Live.on = True
-    declared("live states", _live)
+    set_default(_live, "on", True)
 
 
 def or_live(live: Callable[..., Any], detached: Callable[P, R]) -> Callable[P, R]:

@@ -31,15 +31,19 @@ class _Modes(Settings):
     graph: bool = flag("PLAIT_GRAPH_MODE", "1")
     graph_updates: bool = flag("PLAIT_GRAPH_UPDATES", "1")
 
+    def __setattr__(self, name: str, value: bool) -> None:
+        touched.ever |= not value
+        super().__setattr__(name, value)
 
-_modes = declared("modes", _Modes())
+
+modes = declared("modes", _Modes())
 
 
 # Whether any thread ever left the default modes; until then fast paths need not check their thread's modes.
 touched = types.SimpleNamespace(ever=not (_Modes.graph and _Modes.graph_updates))
 
 
-def set_graph_mode(value: bool, /) -> Restoring:
+class set_graph_mode(Restoring):
     """Set whether modules of this thread are graphs (the default) or plain trees without sharing.
 
     Takes effect immediately; as a context manager or decorator it restores the previous mode.
@@ -50,14 +54,20 @@ def set_graph_mode(value: bool, /) -> Restoring:
         ...     try:
         ...         _ = plait.split([shared, shared])
         ...     except plait.errors.PlaitError as error:
-        ...         print(error.parts["at"])
-        [0] and [1]
+        ...         print(error.parts["at"], plait.set_graph_mode.current_value())
+        [0] and [1] False
     """
-    touched.ever |= not value
-    return Restoring(_modes, graph=bool(value))
+
+    def __init__(self, value: bool, /) -> None:
+        super().__init__(modes, graph=bool(value))
+
+    @staticmethod
+    def current_value() -> bool:
+        """The mode of the thread."""
+        return modes.graph
 
 
-def set_graph_updates(value: bool, /) -> Restoring:
+class set_graph_updates(Restoring):
     """Set whether transforms of this thread propagate structural changes (the default), or values only.
 
     Takes effect immediately; as a context manager or decorator it restores the previous mode.
@@ -66,21 +76,27 @@ def set_graph_updates(value: bool, /) -> Restoring:
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
         >>> with plait.set_graph_updates(False):
         ...     plait.jit(lambda model: setattr(model, "extra", 1))(model)
-        >>> hasattr(model, "extra")
-        False
+        >>> hasattr(model, "extra"), plait.set_graph_updates.current_value()
+        (False, True)
     """
-    touched.ever |= not value
-    return Restoring(_modes, graph_updates=bool(value))
+
+    def __init__(self, value: bool, /) -> None:
+        super().__init__(modes, graph_updates=bool(value))
+
+    @staticmethod
+    def current_value() -> bool:
+        """The mode of the thread."""
+        return modes.graph_updates
 
 
 def graph_mode(graph: bool | None = None) -> bool:
     """Whether graph mode is on: the argument, else the setting of the thread."""
-    return _modes.graph if graph is None else graph
+    return modes.graph if graph is None else graph
 
 
 def graph_updates_mode(graph_updates: bool | None = None) -> bool:
     """Whether transforms propagate structural changes: the argument, else the mode of the thread."""
-    return _modes.graph_updates if graph_updates is None else graph_updates
+    return modes.graph_updates if graph_updates is None else graph_updates
 
 
 def check_mode(node: Any, graph: bool | None, labels: Callable[[], Sequence[str]] | None = None) -> None:

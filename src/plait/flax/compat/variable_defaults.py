@@ -45,7 +45,7 @@ def var_defaults(*, hijax: bool | None = None, ref: bool | None = None) -> _Vari
     return _VariableDefaults(defaults, **{name: value for name, value in given.items() if value is not None})
 
 
-def use_eager_sharding(value: bool, /) -> Restoring:
+class use_eager_sharding(Restoring):
     """Set whether new variables of this thread are placed on devices according to their metadata (default ``True``).
 
     Takes effect immediately; as a context manager or decorator it restores the previous setting.
@@ -53,10 +53,17 @@ def use_eager_sharding(value: bool, /) -> Restoring:
     Example:
         >>> with plait.use_eager_sharding(False):
         ...     v = plait.Param(jnp.zeros(2))
-        >>> v.eager_sharding, plait.using_eager_sharding()
+        >>> v.eager_sharding, plait.use_eager_sharding.current_value()
         (False, True)
     """
-    return Restoring(defaults, eager_sharding=bool(value))
+
+    def __init__(self, value: bool, /) -> None:
+        super().__init__(defaults, eager_sharding=bool(value))
+
+    @staticmethod
+    def current_value() -> bool:
+        """The setting of the thread."""
+        return defaults.eager_sharding
 
 
 def using_eager_sharding() -> bool:
