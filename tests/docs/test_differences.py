@@ -50,6 +50,9 @@ MET = {
         "from plait import export\nmeshes = [jax.sharding.Mesh(jax.devices()[:1], name) for name in 'ab']\n"
         "arrays = [jax.device_put(jnp.ones(2), jax.NamedSharding(mesh, jax.P())) for mesh in meshes]\n"
         "export.get_pspec_from_jax_arrays(arrays)", "ValueError"),
+    "a jitted or other transformed function, made": (
+        f"f = nnx.jit(lambda m: m.update(b=nnx.Param(jnp.ones(1)))); {D}\nwith nnx.set_graph_updates(False): f(m)",
+        "'b' not in m"),
     "`PReLU` of integers": ("y = nnx.PReLU()(jnp.array([-1]))", "y.dtype == jnp.float32"),
     "`BatchNorm` training with one value": (
         "nnx.BatchNorm(2, use_running_average=False, rngs=nnx.Rngs(0))(jnp.ones((1, 2)))", "SingleValueWarning"),

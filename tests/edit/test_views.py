@@ -88,8 +88,6 @@ def test_view_info_reads_the_arguments_of_a_docstring():
         "  third: str = ''",
         "    typed.",
         "  fourth: bool = False",
-        "  **rest",
-        "    anything.",
     ]
 
 

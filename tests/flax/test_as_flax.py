@@ -200,6 +200,19 @@ jax.eval_shape(f, 1.0)
 made[0][...] = jnp.zeros(2)
 made[1].seen = 1
 print(hasattr(layers[Lenient], "seen"), hasattr(layers[Layer], "seen"))
+
+class Asks(nnx.Module):
+    def __call__(self):
+        said.append(self._pytree__state.initializing)
+
+said, asks = [], Asks()
+asks()
+nnx.bridge.lazy_init(asks)
+asks._pytree__state._initializing = True
+nnx.jit(Asks.__call__)(asks)
+asks._pytree__state._initializing = False
+asks()
+assert said == [False, True, True, False] and nnx.state(asks) == {}
 """
 
 

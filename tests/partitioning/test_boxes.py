@@ -1,6 +1,7 @@
 """Boxes: names that follow the axes of a value. (rules M1 to M24)"""
 
 import dataclasses
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -312,3 +313,12 @@ def test_flax_agrees(names, index):
     rules = [("a", "x"), ("b", ("x", "y")), ("b", "y"), ("L", None)]
     flat = tuple(dict.fromkeys(n for n in names if n is None or isinstance(n, str)))
     assert meta.logical_to_mesh_axes(flat, rules) == spmd.logical_to_mesh_axes(flat, rules)
+
+
+def test_b3_this_module_may_stand_in_the_place_of_linen_s(monkeypatch):
+    """A program that aliases the module asks for its own class."""
+    monkeypatch.setitem(sys.modules, "flax.core.meta", plait.meta)
+    box = plait.meta.Partitioned(jnp.ones(2), ("x",))
+    assert isinstance(box, plait.meta.AxisMetadata)
+    assert not issubclass(int, plait.meta.AxisMetadata)
+    assert plait.meta.unbox({"w": box})["w"].shape == (2,)

@@ -107,7 +107,8 @@ def _viewed(node: Any, only: FilterLiteral) -> list[Any]:
 
 
 def view_info(node: Any, /, *, only: FilterLiteral = ...) -> str:
-    """The settings that ``view`` accepts for a graph: for each class, the arguments, their defaults and descriptions.
+    """The settings that ``view`` accepts for a graph: for each class, by its qualified name, the
+    arguments, their defaults and descriptions.
 
     Example:
         >>> print(plait.view_info(plait.Dropout(0.5, rngs=plait.Rngs(0))))
@@ -119,12 +120,15 @@ def view_info(node: Any, /, *, only: FilterLiteral = ...) -> str:
         method = type(value).set_view
         parameters = list(inspect.signature(method).parameters.values())[1:]
         texts = _argument_texts(inspect.getdoc(method) or "")
-        lines = [f"{type(value).__name__}:"]
+        name = type(value).__qualname__
+        lines = [f"{name}:"]
         for parameter in parameters:
+            if parameter.kind is parameter.VAR_KEYWORD:
+                continue
             if isinstance(parameter.annotation, str):
                 parameter = parameter.replace(annotation=Text(parameter.annotation))
             lines += [f"  {parameter}", *(f"    {line}" for line in texts.get(parameter.name, ()))]
-        sections[type(value).__name__] = "\n".join(lines)
+        sections[name] = "\n".join(lines)
     return "\n".join(sections[name] for name in sorted(sections))
 
 

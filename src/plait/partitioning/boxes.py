@@ -66,9 +66,10 @@ class AxisMetadata(abc.ABC, Generic[A]):
 
     @classmethod
     def __subclasshook__(cls, subclass: type, /) -> Any:
-        # There can be no Linen box before Linen's module is loaded, so nothing is imported here.
+        # There can be no Linen box before Linen's module is loaded, so nothing is imported here. A program may have put
+        # this module in the place of Linen's: then there is no other class.
         foreign = getattr(sys.modules.get("flax.core.meta"), "AxisMetadata", None)
-        if cls is not AxisMetadata or foreign is None or foreign not in subclass.__mro__:
+        if cls is not AxisMetadata or foreign in (None, AxisMetadata) or foreign not in subclass.__mro__:
             return NotImplemented
         # Python does not let two classes be subclasses of each other, so ours is registered with Linen's base first.
         return subclass is not foreign or issubclass(cls, foreign)

@@ -11,15 +11,12 @@ from plait._public import PUBLIC
 from plait.flax.compat.flax_modules import HOMES, RENAMED, SAME
 from plait.flax.compat.flax_paths import FlaxModule, find
 
-# Modules of Flax that programs have no use for, or that plait has not built.
-ABSENT = {"deprecations"}
-
 
 def test_every_module_of_flax_has_a_row():
-    """Flax itself is the list: each of its modules is in the table, or in the short list of those that are not."""
+    """Flax itself is the list."""
     nnx = importlib.import_module("flax.nnx")
     modules = {found.name.removeprefix("flax.nnx.") for found in pkgutil.walk_packages(nnx.__path__, "flax.nnx.")}
-    assert {*HOMES} - {""} == modules - ABSENT
+    assert {*HOMES} - {""} == modules
 
 
 def test_every_second_name_is_one_in_flax():

@@ -23,6 +23,7 @@ HOMES: dict[str, str] = {
     "": "",
     **{path: path for path in _SAME_PLACE.split()},
     **dict.fromkeys(_PUBLIC_NAMES.split(), ""),
+    "deprecations": "",
     "graphlib": "graph",
     "ids": "flax.compat.ids",
     "summary": "",
@@ -48,9 +49,23 @@ SAME: dict[str, str] = {
 }
 
 _KEY = {"Key": "util.paths:Key"}
+_PRIVATE = "flax.compat.private_functions"
 
 # Flax module → name → a public name of plait, or a module below plait and the name in it.
 RENAMED: dict[str, dict[str, str]] = {
+    "bridge.module": {"MODULE_CONTEXT": f"{_PRIVATE}:MODULE_CONTEXT"},
+    "deprecations": {"deprecated": f"{_PRIVATE}:deprecated"},
+    "nn.linear": {"_conv_dimension_numbers": f"{_PRIVATE}:conv_dimension_numbers"},
+    "nn.normalization": {
+        "_canonicalize_axes": f"{_PRIVATE}:canonicalize_axes",
+        "_compute_stats": f"{_PRIVATE}:compute_stats",
+        "_normalize": f"{_PRIVATE}:normalize",
+    },
+    "nn.recurrent": {"_select_last_carry": f"{_PRIVATE}:select_last_carry"},
+    "transforms.transforms": {
+        "_resolve_bound_callable": f"{_PRIVATE}:resolve_bound_callable",
+        "resolve_kwargs": f"{_PRIVATE}:resolve_kwargs",
+    },
     "filterlib": {
         **_KEY,
         "Any": ":Any",

@@ -2,8 +2,8 @@
 
 Keras reads and writes ``_raw_value``, ``_trace_state`` and ``_var_metadata`` of its variables, puts its own
 ``_pytree__state`` into layers, assigns both to another trace, and overrides ``_check_valid_context`` to allow some
-changes in a different trace. Under ``plait.as_flax`` these names are views of plait's own: a variable's cell, and the
-trace guard.
+changes in a different trace. MaxText asks ``_pytree__state`` whether a module is being initialized. Under
+``plait.as_flax`` these names are views of plait's own: a variable's cell, and the trace guard.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from ...core import hooks
 from ...core.objects.clock import mark_changed
 from ...core.objects.module import Pytree
 from ...core.objects.variables import Cell, Variable, cell_of
+from ..bridge.wrappers.lazy import initialization_of
 from .traces import PytreeState, TraceState
 
 
@@ -25,6 +26,36 @@ def add_private_names() -> None:
         setattr(Variable, name, property(read, write))
     setattr(Variable, "__getstate__", _state_of)  # noqa: B010  # type checkers see an unchanged class
     setattr(Pytree, "_check_valid_context", _refuse)  # noqa: B010
+    setattr(Pytree, "_pytree__state", _StateOfAny())  # noqa: B010
+
+
+class _StateOfAny:
+    """What an object has as ``_pytree__state`` unless it has been given one."""
+
+    def __get__(self, node: Pytree | None, cls: type) -> Any:
+        return self if node is None else _State(node)
+
+
+class _State(PytreeState):
+    """The state of an object: read from it, but for what a program writes."""
+
+    __slots__ = ("_node",)
+
+    def __init__(self, node: Pytree) -> None:
+        self._node = node
+        self._is_setup = False
+        self._trace_state = TraceState()
+        self._trace_state._jax_trace = node._pytree__info.trace
+
+    @property
+    def _initializing(self) -> bool:
+        run, asks = initialization_of(self._node), getattr(self._node, "is_initializing", None)  # of a bridge.Module
+        is_running = (run is not None and run.again) or bool(asks and asks())
+        return vars(self._node).get("_pytree__initializing", is_running)
+
+    @_initializing.setter
+    def _initializing(self, value: bool) -> None:
+        vars(self._node)["_pytree__initializing"] = value
 
 
 class _CellTrace(TraceState):

@@ -1,0 +1,139 @@
+"""Private functions of Flax that published packages call, for ``plait.as_flax``; ``flax_modules.py`` says where."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ...core.objects.module import Module
+from ...errors import ArgumentTypeError
+from ...nn.conv import channels_last
+from ...nn.norm import Norm
+from ...nn.norm_statistics import mean_square, moments_of, normalised
+from ...nn.promotion import canonicalize_dtype, common_dtype
+from ...typing import Array, DTypeLike
+from ..bridge.module.running import current_context
+
+
+def conv_dimension_numbers(input_shape: Sequence[int]) -> lax.ConvDimensionNumbers:
+    """Those of a convolution whose inputs have this shape: ``(batch, *spatial, features)``."""
+    return channels_last(len(input_shape) - 2)
+
+
+def resolve_kwargs(fun: Any = None, args: Any = (), kwargs: Any = None) -> Any:
+    """The arguments of a call by position, defaults included; without arguments, a decorator that passes them so.
+
+    Raises:
+        ArgumentTypeError: an argument can be passed by name only.
+    """
+    if fun is None:
+        return lambda f: functools.wraps(f)(lambda *args, **kwargs: f(*resolve_kwargs(f, args, kwargs)))
+    if not isinstance(fun, functools.partial):
+        bound = inspect.signature(fun).bind(*args, **kwargs)
+        bound.apply_defaults()
+        args, kwargs = bound.args, bound.kwargs
+    if kwargs:
+        raise ArgumentTypeError(
+            "keyword arguments could not be resolved to positions",
+            found=f"{', '.join(kwargs)} of {getattr(fun, '__name__', fun)}",
+            expected="arguments that can be passed by position",
+            do="pass them by position",
+        )
+    return args
+
+
+def resolve_bound_callable(f: Callable[..., Any]) -> tuple[Callable[..., Any], Any, bool]:
+    """``(function, module, True)`` for a method of a module, or for a partial of one; else ``(f, None, False)``."""
+    method = f.func if isinstance(f, functools.partial) else f
+    if not isinstance(method, types.MethodType) or not isinstance(method.__self__, Module):
+        return f, None, False
+    function = method.__func__
+    if isinstance(f, functools.partial):
+        function = functools.partial(function, *f.args, **f.keywords)
+    return function, method.__self__, True
+
+
+def select_last_carry(sequence: Any, seq_lengths: Array) -> Any:
+    """For each sequence of ``(time, batch, ...)`` the step before its end, ``(batch, ...)``."""
+    return jax.tree.map(lambda x: x[seq_lengths - 1, jnp.arange(x.shape[1])], sequence)
+
+
+def canonicalize_axes(rank: int, axes: int | Sequence[int]) -> tuple[int, ...]:
+    """Axes as non-negative numbers, in order, each once."""
+    each = axes if isinstance(axes, Sequence) else (axes,)
+    return tuple(sorted({axis + rank if axis < 0 else axis for axis in each}))
+
+
+def compute_stats(
+    x: Any,
+    axes: int | Sequence[int],
+    dtype: DTypeLike | None,
+    axis_name: str | None = None,
+    axis_index_groups: Any = None,
+    use_mean: bool = True,
+    use_fast_variance: bool = True,
+    mask: Array | None = None,
+) -> tuple[Array, Array]:
+    """Mean, or zeros, and variance over the axes, in float32 or wider."""
+    x = jnp.asarray(x)
+    x = x.astype(common_dtype(x.dtype if dtype is None else jnp.dtype(dtype), jnp.float32))
+    axes = canonicalize_axes(x.ndim, axes)
+    over_devices: Any = lambda *averages: averages
+    if axis_name is not None:
+        layer: Any = types.SimpleNamespace(axis_name=axis_name, axis_index_groups=axis_index_groups)
+        over_devices = functools.partial(Norm._over_devices, layer)
+    if use_mean:
+        stats = moments_of(x, mask, axes=axes, fast=use_fast_variance, over_devices=over_devices)
+    else:
+        (var,) = over_devices(mean_square(x, mask, axes=axes))
+        stats = jnp.zeros_like(var), var
+    mean, var = (jnp.squeeze(each, axes) for each in stats)
+    return mean, var
+
+
+def normalize(
+    x: Array,
+    mean: Array,
+    var: Array,
+    scale: Array | None,
+    bias: Array | None,
+    reduction_axes: int | Sequence[int],
+    feature_axes: int | Sequence[int],
+    dtype: DTypeLike | None,
+    epsilon: float,
+) -> Array:
+    """``(x - mean) / sqrt(var + epsilon) * scale + bias``, where the statistics lack the ``reduction_axes``."""
+    mean, var = (jnp.expand_dims(each, canonicalize_axes(x.ndim, reduction_axes)) for each in (mean, var))
+    features, dtype = canonicalize_axes(x.ndim, feature_axes), canonicalize_dtype(x, scale, bias, dtype=dtype)
+    return normalised(x, mean, var, scale, bias, epsilon, features=features, dtype=dtype)
+
+
+class _ModuleContext:
+    """The running ``bridge.Module`` of this thread, as the last element of a list."""
+
+    @property
+    def module_stack(self) -> list[Any]:
+        entry = current_context()
+        return [None] if entry is None else [None, entry]
+
+
+MODULE_CONTEXT = _ModuleContext()
+
+
+def deprecated(f: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which warns; ``nnx.deprecations`` has it for Flax's own old names."""
+
+    @functools.wraps(f)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        warnings.warn(f"This function is deprecated. Use {f.__name__} instead.", DeprecationWarning, stacklevel=2)
+        return f(*args, **kwargs)
+
+    return wrapper
