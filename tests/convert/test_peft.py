@@ -162,10 +162,11 @@ def test_a_model_of_another_size_is_refused_and_nothing_changes(tmp_path):
 @pytest.mark.parametrize(
     "changes",
     [{"peft_type": "IA3"}, {"use_dora": True}, {"bias": "all"}, {"modules_to_save": ["head"]}]
+    + [{"alora_invocation_tokens": [1]}, {"alpha_pattern": dict.fromkeys(map(str, range(10_001)), 1)}]
     + [{"lora_alpha": each} for each in ([1], "x", float("nan"), 10**400)]
     + [{"alpha_pattern": each} for each in ([1], {"lm_head": "x"}, {"(": 1}, {r"(\w+\w+)+!": 1}, {"layers.*": 1})]
     + [{"lora_dropout": each} for each in ("x", 1, -0.5)],
-    ids=str,
+    ids=lambda changes: str(changes)[:60],
 )
 def test_values_that_plait_has_no_form_for_are_refused_and_nothing_changes(tmp_path, changes):
     model = Net(False)

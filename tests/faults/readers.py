@@ -231,7 +231,8 @@ def _seal_bundle(folder: Path) -> None:
     file = folder / "x" / "stablehlo" / "manifest.json"
     stored = json.loads(file.read_bytes())
     for name, found in stored["files"].items():
-        found["sha256"] = hashlib.sha256((file.parent / name).read_bytes()).hexdigest()
+        if (file.parent / name).is_file():
+            found["sha256"] = hashlib.sha256((file.parent / name).read_bytes()).hexdigest()
     file.write_text(json.dumps(stored))
 
 

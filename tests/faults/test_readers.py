@@ -21,7 +21,7 @@ from tests.sampling import slow_but
 
 TIMES = 2_000 if "PLAIT_FAULTS" in os.environ else 25
 SECONDS, BYTES = 20, 3 * 2**30
-QUICK = {"restore", "load_safetensors", "load_safetensors of shards", "convert_checkpoint of msgpack", "load_peft"}
+QUICK = {"load_safetensors", "load_safetensors of shards", "convert_checkpoint of msgpack", "load_peft"}
 QUICK |= {"convert_checkpoint of safetensors", "explore ONNX", "explore safetensors", "load_compiled", "JsonLines"}
 QUICK |= {"describe ONNX", "describe StableHLO", "--inputs FILE.npz"}
 each_reader = pytest.mark.parametrize("name", slow_but(QUICK, READERS))
@@ -87,7 +87,7 @@ def test_damaged_files(name, intact, tmp_path):
         copy = copied(folder, tmp_path / "copy")
         what = damage(copy, draw)
         is_sealed = False
-        if reader.seal is not None and draw.random() < 0.7:
+        if reader.seal is not None and what.startswith(("bytes", "values")) and draw.random() < 0.7:
             with contextlib.suppress(Exception):  # what is damaged may have no place for sums
                 reader.seal(copy)
                 is_sealed = True

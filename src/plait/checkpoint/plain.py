@@ -15,7 +15,7 @@ from ..core.objects.filters import to_predicate
 from ..core.objects.state import from_flat_state
 from ..errors import CheckpointError, GraphError
 from ..typing import FilterLiteral
-from ..util.files import given_path
+from ..util.files import given_path, memory
 from ..util.notices import warn_nothing_selected
 from ..util.paths import describe_path, parse_path
 from .layout import ARRAYS, Manifest, manifest_at
@@ -168,7 +168,7 @@ def check_size(source: Path, size: int, limit: int | None, *, do: str | None = N
     Raises:
         CheckpointError: there are more bytes than may be read.
     """
-    room = _memory() if limit is None else limit
+    room = memory() if limit is None else limit
     if room is not None and size > room:
         raise CheckpointError(
             "the checkpoint has more bytes than may be read",
@@ -178,11 +178,3 @@ def check_size(source: Path, size: int, limit: int | None, *, do: str | None = N
             do=do
             or "read a part of it: load_state(path, filter); or, if you trust the file, load_state(path, limit=...)",
         )
-
-
-def _memory() -> int | None:
-    """The machine's memory in bytes; ``None`` if the system does not report it."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return None

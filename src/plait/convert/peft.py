@@ -15,7 +15,6 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -61,12 +60,15 @@ def _fixed_name(value: Any) -> bool:
     return isinstance(value, str) and _FIXED.fullmatch(value) is not None
 
 
+_OTHER_KINDS = (
+    "use_dora", "modules_to_save", "fan_in_fan_out", "lora_bias", "layer_replication", "trainable_token_indices",
+    "use_qalora", "alora_invocation_tokens", "arrow_config",
+)  # fmt: skip
+_MOST_PATTERNS = 10_000
 _CONFIG = {
     "peft_type": "LORA",
     "bias?": Either(None, "none"),
-    "use_dora?": _nothing,
-    "modules_to_save?": _nothing,
-    "fan_in_fan_out?": _nothing,
+    **{f"{name}?": _nothing for name in _OTHER_KINDS},
     "lora_alpha?": finite,
     "lora_dropout?": _rate,
     "use_rslora?": Either(bool, None),
@@ -223,9 +225,14 @@ def load_peft(
         reshaped = {each: values[each].reshape(shape) for each, shape in zip("AB", shapes, strict=True)}
         found[where] = (name, reshaped)
     groups: dict[tuple[int, Any], list[Path]] = {}
+    # As in PEFT, the name is that of the module or its end.
+    alphas = [
+        (re.compile(rf"(?:.*\.)?(?:{each})"), value) for each, value in (config.get("alpha_pattern") or {}).items()
+    ]
     for where, (name, pair) in found.items():
         rank = pair["A"].shape[-1]
-        alpha = _by_pattern(config.get("alpha_pattern"), name, config.get("lora_alpha", rank))
+        own = (value for pattern, value in alphas if pattern.fullmatch(name))
+        alpha = next(own, config.get("lora_alpha", rank))
         groups.setdefault((rank, alpha), []).append(where)
     options = {"rank_stabilized": bool(config.get("use_rslora")), "dropout_rate": config.get("lora_dropout") or 0.0}
     # All are selected before the first is changed: a selection of some layers of a stack is an error.
@@ -287,19 +294,13 @@ def _from_peft(layer: Any, factor: str, value: np.ndarray) -> np.ndarray:
     return value.reshape(value.shape[:2]).T if factor == "B" and is_window_of_one else value.T
 
 
-def _by_pattern(patterns: Mapping[str, Any] | None, name: str, default: Any) -> Any:
-    """The entry whose name is that of the module or its end, as in PEFT."""
-    for pattern, value in (patterns or {}).items():  # fixed names: see above
-        if re.fullmatch(rf"(?:.*\.)?(?:{pattern})", name):
-            return value
-    return default
-
-
 def _read(folder: FilePath) -> tuple[dict[str, Any], dict[str, dict[str, np.ndarray]]]:
     try:
         config = parse_json(read_file(folder / CONFIG, MOST_JSON), _CONFIG)
     except (OSError, SchemaError) as error:
-        raise _no_adapter(folder, f"a {CONFIG} with {error}") from error
+        raise _no_adapter(folder, f"an {CONFIG} with {error}") from error
+    if len(config.get("alpha_pattern") or ()) > _MOST_PATTERNS:
+        raise _no_adapter(folder, f"an {CONFIG} with more than {_MOST_PATTERNS:,} names in alpha_pattern")
     factors: dict[str, dict[str, np.ndarray]] = {}
     for key, array in load_safetensors(folder / WEIGHTS).items():
         parts = _KEY.fullmatch(key)
@@ -320,6 +321,6 @@ def _no_adapter(folder: FilePath, found: str) -> CheckpointError:
         "the folder has no LoRA adapter that plait can read",
         at=str(folder),
         found=found,
-        expected=f"{WEIGHTS}, and {CONFIG} with peft_type LORA, without biases, DoRA, modules_to_save, fan_in_fan_out",
+        expected=f"{WEIGHTS}, and {CONFIG} with peft_type LORA, without " + ", ".join(_OTHER_KINDS),
         do="save the adapter with PEFT's save_pretrained, or merge it there and use plait.convert.convert_checkpoint",
     )

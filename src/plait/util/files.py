@@ -71,15 +71,24 @@ def read_file(path: str | os.PathLike[str], most: int | None = None) -> bytes:
     """The bytes of a file.
 
     Args:
-        most: the number of bytes that no such file exceeds.
+        most: the number of bytes that no such file exceeds; ``None`` means the machine's memory.
 
     Raises:
         OSError: as in ``open_file``, or the file has more bytes.
     """
+    most = memory() if most is None else most
     with open_file(path) as file:
         if most is not None and os.fstat(file.fileno()).st_size > most:
             raise OSError(errno.EFBIG, f"more than {most:,} bytes", str(path))
         return file.read()
+
+
+def memory() -> int | None:
+    """The machine's memory in bytes; ``None`` if the system does not report it."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
 
 
 def check_files(folder: Path) -> None:

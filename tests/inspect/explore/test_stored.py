@@ -133,7 +133,7 @@ def test_what_is_no_known_file_is_refused(tmp_path, name, content, found):
 
 def test_a_manifest_that_claims_more_than_the_memory_is_refused(tmp_path, monkeypatch):
     path = plait.checkpoint.save(tmp_path / "saved", plait.Param(jnp.ones(100)))
-    monkeypatch.setattr(plain, "_memory", lambda: 300)
+    monkeypatch.setattr(plain, "memory", lambda: 300)
     with pytest.raises(plait.errors.CheckpointError, match="400 bytes"):
         outline_of_file(path)
 
