@@ -154,11 +154,11 @@ def check_whole(path: Path) -> Manifest:
     """
     stored = _read(path)
     recorded = stored["files"]
-    missing = sorted(name for name in recorded if not (path / name).is_file())
-    if missing:
-        raise _damaged(path, f"no {first_few(missing, 4)}")
     with staying(path):
         try:
+            missing = sorted(name for name in recorded if not (path / name).is_file())
+            if missing:
+                raise _damaged(path, f"no {first_few(missing, 4)}")
             check_files(path / ARRAYS)  # also those that Orbax reads although the manifest does not list them
         except FileNotFoundError:
             pass

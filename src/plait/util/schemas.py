@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import reprlib
 import sys
@@ -29,7 +30,8 @@ from typing import Any
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 MOST_JSON = 2**28  # bytes; no index or manifest is as long
-_DEEPEST = 100  # levels
+_DEEPEST, _CONTAINERS = 100, (dict, list, tuple)  # levels of them
+_LONGEST_NAME = 255  # bytes, of most disks
 _MOST_AXES = 64  # of NumPy
 _MOST_ELEMENTS = 2**56  # no machine has as much memory; below it, sizes in bytes fit into 64 bits
 
@@ -110,14 +112,10 @@ def fits(value: Any, schema: Any) -> bool:
 
 def _is_shallow(value: Any) -> bool:
     """Whether functions that call themselves for each level, such as ``repr``, have no trouble with a value."""
-    level = [value]
-    for _ in range(_DEEPEST):
-        level = [
-            inner
-            for each in level
-            if isinstance(each, (dict, list, tuple))
-            for inner in (each.values() if isinstance(each, dict) else each)
-        ]
+    level, depth = [value], 0
+    while level and depth <= _DEEPEST:
+        inner = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, _CONTAINERS)]
+        level, depth = [item for items in inner for item in items], depth + 1
     return not level
 
 
@@ -162,8 +160,13 @@ def sha256(value: Any) -> bool:
 
 
 def file_name(value: Any) -> bool:
-    r"""The name of a file in the folder itself, without ``/``, ``\`` and ``:``."""
-    return isinstance(value, str) and value not in ("", ".", "..") and not set(value) & set("/\\:\0")
+    r"""The name of a file in the folder itself, of up to 255 bytes, without ``/``, ``\`` and ``:``."""
+    if not isinstance(value, str) or value in ("", ".", "..") or set(value) & set("/\\:\0"):
+        return False
+    try:
+        return len(os.fsencode(value)) <= _LONGEST_NAME
+    except UnicodeEncodeError:
+        return False
 
 
 def inner_path(value: Any) -> bool:
