@@ -53,6 +53,7 @@ CASES = {
     "first of the smallest": (FOR_LITERT, "argmin", lambda x: x.argmin(-1), X),
     "not a number": (FOR_LITERT, "argmax", lambda x: x.argmax(-1), WITH_NAN),
     "the largest three": (FOR_LITERT, "top_k", lambda x: lax.top_k(x, 3)[1], X),
+    "the largest of a vector, twice": (FOR_LITERT, "top_k", lambda x: lax.top_k(-lax.top_k(x[0, 0], 4)[0], 2)[0], X),
     "the largest of many equals": (FOR_LITERT, "top_k", lambda x: lax.top_k(x // 4, 5)[1], WORDS),
     "the largest with infinities": (FOR_LITERT, "top_k", lambda x: lax.top_k(jnp.where(x > 0, x, -jnp.inf), 5)[1], X),
     "the largest, and not a number": (FOR_LITERT, "top_k", lambda x: lax.top_k(x, 3)[0], WITH_NAN),

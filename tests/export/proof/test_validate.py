@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from plait.errors import ArgumentError, ExportError
-from plait.export import InputSpec, save_stablehlo, validate_export
+from plait.export import InputSpec, prove, save_stablehlo, validate_export
+from plait.export.program.program import program_of
 from plait.export.proof import apart, report
 from plait.export.proof.compare import tolerance_of
-from plait.export.proof.runners.exchange import milliseconds_of
+from plait.export.proof.runners.exchange import milliseconds_of, read, write
 
 pytestmark = pytest.mark.apart
 
@@ -109,6 +110,12 @@ def test_the_tolerance_of_small_values_is_that_of_one():
     assert tolerance_of(eight_bits) == 2 * float(jnp.finfo(jnp.float8_e4m3fn).eps)
 
 
+def test_text_goes_to_the_other_process_as_bytes(tmp_path):
+    """TensorFlow has text as objects, which are no arrays of bytes."""
+    write(tmp_path / "y.npz", {"y": np.array([b"one", b"three"], object)})
+    assert read(tmp_path / "y.npz")["y"].tolist() == [b"one", b"three"]
+
+
 def test_times_of_calls_are_milliseconds():
     times = milliseconds_of(lambda: time.sleep(0.02))
     assert len(times) == 5
@@ -135,3 +142,13 @@ def test_blocked_packages_look_as_if_they_were_not_installed(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.strip() == "imported before they could be blocked: runpy, sys"
+
+
+@pytest.mark.slow
+def test_the_reference_may_be_the_program(doubling):
+    """Of a format without a bundle beside it: names, sizes and values of omitted state are those of the program."""
+    program = program_of(({"factor": jnp.float32(2)}, lambda p, x: p["factor"] * x), ("batch",))
+    (found,), _ = prove(doubling, inputs={"x": np.ones(3, np.float32)}, reference=program)
+    assert found.passed
+    (found,), _ = prove(doubling, inputs={"x": np.ones(3, np.float32)}, reference=lambda x: 3 * x)
+    assert not found.passed
