@@ -167,7 +167,7 @@ def differential(session: nox.Session) -> None:
 
 @in_venv
 def faults(session: nox.Session) -> None:
-    """Runs that are killed 100 times, and the faults of runs of several processes."""
+    """Runs that are killed 100 times, the faults of runs of several processes, 2,000 damaged files for each reader."""
     settings = {"PLAIT_FAULTS": "100", "HYPOTHESIS_PROFILE": "fuzz"}
     tests(session, "-n", "2", "--timeout=0", "tests/faults", **settings)
 

@@ -153,3 +153,10 @@ def test_a_damaged_bundle_is_refused(files, tmp_path, change):
         (copy / "manifest.json").write_text("{")
     with pytest.raises(plait.errors.ExportError, match=r"at +\S*bundle"):
         outline_of_file(copy)
+
+
+def test_a_name_of_many_parts_is_one_row(tmp_path):
+    """W8: each part would be a row below the one before, of as long a path."""
+    name = "a" + ".a" * 200_000
+    path = plait.checkpoint.save_safetensors(tmp_path / "w.safetensors", {name: np.ones(2, np.float32)})
+    assert [entry.path for entry in outline_of_file(path).entries] == [(), (name,)]
