@@ -143,7 +143,7 @@ def test_a_manifest_with_another_shape_than_the_array_is_refused(tmp_path, leaf)
     manifest = layout.check_whole(path)
     (path / layout.MANIFEST).unlink()
     layout.write_manifest(path, dataclasses.replace(manifest, leaves={"w": leaf}))
-    with pytest.raises(CheckpointError, match=rf"cannot be read\n +at +{path}\n.*w of shape \(3,\)"):
+    with pytest.raises(CheckpointError, match=rf"cannot be read\n +at +{path}\n.*w is [^\n]*but its manifest says"):
         load_state(path)
 
 

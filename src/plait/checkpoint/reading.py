@@ -56,8 +56,8 @@ def read_arrays(path: Path, targets: Mapping[str, Any]) -> Iterator[tuple[str, A
             with refused_if_damaged(path.parent), staying(path.parent):
                 found = checkpointer.restore(path, args=wanted)
                 for name, target in group.items():
-                    if found[name].shape != target.shape:
-                        raise ValueError(f"{name} of shape {found[name].shape}, but its manifest says {target.shape}")
+                    if not hasattr(found[name], "__array__") or found[name].shape != target.shape:
+                        raise ValueError(f"{name} is {found[name]!r:.80}, but its manifest says shape {target.shape}")
             for name in group:
                 yield name, found.pop(name)
 
