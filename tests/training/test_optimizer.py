@@ -523,3 +523,17 @@ def test_an_array_that_a_transformation_returns_twice_is_two_buffers():
     step(model, optimizer)
     step(model, optimizer)
     assert int(optimizer.step[...]) == 2
+
+
+@pytest.mark.parametrize("run", [lambda f: f, plait.jit], ids=["eager", "jit"])
+def test_the_state_of_an_optimizer_may_be_references(run):
+    """O1."""
+    model = plait.Linear(3, 2, rngs=plait.Rngs(0))
+    expected = plait.clone(model)
+    with plait.var_defaults(ref=True):
+        optimizer = Optimizer(model, optax.adam(0.1), wrt=plait.Param)
+    grads = jax.tree.map(jnp.ones_like, plait.state(model))
+    run(lambda optimizer, model, grads: optimizer.update(model, grads) and None)(optimizer, model, grads)
+    Optimizer(expected, optax.adam(0.1), wrt=plait.Param).update(expected, grads)
+    np.testing.assert_allclose(model.kernel[...], expected.kernel[...], rtol=1e-6)
+    assert optimizer.step[...] == 1

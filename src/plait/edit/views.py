@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import jax
 
 from ..core.functional.merge import clone, merge
 from ..core.graph.flatten import Walk, path_of
 from ..core.graph.traversal import find_duplicates
+from ..core.objects.cells import fitting
 from ..core.objects.filters import to_predicate
 from ..core.objects.module import change_modes, mode_names, set_attributes
 from ..core.objects.nodes import PytreeNodeImpl, get_node_impl
@@ -256,6 +256,6 @@ def with_vars(
             return leaf
         value = plain_value(leaf)
         metadata = {**leaf.get_metadata(), "ref": ref}
-        return type(leaf).from_metadata(jax.new_ref(value) if ref else value, metadata)
+        return type(leaf).from_metadata(fitting(value, metadata), metadata)
 
     return map(remake, node)

@@ -113,8 +113,8 @@ class EMA(Pytree):
         decay: Any = self.decay
         if callable(decay):
             check_trace(self.step._cell.trace, self.step, "change the value of")
-            decay = jnp.asarray(decay(self.step.get_raw_value()))
-            self.step.set_raw_value(self.step.get_raw_value() + jnp.asarray(when, jnp.int32))
+            decay = jnp.asarray(decay(plain_value(self.step)))
+            self.step.set_raw_value(plain_value(self.step) + jnp.asarray(when, jnp.int32))
         for path, average in averages.items():
             old = plain_value(average)
             moved = jax.tree.map(functools.partial(_moved, decay), old, values[path])

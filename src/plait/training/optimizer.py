@@ -212,7 +212,7 @@ class Optimizer(Pytree, Generic[M]):
             raise
         new_values = {path: at(updates, path) for path in values}
         new_values = {path: _added(value, new_values[path]) for path, value in values.items()}
-        step = self.step.get_raw_value() + jnp.uint32(1)
+        step = plain_value(self.step) + jnp.uint32(1)
 
         # Everything is computed and checked before the first write, so an error changes nothing.
         self._check_writable(selected)

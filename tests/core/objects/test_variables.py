@@ -934,6 +934,15 @@ def test_copies_of_a_reference_are_references_of_their_own():
     assert isinstance(nnx.Param(jnp.ones(2)).copy(ref=True).get_raw_value(), type(v.get_raw_value()))
 
 
+def test_a_shape_stays_a_shape_until_there_is_a_value():
+    """V44: as what ``eval_shape`` returns."""
+    shape = jax.ShapeDtypeStruct((2,), jnp.float32)
+    v = nnx.Param(shape, ref=True)
+    for each in (v, nnx.with_vars(nnx.Param(shape), ref=True), v.copy()):
+        assert (each.ref, each.get_raw_value()) == (True, shape)
+    assert isinstance(v.copy(jnp.ones(2)).get_raw_value(), type(nnx.Param(jnp.ones(2), ref=True).get_raw_value()))
+
+
 def test_mapping_a_reference_to_an_array_leaves_a_variable_that_works():
     """V44, V45."""
     v = jax.tree.map(lambda ref: ref[...] * 2, nnx.Param(jnp.ones(2), ref=True))

@@ -933,3 +933,16 @@ def test_arrays_of_another_number_of_layers_are_refused(transform, period, layer
     )
     with pytest.raises(ShapeError, match=r"no axis of layers\n +at +a Stack\[0:4(:2)?\]\.(bias|kernel)"):
         transform(lambda stack, x: stack(x))(stack, jnp.ones(2))
+
+
+def test_stacked_variables_may_hold_references():
+    """ST2: made by a factory or from blocks, with the values of a stack without."""
+    x = jnp.ones((1, 3))
+    make = lambda rngs: plait.Sequential(plait.Linear(3, 3, rngs=rngs), plait.Dropout(0.5, rngs=rngs))
+    with plait.var_defaults(ref=True):
+        made, rngs = plait.Stack(make, 2, rngs=plait.Rngs(0)), plait.Rngs(0)
+        taken = plait.Stack([make(rngs) for _ in range(2)])
+    expected = plait.Stack(make, 2, rngs=plait.Rngs(0))(x)
+    for stack in (made, taken):
+        assert all(variable.ref for _, variable in plait.to_flat_state(plait.variables(stack)))
+        np.testing.assert_array_equal(stack(x), expected)

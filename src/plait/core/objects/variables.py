@@ -214,7 +214,8 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         if flags["eager_sharding"] and entries.get("out_sharding"):
             for place in eager_sharding_hooks:
                 value = place(self, value)
-        cell.raw = jax.new_ref(jnp.asarray(value)) if flags["ref"] else value  # type: ignore[arg-type]
+        is_abstract = isinstance(value, jax.ShapeDtypeStruct)
+        cell.raw = jax.new_ref(jnp.asarray(value)) if flags["ref"] and not is_abstract else value  # type: ignore[arg-type]
 
     def create_value(self, value: A) -> A:
         """The value that the constructor stores for ``value``; override it to change values on creation."""

@@ -28,6 +28,7 @@ from ...core.objects.named import Sentinel
 from ...core.objects.nodes import Static
 from ...core.objects.pytree import Pytree
 from ...core.objects.rngs import Rngs
+from ...core.objects.settings import defaults
 from ...core.objects.variable_kinds import Cache, Param
 from ...core.objects.visit import iter_variables
 from ...errors import ArgumentError, ArgumentTypeError
@@ -58,6 +59,7 @@ from .stacking import (
     place_new,
     smallest_period,
     stacked,
+    store_in_references,
 )
 
 
@@ -158,6 +160,16 @@ class Stack(Module):
                 do="leave period out",
             )
         self.depth, self.period = number, len(makers)
+        # References cannot leave the transforms that make the blocks.
+        in_references, defaults.ref = defaults.ref, False
+        try:
+            self._make_groups(makers, number, rngs)
+        finally:
+            defaults.ref = in_references
+        if in_references:
+            store_in_references(self)
+
+    def _make_groups(self, makers: list[Any], number: int, rngs: Rngs | None) -> None:
         streams = {} if rngs is None else dict(rngs.items())
         draws = [_draws(make, streams) for make in makers]
         for layers in self._groups():

@@ -24,7 +24,7 @@ from ...core.graph.flatten import Walk, path_of
 from ...core.graph.graphdef import GraphDef
 from ...core.graph.unflatten import Builder
 from ...core.intermediates.sowing import RECORD, set_record, sows
-from ...core.objects.cells import PLAIN_METADATA
+from ...core.objects.cells import PLAIN_METADATA, fitting, read
 from ...core.objects.clock import NodeInfo
 from ...core.objects.journal import Journal
 from ...core.objects.nodes import Kind, change_of, kind_of
@@ -205,7 +205,7 @@ def stacked(blocks: Sequence[Any], axis: str | None, names: Callable[[int], str]
     leaves = []
     for position, (first, link) in enumerate(zip(walks[0].leaves, walks[0].links, strict=True)):
         parts = [walk.leaves[position] for walk in walks]
-        values = [part._cell.raw if isinstance(part, Variable) else part for part in parts]
+        values = [read(part._cell.raw) if isinstance(part, Variable) else part for part in parts]
         at = describe_path(path_of(link))
         array = _stack_trees(values, lambda number, at=at: f"{names(number)}.{at}")
         leaves.append(first.copy(array) if isinstance(first, Variable) else array)
@@ -286,7 +286,15 @@ def place_new(block: Any) -> None:
         cell = variable._cell
         if cell.metadata["eager_sharding"] and cell.metadata.get("out_sharding"):
             for place in eager_sharding_hooks:
-                cell.raw = place(variable, cell.raw)
+                cell.raw = fitting(place(variable, read(cell.raw)), cell.metadata)
+
+
+def store_in_references(block: Any) -> None:
+    """Store the values of a new stacked block in references."""
+    for _, variable in iter_variables(block):
+        cell = variable._cell
+        cell.metadata = {**cell.metadata, "ref": True}
+        cell.raw = fitting(cell.raw, cell.metadata)
 
 
 def over_layers(function: Callable[[Path, Any], Any], model: Any, path: Path, value: Any) -> Any:
