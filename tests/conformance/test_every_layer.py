@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import inspect
 import pickle
 import re
 
@@ -77,6 +78,19 @@ def test_jit_agrees_with_eager_in_output_and_state(case):
     mine, other = pure(plait.state(compiled)), pure(plait.state(eager))
     for path in mine:
         np.testing.assert_allclose(mine[path], other[path], rtol=1e-5, atol=1e-5, err_msg=path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "case", [case for case in LAYERS if "Cell" not in str(case.refuses)], ids=lambda case: case.name
+)
+def test_variables_may_be_references(case):
+    """V44: but for the cell of an ``RNN``, since a loop cannot carry references."""
+    with plait.var_defaults(ref=True):
+        layer = make(case)
+    usual = make(case)
+    for _ in range(2):
+        np.testing.assert_array_equal(layer(case.x), usual(case.x))
 
 
 @pytest.mark.sampled
@@ -157,6 +171,27 @@ def test_a_wrong_last_axis_names_the_path_and_both_lengths(case, run):
     with pytest.raises(plait.errors.ShapeError, match=expected) as caught:
         run(Encoder(make(case)), wrong)
     assert re.search(rf"\b{size}\b", caught.value.parts["expected"])
+
+
+def first_half(args, *, dtype=None, **_):
+    x, *weights = args
+    return plait.nn.promotion.promote_dtype((x[..., : x.shape[-1] // 2], *weights), dtype=dtype)
+
+
+def promotes(case):
+    """Whether the layer has a ``promote_dtype`` and checks its input itself."""
+    own = case.refuses == ("", "")
+    return own and "promote_dtype" in inspect.signature(getattr(plait, case.name).__init__).parameters
+
+
+@pytest.mark.parametrize("case", [*filter(promotes, LAYERS)], ids=lambda case: case.name)
+def test_a_promotion_may_change_the_input(case):
+    """L3: what is checked is what it returns."""
+    layer, usual = make(case), make(case)
+    for _, module in plait.iter_modules(layer):
+        if hasattr(module, "promote_dtype"):
+            module.promote_dtype = first_half
+    np.testing.assert_array_equal(layer(jnp.concatenate([case.x, case.x], -1)), usual(case.x))
 
 
 @functools.partial(plait.jit, static_argnames="argnums")

@@ -34,7 +34,12 @@ MET = {
     "a decoding step past the end": (f"{ATTENTION}; m(jnp.ones((1, 3, 2))); m(x)", "ArgumentError"),
     "`precision` of attention": (
         "f = lambda q: nnx.dot_product_attention(q, q, q, precision='highest')", "'HIGHEST' in str(jax.make_jaxpr(f)(jnp.ones((2, 1, 2))))"),
+    "`ConvTranspose(padding=\"valid\")`": (
+        "f = lambda p: nnx.ConvTranspose(1, 1, 3, padding=p, rngs=nnx.Rngs(0))(jnp.ones((1, 4, 1)))", "f('valid').shape == f('VALID').shape == (1, 6, 1)"),
+    "a name of a padding that": ("nnx.max_pool(jnp.ones((1, 4, 1)), (2,), padding='CIRCULAR')", "ArgumentError"),
     "a keyword in the call of a `Sequential`": ("nnx.Sequential(nnx.relu)(jnp.ones(2), mask=None)", "UnusedArgumentWarning"),
+    "the steps of a reversed `RNN`": (
+        f"{RNN}; y = lambda n: m(x * jnp.array([[1.0], [2.0]]), reverse=True, seq_lengths=jnp.array([n]))", "jnp.array_equal(y(3), y(2))"),
     "the carry of `RNN` after": (
         f"{RNN}; c, _ = m(x, seq_lengths=jnp.array([0]), return_carry=True)", "jnp.array_equal(c, jnp.zeros((1, 3)))"),
     "`RNN` with a narrower initial carry": (

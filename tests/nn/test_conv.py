@@ -110,21 +110,49 @@ def test_groups_must_divide_the_channels(sizes, name):
         plait.Conv(*sizes, (2,), feature_group_count=2, rngs=plait.Rngs(0))
 
 
-BAD_PADDINGS = [(plait.Conv, "same"), (plait.Conv, (1, 2)), (plait.Conv, ((1, 2), 3)), (plait.ConvTranspose, "REFLECT")]
+ALL_NAMES = "'SAME', 'SAME_LOWER', 'VALID', 'CIRCULAR', 'REFLECT'"
+TRANSPOSED = "'SAME', 'VALID', 'CIRCULAR'"
+BAD_PADDINGS = [
+    *((plait.Conv, (2,), 1, padding, f"{ALL_NAMES}, 'CAUSAL', a") for padding in ("equal", (1, 2), ((1, 2), 3), None)),
+    (plait.Conv, (2, 2), 1, "causal", f"{ALL_NAMES}, a"),
+    *((plait.ConvTranspose, (2,), 1, name, f"{TRANSPOSED}, 'SAME_LOWER', a") for name in ("reflect", "CAUSAL")),
+    (plait.ConvTranspose, (2,), 2, "SAME_LOWER", f"{TRANSPOSED}, a"),
+]
 
 
-@pytest.mark.parametrize(("kind", "padding"), BAD_PADDINGS)
-def test_a_padding_of_no_known_form_is_refused(kind, padding):
-    model = Encoder(kind(3, 4, (2,), padding=padding, rngs=plait.Rngs(0)))
-    expected = r"at +encoder\.layers\[3\].*\s+found +padding=.*\s+expected +'SAME', 'VALID'"
+@pytest.mark.parametrize(("kind", "size", "strides", "padding", "known"), BAD_PADDINGS)
+def test_a_padding_of_no_known_form_is_refused(kind, size, strides, padding, known):
+    """L13, L14: the names that this layer takes are listed, and no others."""
+    model = Encoder(kind(3, 4, size, strides, padding=padding, rngs=plait.Rngs(0)))
+    expected = rf"at +encoder\.layers\[3\].*\s+found +padding=.*\s+expected +{known}"
     with pytest.raises(ArgumentError, match=expected):
-        model(jnp.ones((1, 5, 3)))
+        model(jnp.ones((1, *(5 for _ in size), 3)))
 
 
-def test_causal_padding_needs_one_spatial_axis():
-    layer = plait.Conv(3, 4, (2, 2), padding="CAUSAL", rngs=plait.Rngs(0))
-    with pytest.raises(ArgumentError, match="exactly one spatial axis"):
-        layer(jnp.ones((1, 5, 5, 3)))
+NAMED = [(plait.Conv, name) for name in PADDINGS if isinstance(name, str)]
+NAMED += [(plait.ConvTranspose, name) for name in ("SAME", "VALID", "CIRCULAR", "SAME_LOWER")]
+
+
+@pytest.mark.parametrize(("kind", "padding"), NAMED)
+def test_paddings_are_named_in_upper_or_lower_case(kind, padding):
+    """L13, L14."""
+    x = some_input(1, 5, 3)
+    make = lambda name: kind(3, 4, (2,), padding=name, rngs=plait.Rngs(0))
+    for name in (padding.lower(), padding.title()):
+        np.testing.assert_array_equal(make(name)(x), make(padding)(x))
+
+
+def channels_first(x, kernel, strides, padding, *, dimension_numbers, **options):
+    return jax.lax.conv_general_dilated(x, kernel, strides, padding, dimension_numbers=("NCH", "HIO", "NCH"), **options)
+
+
+@pytest.mark.parametrize("batch", [(), (2,), (2, 2)])
+def test_a_replaced_convolution_may_take_other_axes(batch):
+    """L13."""
+    ours = plait.Conv(3, 4, 2, rngs=plait.Rngs(0), use_bias=False)
+    theirs = plait.Conv(3, 4, 2, rngs=plait.Rngs(0), use_bias=False, conv_general_dilated=channels_first)
+    x = some_input(*batch, 5, 3)
+    np.testing.assert_allclose(jnp.swapaxes(theirs(jnp.swapaxes(x, -1, -2)), -1, -2), ours(x), rtol=1e-5, atol=1e-6)
 
 
 def test_strides_must_be_as_many_as_spatial_axes():

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 import plait
 from plait.errors import ArgumentError, ShapeError, StreamError
 from plait.nn.attention import dot_product_attention_weights
-from tests.nn.twins import HALF_TOLERANCE, TOLERANCE, compare, flax_nnx, some_input, users_promotion
+from tests.nn.twins import HALF_TOLERANCE, TOLERANCE, Encoder, compare, flax_nnx, some_input, users_promotion
 from tests.sampling import slow_but
 
 
@@ -262,9 +262,21 @@ def test_f4_dropout_keeps_the_expected_weight():
     np.testing.assert_array_equal(dot_product_attention_weights(query, key, **options, deterministic=True), 0.25)
 
 
-def test_f4_rate_one_drops_everything_and_needs_no_key():
-    arrays = operands()
-    np.testing.assert_array_equal(plait.dot_product_attention(*arrays, dropout_rate=1.0), np.zeros((2, 3, 2, 4)))
+@pytest.mark.parametrize("rate", [1.0, 1.5, -0.5])
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_f4_a_rate_outside_of_its_range_is_refused(rate, deterministic):
+    query, key, value = operands()
+    options = {"dropout_rate": rate, "dropout_rng": jax.random.key(0), "deterministic": deterministic}
+    with pytest.raises(ArgumentError, match=f"dropout_rate={rate}"):
+        plait.dot_product_attention(query, key, value, **options)
+    with pytest.raises(ArgumentError, match=f"dropout_rate={rate}"):
+        dot_product_attention_weights(query, key, **options)
+
+
+def test_f4_a_layer_with_such_a_rate_is_named():
+    layer = plait.MultiHeadAttention(2, 4, dropout_rate=1.0, deterministic=False, decode=False, rngs=plait.Rngs(0))
+    with pytest.raises(ArgumentError, match=r"(?s)at +encoder\.layers\[3\].*dropout_rate=1\.0"):
+        Encoder(layer)(jnp.ones((1, 3, 4)))
 
 
 def test_f4_dropout_without_a_key_says_what_to_pass():

@@ -100,6 +100,27 @@ def test_a_replaced_product_gets_only_what_is_set():
     assert seen == [{"precision"}, {"precision"}]
 
 
+def over_the_first(x, kernel, dimensions, **options):
+    return jax.lax.dot_general(x, kernel, (((0,), (0,)), ((), ())), **options)
+
+
+OTHER_AXES = {
+    "Linear": lambda rngs: plait.Linear(3, 4, dot_general=over_the_first, rngs=rngs),
+    "LinearGeneral": lambda rngs: plait.LinearGeneral(3, 4, dot_general=over_the_first, rngs=rngs),
+    "its dot_general_cls": lambda rngs: plait.LinearGeneral(3, 4, dot_general_cls=lambda: over_the_first, rngs=rngs),
+    "Einsum": lambda rngs: plait.Einsum(
+        "...a,ab->...b", (3, 4), (4,), einsum_op=lambda _, x, w, **__: jnp.einsum("a...,ab->...b", x, w), rngs=rngs
+    ),
+}
+
+
+@pytest.mark.parametrize("make", OTHER_AXES.values(), ids=OTHER_AXES)
+def test_a_replaced_product_may_contract_other_axes(make):
+    """L10-L12: the last axis is that of plait's own product."""
+    x = some_input(3, 5)
+    np.testing.assert_allclose(make(plait.Rngs(0))(x), plait.Linear(3, 4, rngs=plait.Rngs(0))(x.T), rtol=1e-5)
+
+
 def test_the_advice_of_the_shape_error_works():
     with pytest.raises(ShapeError, match=r"plait\.Linear\(5, 4, rngs=rngs\)"):
         plait.Linear(3, 4, rngs=plait.Rngs(0))(jnp.ones((2, 5)))

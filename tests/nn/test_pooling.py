@@ -85,7 +85,7 @@ def test_strides_must_be_as_many_as_the_window_s_axes(strides):
         plait.max_pool(jnp.ones((2, 4, 2)), (2,), strides)
 
 
-@pytest.mark.parametrize("padding", [1, (1,), ((1, 1), (1, 1))])
+@pytest.mark.parametrize("padding", [1, (1,), ((1, 1), (1, 1)), [(1, 1), 2], "CAUSAL"])
 def test_padding_must_be_a_pair_for_each_axis_of_the_window(padding):
     with pytest.raises(ArgumentError, match=r"found +padding="):
         plait.max_pool(jnp.ones((2, 4, 2)), (2,), padding=padding)

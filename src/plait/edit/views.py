@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-
 from ..core.functional.merge import clone, merge
 from ..core.graph.flatten import Walk, path_of
 from ..core.graph.traversal import find_duplicates

@@ -338,9 +338,9 @@ class MultiHeadAttention(Module):
                 is_causal=is_causal,
                 **options,
             )
-        except ShapeError as error:
+        except (ShapeError, ArgumentError) as error:
             # The function does not know which layer these inputs belong to.
-            raise ShapeError(error.message, **{"at": describe_place(self), **error.parts}) from error
+            raise type(error)(error.message, **{"at": describe_place(self), **error.parts}) from error
         y = self.out(y, out_sharding=out_sharding)
         if step is not None:
             self._remember(key, value, step + length)

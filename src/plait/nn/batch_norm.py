@@ -14,7 +14,7 @@ from ..core.objects.statics import HashableMapping
 from ..core.objects.variable_kinds import BatchStat
 from ..errors import SingleValueWarning
 from ..typing import Array, DTypeLike, Initializer
-from .checks import check_axis, resolve_switch, weight_length
+from .checks import check_array, check_axis, resolve_switch, weight_length
 from .initializers import default_bias_init, default_scale_init
 from .linear import without_arrays
 from .norm import Norm, all_but
@@ -107,10 +107,11 @@ class BatchNorm(Norm):
         use_running_average = resolve_switch(
             "use_running_average", use_running_average, self.use_running_average, layer=self
         )
-        size = weight_length(self.mean.value, 0, self.num_features)
-        check_axis(x, self.axis, size, layer=self, size_name="num_features")
+        check_array(x, layer=self)
         running = (self.mean.value, self.var.value)
         x, mean, var, scale, bias = self.promote_dtype((x, *running, *self._scale_and_bias()), dtype=self.dtype)
+        size = weight_length(mean, 0, self.num_features)
+        check_axis(x, self.axis, size, layer=self, size_name="num_features")
         features = (self.axis % x.ndim,)
         if use_running_average:
             mean, var = (spread(stat, shape=x.shape, axes=features) for stat in (mean, var))

@@ -21,7 +21,7 @@ from ..errors import ArgumentError
 from ..typing import Array, DTypeLike, Initializer, PrecisionLike
 from ..util.words import describe_type
 from .arithmetic import arithmetic
-from .checks import check_last_axis, check_min_rank, check_rngs, check_same_shape, weight_length
+from .checks import check_array, check_last_axis, check_min_rank, check_rngs, check_same_shape, weight_length
 from .initializers import default_bias_init, default_kernel_init
 from .linear import as_tuple, product_options, without_arrays
 from .promotion import add_bias, promote_dtype
@@ -34,6 +34,7 @@ _SIZES = ("strides", "padding", "input_dilation", "kernel_dilation")  # argument
 
 # Modes of jnp.pad; the convolution itself is then "VALID".
 _BORDERS = {"CIRCULAR": "wrap", "REFLECT": "reflect", "CAUSAL": "constant"}
+_NAMES = ("SAME", "SAME_LOWER", "VALID", "CIRCULAR", "REFLECT")
 
 
 class _Convolution(Module):
@@ -83,8 +84,9 @@ class Conv(_Convolution):
         out_features: channels of the output.
         kernel_size: window length per spatial axis; an integer means one spatial axis.
         strides: steps between windows, one number for all axes or one each; ``None`` means 1.
-        padding: ``"SAME"``, ``"VALID"``, ``"CIRCULAR"`` (wraps around), ``"REFLECT"``, ``"CAUSAL"`` (one spatial axis,
-            pads the beginning only), a number for all sides, or per axis a number or a pair (before, after).
+        padding: ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"``, ``"CIRCULAR"`` (wraps around), ``"REFLECT"``, ``"CAUSAL"``
+            (one spatial axis, pads the beginning only), in upper or lower case; a number for all sides, or per axis a
+            number or a pair (before, after).
         input_dilation: spacing of the input's elements; ``None`` means 1.
         kernel_dilation: spacing of the window's elements; ``None`` means 1.
         feature_group_count: number of groups of channels that are convolved separately.
@@ -95,7 +97,7 @@ class Conv(_Convolution):
         precision: of the products; see ``jax.lax.Precision``.
         kernel_init: initializer of ``kernel``.
         bias_init: initializer of ``bias``.
-        conv_general_dilated: replaces ``jax.lax.conv_general_dilated``.
+        conv_general_dilated: replaces ``jax.lax.conv_general_dilated``; the input may then have any axes.
         promote_dtype: replaces the function that brings input and parameters to one dtype.
         preferred_element_type: dtype in which products are accumulated and returned.
         rngs: draws one key from the ``params`` stream for each parameter.
@@ -146,15 +148,18 @@ class Conv(_Convolution):
         self._store(locals(), (in_features // feature_group_count, out_features))
 
     def __call__(self, inputs: Array, out_sharding: Any = None) -> Array:
-        _check_input(inputs, self)
+        check_array(inputs, layer=self)
         inputs, kernel, bias = promoted_with_mask(inputs, self)
+        if self.conv_general_dilated is lax.conv_general_dilated:
+            _check_input(inputs, kernel, self)
         return self._convolved(inputs, kernel, bias, out_sharding)
 
     def _convolved(self, x: Array, kernel: Array, bias: Array | None = None, out_sharding: Any = None) -> Array:
         """The convolution itself, with any kernel of this window."""
         n_spatial = len(self.kernel_size)
         kernel_dilation = per_axis(self.kernel_dilation, self, "kernel_dilation")
-        padding, border = resolve_padding(self.padding, self), None
+        names = (*_NAMES, "CAUSAL") if n_spatial == 1 else _NAMES
+        padding, border = resolve_padding(self.padding, self, names), None
         if isinstance(padding, str) and padding in _BORDERS:
             border = (_border(padding, kernel_dilation, layer=self), _BORDERS[padding])
             padding = "VALID"
@@ -218,8 +223,9 @@ class ConvTranspose(_Convolution):
         out_features: channels of the output.
         kernel_size: window length per spatial axis; an integer means one spatial axis.
         strides: steps between windows, one number for all axes or one each; ``None`` means 1.
-        padding: ``"SAME"``, ``"VALID"``, ``"CIRCULAR"`` (what exceeds one end is added at the other), a number for
-            all sides, or per axis a number or a pair (before, after).
+        padding: ``"SAME"``, ``"VALID"``, ``"CIRCULAR"`` (what exceeds one end is added at the other), without strides
+            ``"SAME_LOWER"``, in upper or lower case; a number for all sides, or per axis a number or a pair (before,
+            after).
         kernel_dilation: spacing of the window's elements; ``None`` means 1.
         use_bias: whether to add a bias.
         mask: multiplies the kernel, in its shape; ``None`` for none.
@@ -275,16 +281,17 @@ class ConvTranspose(_Convolution):
 
     def __call__(self, inputs: Array) -> Array:
         n_spatial = len(self.kernel_size)
-        _check_input(inputs, self)
+        check_array(inputs, layer=self)
         inputs, kernel, bias = promoted_with_mask(inputs, self)
-        padding = resolve_padding(self.padding, self)
-        if isinstance(padding, str) and padding in ("REFLECT", "CAUSAL"):
-            raise _bad_padding(self.padding, self, "'SAME', 'VALID', 'CIRCULAR'")
+        _check_input(inputs, kernel, self)
+        strides = per_axis(self.strides, self, "strides")
+        names = ("SAME", "VALID", "CIRCULAR", *(("SAME_LOWER",) if set(strides) == {1} else ()))
+        padding = resolve_padding(self.padding, self, names)
         return _transposed_convolution(
             inputs,
             kernel,
             bias,
-            strides=per_axis(self.strides, self, "strides"),
+            strides=strides,
             padding=padding,
             rhs_dilation=per_axis(self.kernel_dilation, self, "kernel_dilation"),
             dimension_numbers=channels_last(n_spatial),
@@ -328,10 +335,9 @@ def _check_groups(in_features: int, out_features: int, groups: int) -> None:
             )
 
 
-def _check_input(x: Any, layer: _Convolution) -> None:
+def _check_input(x: Any, kernel: Any, layer: _Convolution) -> None:
     n_spatial = len(layer.kernel_size)
     check_min_rank(x, n_spatial + 1, f"{n_spatial} spatial and one for the channels", layer=layer)
-    kernel = layer.kernel[...]
     if getattr(layer, "transpose_kernel", False):
         channels = weight_length(kernel, -1, layer.in_features)
     else:
@@ -353,7 +359,7 @@ def promoted_with_mask(x: Any, layer: _Convolution) -> tuple[Array, Array, Array
 
 def fold_batch(x: Array, n_spatial: int) -> tuple[Array, Callable[[Array], Array]]:
     """``x`` with exactly one batch axis, and a function that restores the batch axes of ``x`` on a result."""
-    batch = x.shape[: x.ndim - n_spatial - 1]
+    batch = x.shape[: max(x.ndim - n_spatial - 1, 0)]
     if len(batch) == 1:
         return x, lambda y: y
     folded = jnp.reshape(x, (math.prod(batch), *x.shape[len(batch) :]))
@@ -380,32 +386,27 @@ def per_axis(value: int | Sequence[int] | None, layer: _Convolution, name: str) 
     return tuple(value)
 
 
-def resolve_padding(padding: Padding, layer: _Convolution) -> str | Pairs:
-    """A padding in JAX's form, or one of the names in this file.
+def resolve_padding(padding: Padding, layer: _Convolution, names: tuple[str, ...]) -> str | Pairs:
+    """A padding in JAX's form, or one of these names, in upper case.
 
     Raises:
-        ArgumentError: it is not a known name, a number, or one entry per spatial axis.
+        ArgumentError: it is neither one of the names, nor a number, nor one entry per spatial axis.
     """
     n_spatial = len(layer.kernel_size)
     if isinstance(padding, str):
-        if padding not in ("SAME", "SAME_LOWER", "VALID", *_BORDERS):
-            raise _bad_padding(padding, layer, "'SAME', 'VALID', 'CIRCULAR', 'REFLECT', 'CAUSAL'")
-        return padding
-    if isinstance(padding, int):
+        if padding.upper() in names:
+            return padding.upper()
+    elif isinstance(padding, int):
         return ((padding, padding),) * n_spatial
-    sides = [(side, side) if isinstance(side, int) else tuple(side) for side in padding]
-    if len(sides) != n_spatial or any(len(side) != 2 for side in sides):
-        raise _bad_padding(padding, layer, f"'SAME', 'VALID', … (a name), an int, {n_spatial} ints or pairs")
-    return tuple((before, after) for before, after in sides)
-
-
-def _bad_padding(padding: Any, layer: _Convolution, known: str) -> ArgumentError:
-    n_spatial = len(layer.kernel_size)
-    return ArgumentError(
-        f"{describe_type(layer)} over {n_spatial} spatial axes cannot pad like this",
+    elif isinstance(padding, Sequence):
+        sides = [(side, side) if isinstance(side, int) else tuple(side) for side in padding]
+        if len(sides) == n_spatial and all(len(side) == 2 for side in sides):
+            return tuple((before, after) for before, after in sides)
+    raise ArgumentError(
+        f"a {type(layer).__name__} over {n_spatial} spatial axes cannot pad like this",
         at=describe_place(layer),
         found=f"padding={padding!r}",
-        expected=known,
+        expected=f"{', '.join(map(repr, names))}, a number, or for each spatial axis a number or a pair",
         do=f"for example padding={((1, 1),) * n_spatial}",
     )
 
@@ -414,8 +415,6 @@ def _border(padding: str, dilation: Sequence[int], *, layer: _Convolution) -> Pa
     """How much to pad: a ``VALID`` convolution at stride 1 then returns the original length."""
     extents = [(size - 1) * spacing for size, spacing in zip(layer.kernel_size, dilation, strict=True)]
     if padding == "CAUSAL":
-        if len(extents) != 1:
-            raise _bad_padding(padding, layer, "'SAME', 'VALID', …; 'CAUSAL' needs exactly one spatial axis")
         widths = [(extents[0], 0)]
     else:
         widths = [(extent // 2, extent - extent // 2) for extent in extents]

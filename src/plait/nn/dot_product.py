@@ -61,7 +61,7 @@ def dot_product_attention(
         mask: which keys each query may attend to: those whose entry is not zero.
         broadcast_dropout: whether all heads and batch entries drop the same weights.
         dropout_rng: the random key for dropout; used if the rate is positive and ``deterministic`` is not set.
-        dropout_rate: the probability with which a weight is dropped.
+        dropout_rate: the probability with which a weight is dropped, less than 1.
         deterministic: whether to drop nothing.
         dtype: dtype to compute in; ``None`` means the common dtype of query, key and value.
         precision: of the products; see ``jax.lax.Precision``.
@@ -74,7 +74,8 @@ def dot_product_attention(
     Raises:
         ShapeError: the ranks, batch axes, lengths, heads or depths do not match, or a mask or bias does not broadcast.
         StreamError: dropout is on, but ``dropout_rng`` is ``None``.
-        ArgumentError: an ``implementation`` is requested, but ``jax.nn.dot_product_attention`` cannot be used.
+        ArgumentError: the rate is not in [0, 1); or an ``implementation`` is requested, but
+            ``jax.nn.dot_product_attention`` cannot be used.
 
     Example:
         >>> key = jnp.eye(2).reshape(2, 1, 2)  # two keys, one head, two features
@@ -86,6 +87,7 @@ def dot_product_attention(
 
     Reference: Vaswani et al., "Attention Is All You Need", 2017, arXiv:1706.03762.
     """
+    _check_rate(dropout_rate)
     query, key, value = promote_dtype((query, key, value), dtype=dtype)
     query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
     _check_operands({"query": query, "key": key, "value": value})
@@ -135,6 +137,7 @@ def dot_product_attention_weights(
         >>> dot_product_attention_weights(x, x, is_causal=True).tolist()
         [[[1.0, 0.0], [0.5, 0.5]]]
     """
+    _check_rate(dropout_rate)
     query, key = promote_dtype((query, key), dtype=dtype)
     query, key = jnp.asarray(query), jnp.asarray(key)
     _check_operands({"query": query, "key": key})
@@ -144,6 +147,16 @@ def dot_product_attention_weights(
     if dropout_rate > 0 and not deterministic:
         weights = _dropped(weights, dropout_rate, dropout_rng, broadcast_dropout)
     return weights
+
+
+def _check_rate(rate: float) -> None:
+    if not 0 <= rate < 1:
+        raise ArgumentError(
+            "attention cannot drop its weights at this rate",
+            found=f"dropout_rate={rate}",
+            expected="a number from 0 up to, but not including, 1",
+            do="for example dropout_rate=0.1",
+        )
 
 
 def _check_operands(operands: dict[str, Array]) -> None:
@@ -309,8 +322,6 @@ def _weighted_mean(weights: Array, value: Array, precision: PrecisionLike) -> Ar
 
 def _dropped(weights: Array, rate: float, rng: PRNGKey | None, broadcast: bool) -> Array:
     """The weights, each zero with probability ``rate`` and scaled up otherwise."""
-    if rate == 1:
-        return jnp.zeros_like(weights)
     if rng is None:
         raise StreamError(
             "attention has no random key for dropout",

@@ -14,7 +14,7 @@ from ..core.objects.statics import HashableMapping
 from ..core.objects.variable_kinds import Param
 from ..errors import ShapeError
 from ..typing import Array, DTypeLike, Initializer
-from .checks import check_last_axis, check_rngs, weight_length
+from .checks import check_array, check_last_axis, check_rngs, weight_length
 from .initializers import default_embed_init, initial
 from .promotion import promote_dtype
 
@@ -102,6 +102,7 @@ class Embed(Module):
             ``(..., num_embeddings)``.
         """
         table = self.embedding[...]
-        check_last_axis(query, weight_length(table, 1, self.features), layer=self, size_name="features")
+        check_array(query, layer=self)
         query, table = self.promote_dtype((query, table), dtype=self.dtype)
+        check_last_axis(query, weight_length(table, 1, self.features), layer=self, size_name="features")
         return jnp.einsum("...f,nf->...n", query, table, out_sharding=out_sharding)

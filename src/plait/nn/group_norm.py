@@ -95,8 +95,8 @@ class GroupNorm(Norm):
 
     def __call__(self, x: Array, *, mask: Array | None = None) -> Array:
         check_min_rank(x, 2, "a batch axis first, features last", layer=self)
-        check_axis(x, -1, self.num_features, layer=self, size_name="num_features")
         x, scale, bias = self.promote_dtype((x, *self._scale_and_bias()), dtype=self.dtype)
+        check_axis(x, -1, self.num_features, layer=self, size_name="num_features")
         axes = tuple(range(1, x.ndim)) if self.reduction_axes is None else resolve_axes(self.reduction_axes, x, self)
         if x.ndim - 1 not in axes:
             raise ArgumentError(

@@ -20,7 +20,7 @@ from ..core.objects.variable_metadata import VariableMetadata
 from ..errors import ArgumentError, ShapeError
 from ..typing import Array, DTypeLike, Initializer, PrecisionLike
 from .arithmetic import arithmetic
-from .checks import check_array, check_axis, check_last_axis, check_min_rank, check_rngs, shape_of, weight_length
+from .checks import check_array, check_axis, check_last_axis, check_min_rank, check_rngs, weight_length
 from .initializers import default_bias_init, default_kernel_init, initial
 from .promotion import add_bias, promote_dtype
 
@@ -96,9 +96,11 @@ class Linear(Module):
         )
 
     def __call__(self, inputs: Array, out_sharding: Any = None) -> Array:
+        check_array(inputs, layer=self)
         kernel, bias = self.kernel[...], None if self.bias is None else self.bias[...]
-        check_last_axis(inputs, weight_length(kernel, 0, self.in_features), layer=self)
         inputs, kernel, bias = self.promote_dtype((inputs, kernel, bias), dtype=self.dtype)
+        if self.dot_general is lax.dot_general:  # another may contract other axes
+            check_last_axis(inputs, weight_length(kernel, 0, self.in_features), layer=self)
         options = product_options(self.precision, self.preferred_element_type, out_sharding)
         dimensions = (((inputs.ndim - 1,), (0,)), ((), ()))
         return affine(self.dot_general)(inputs, kernel, bias, dimensions=dimensions, **options)
@@ -242,15 +244,19 @@ class LinearGeneral(Module):
     def __call__(self, inputs: Array, out_sharding: Any = None) -> Array:
         check_array(inputs, layer=self)
         kernel, bias = self.kernel[...], None if self.bias is None else self.bias[...]
-        n_batch = len(self.batch_axis)
-        contracted = self._contracted(len(shape_of(inputs)))
-        for place, (axis, size) in enumerate(zip(contracted, self.in_features, strict=True), n_batch):
-            check_axis(inputs, axis, weight_length(kernel, place, size), layer=self, size_name="in_features")
-        for axis, size in self.batch_axis.items():
-            check_axis(inputs, axis, weight_length(kernel, axis, size), layer=self, size_name="batch_axis")
         inputs, kernel, bias = self.promote_dtype((inputs, kernel, bias), dtype=self.dtype)
+        dot_general = self._dot()
+        if dot_general is lax.dot_general:
+            self._check_input(inputs, kernel)
         options = product_options(self.precision, self.preferred_element_type, out_sharding)
-        return affine(self._dot())(inputs, kernel, bias, dimensions=self._dimensions(inputs.ndim), **options)
+        return affine(dot_general)(inputs, kernel, bias, dimensions=self._dimensions(inputs.ndim), **options)
+
+    def _check_input(self, x: Array, kernel: Array) -> None:
+        contracted, n_batch = self._contracted(x.ndim), len(self.batch_axis)
+        for place, (axis, size) in enumerate(zip(contracted, self.in_features, strict=True), n_batch):
+            check_axis(x, axis, weight_length(kernel, place, size), layer=self, size_name="in_features")
+        for axis, size in self.batch_axis.items():
+            check_axis(x, axis, weight_length(kernel, axis, size), layer=self, size_name="batch_axis")
 
     def _dimensions(self, ndim: int) -> Any:
         """The dimension numbers of the product of an input with so many axes and the kernel."""
@@ -373,7 +379,8 @@ class Einsum(Module):
         equation = self.einsum_str if einsum_str is None else resolve_equation(einsum_str)
         bias = None if self.bias is None else self.bias[...]
         inputs, kernel, bias = self.promote_dtype((inputs, self.kernel[...], bias), dtype=self.dtype)
-        self._check_input(inputs, kernel, equation)
+        if self.einsum_op is jnp.einsum:
+            self._check_input(inputs, kernel, equation)
         options = product_options(self.precision, self.preferred_element_type, out_sharding)
         y = self.einsum_op(equation, inputs, kernel, **options)
         return add_bias(y, None if bias is None else self._spread_bias(bias, y, kernel.shape, equation))

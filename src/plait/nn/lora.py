@@ -20,7 +20,7 @@ from ..errors import ArgumentError
 from ..transforms.jit.shapes import eval_shape
 from ..typing import Array, DTypeLike, Initializer
 from ..util.words import describe_type
-from .checks import check_last_axis, warn_unused, weight_length
+from .checks import check_array, check_last_axis, warn_unused, weight_length
 from .dropout import Dropout
 from .initializers import default_lora_init, initial, zeros
 from .linear import Einsum, Linear
@@ -145,9 +145,9 @@ class LoRA(Module):
     def __call__(self, x: Array, **kwargs: Any) -> Array:
         if self.base_module is not None and (self.is_merged or not self.is_active):
             return self.base_module(x, **kwargs)
-        a = self.lora_a[...]
-        check_last_axis(x, weight_length(a, 0, self.in_features), layer=self)
-        values, a, b = self.promote_dtype((x, a, self.lora_b[...]), dtype=self.dtype)
+        check_array(x, layer=self)
+        values, a, b = self.promote_dtype((x, self.lora_a[...], self.lora_b[...]), dtype=self.dtype)
+        check_last_axis(values, weight_length(a, 0, self.in_features), layer=self)
         y = self._scaled(self._dropped(values) @ a @ b)
         if self.base_module is None:
             warn_unused(self, kwargs)

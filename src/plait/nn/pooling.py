@@ -7,7 +7,7 @@ of batch axes, including none.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -20,6 +20,8 @@ from .arithmetic import arithmetic
 from .promotion import common_dtype
 
 Padding = str | Sequence[tuple[int, int]]
+
+_NAMES = ("SAME", "SAME_LOWER", "VALID")
 
 
 def pool(
@@ -38,7 +40,7 @@ def pool(
         reduce_fn: combines two values; gradients need ``jax.lax.add``, ``max`` or ``min``.
         window_shape: window length per spatial axis.
         strides: steps between windows, one per spatial axis; ``None`` means 1.
-        padding: ``"SAME"``, ``"VALID"``, or a pair (before, after) per spatial axis.
+        padding: ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"``, or a pair (before, after) per spatial axis.
 
     Returns:
         ``(..., *spatial_out, channels)``.
@@ -63,15 +65,16 @@ def pool(
             do="add the missing axes, or use a window with fewer",
         )
     strides = (1,) * len(window) if strides is None else _one_per_axis(strides, window, "strides")
+    sides = () if isinstance(padding, str) else _one_per_axis(padding, window, "padding")
+    is_known = not isinstance(padding, str) or padding.upper() in _NAMES
+    if not is_known or not all(isinstance(side, Sequence) and len(side) == 2 for side in sides):
+        raise ArgumentError(
+            "pooling does not support this padding",
+            found=f"padding={padding!r}",
+            expected=f"{', '.join(map(repr, _NAMES))}, or a pair (before, after) for each axis of the window",
+            do=f"for example padding={((1, 1),) * len(window)}",
+        )
     if not isinstance(padding, str):
-        sides = _one_per_axis(padding, window, "padding")
-        if not all(isinstance(side, Sequence) and len(side) == 2 for side in sides):
-            raise ArgumentError(
-                "pooling does not support this padding",
-                found=f"padding={padding!r}",
-                expected="'SAME', 'VALID', or a pair (before, after) for each axis of the window",
-                do=f"for example padding={((1, 1),) * len(window)}",
-            )
         padding = (*((0, 0),) * n_batch, *(tuple(side) for side in sides), (0, 0))  # type: ignore[misc]
     ones = (1,) * n_batch
     standard = reduce_fn in (lax.add, lax.max, lax.min) and isinstance(init, (int, float))
@@ -96,7 +99,7 @@ _windows = arithmetic("init", "reduce_fn", "window", "strides", "padding")(_wind
 
 
 def _one_per_axis(values: Any, window: tuple[int, ...], name: str) -> tuple[Any, ...]:
-    values = tuple(values) if np.ndim(values) else values
+    values = tuple(values) if isinstance(values, Iterable) else values
     if not isinstance(values, tuple) or len(values) != len(window):
         raise ArgumentError(
             f"{name} of a pooling do not fit its window",
@@ -116,7 +119,7 @@ def max_pool(
         inputs: ``(..., *spatial, channels)``.
         window_shape: window length per spatial axis.
         strides: steps between windows, one per spatial axis; ``None`` means 1.
-        padding: ``"SAME"``, ``"VALID"``, or a pair (before, after) per spatial axis.
+        padding: ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"``, or a pair (before, after) per spatial axis.
 
     Raises:
         ShapeError: the input has too few axes for the window.
@@ -139,7 +142,7 @@ def min_pool(
         inputs: ``(..., *spatial, channels)``.
         window_shape: window length per spatial axis.
         strides: steps between windows, one per spatial axis; ``None`` means 1.
-        padding: ``"SAME"``, ``"VALID"``, or a pair (before, after) per spatial axis.
+        padding: ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"``, or a pair (before, after) per spatial axis.
 
     Raises:
         ShapeError: the input has too few axes for the window.
@@ -176,7 +179,7 @@ def avg_pool(
         inputs: ``(..., *spatial, channels)``; integers are averaged as float32.
         window_shape: window length per spatial axis.
         strides: steps between windows, one per spatial axis; ``None`` means 1.
-        padding: ``"SAME"``, ``"VALID"``, or a pair (before, after) per spatial axis.
+        padding: ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"``, or a pair (before, after) per spatial axis.
         count_include_pad: whether padding counts as zeros; otherwise only elements of the input count.
 
     Raises:
