@@ -355,3 +355,38 @@ def test_no_keyword_is_swallowed(name):
     layer = UNKNOWN[name](plait.Rngs(0))
     with pytest.raises((TypeError, UnusedArgumentWarning), match="determinstic"):
         layer(x, determinstic=True)
+
+
+def on_a_mesh(kind, run):
+    """The output for an input whose batch is on two devices, with axes of this type."""
+
+    def output(layer, x):
+        mesh = jax.make_mesh((2,), ("data",), axis_types=(kind,), devices=jax.devices()[:2])
+        with jax.set_mesh(mesh):
+            return run(mesh, layer, jax.device_put(x, jax.NamedSharding(mesh, jax.P("data"))))
+
+    return output
+
+
+def in_shards(mesh, layer, x):
+    return plait.shard_map(forward, mesh=mesh, in_specs=(jax.P(), jax.P("data")), out_specs=jax.P("data"))(layer, x)
+
+
+MESHES = {
+    "automatic": on_a_mesh(jax.sharding.AxisType.Auto, lambda _, layer, x: plait.jit(forward)(layer, x)),
+    "explicit": on_a_mesh(jax.sharding.AxisType.Explicit, lambda _, layer, x: forward(layer, x)),
+    "explicit, jitted": on_a_mesh(jax.sharding.AxisType.Explicit, lambda _, layer, x: plait.jit(forward)(layer, x)),
+    "manual": on_a_mesh(jax.sharding.AxisType.Auto, in_shards),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", MESHES)
+@every_layer
+def test_a_mesh_gives_the_numbers_of_one_device(case, mesh):
+    """In evaluation where axes are manual: there, each shard has its own statistics and the same dropout."""
+    sharded, single = make(case), make(case)
+    if mesh == "manual":
+        sharded.eval(), single.eval()
+    x = jnp.concatenate([case.x, case.x], 0)
+    np.testing.assert_allclose(MESHES[mesh](sharded, x), single(x), rtol=1e-4, atol=1e-5)

@@ -37,6 +37,11 @@ MET = {
     "`ConvTranspose(padding=\"valid\")`": (
         "f = lambda p: nnx.ConvTranspose(1, 1, 3, padding=p, rngs=nnx.Rngs(0))(jnp.ones((1, 4, 1)))", "f('valid').shape == f('VALID').shape == (1, 6, 1)"),
     "a name of a padding that": ("nnx.max_pool(jnp.ones((1, 4, 1)), (2,), padding='CIRCULAR')", "ArgumentError"),
+    "an array that a constructor keeps": (
+        "class M(nnx.Module):\n    def __init__(self, x): self.x = x\nm = nnx.jit(M)(jnp.ones(2))", "m.x.sum() == 2 and len(nnx.state(m)) == 1"),
+    "statistics in references": (
+        "m = nnx.BatchNorm(3, rngs=nnx.Rngs(0)); m.mean = nnx.BatchStat(m.mean[...], ref=True)\n"
+        "nnx.jit(lambda m: nnx.value_and_grad(lambda m: m(jnp.ones((2, 3))).sum())(m)[0])(m)", "m.mean[...].all()"),
     "a keyword in the call of a `Sequential`": ("nnx.Sequential(nnx.relu)(jnp.ones(2), mask=None)", "UnusedArgumentWarning"),
     "the steps of a reversed `RNN`": (
         f"{RNN}; y = lambda n: m(x * jnp.array([[1.0], [2.0]]), reverse=True, seq_lengths=jnp.array([n]))", "jnp.array_equal(y(3), y(2))"),

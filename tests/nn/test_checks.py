@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import plait
-from plait.errors import ArgumentTypeError, ShapeError
+from plait.errors import ArgumentError, ArgumentTypeError, ShapeError
 from tests.nn.twins import flax_nnx, users_promotion
 from tests.sampling import slow_but
 
@@ -168,3 +168,16 @@ def test_a_norm_without_weights_takes_a_part_along_a_mapped_axis():
     np.testing.assert_allclose(parts.reshape(5, 8), whole(x), rtol=1e-5, atol=1e-5)
     with pytest.raises(ShapeError, match="8 features"):
         whole(x[:, :2])
+
+
+UNSET = {
+    "deterministic": plait.MultiHeadAttention(2, 8, dropout_rate=0.1, decode=False, rngs=plait.Rngs(0)),
+    "decode": plait.MultiHeadAttention(2, 8, rngs=plait.Rngs(0)),
+}
+
+
+@pytest.mark.parametrize("name", UNSET)
+def test_the_advice_for_an_unset_switch_says_what_trains(name):
+    """L7."""
+    with pytest.raises(ArgumentError, match=f"to train, .*{name}=False.*{name}=True (switches|takes)"):
+        UNSET[name](jnp.ones((1, 3, 8)))

@@ -19,6 +19,14 @@ from ..errors import ArgumentError, ArgumentTypeError, ShapeError, StreamError, 
 from ..util.notices import warn
 from ..util.words import describe_type, with_article
 
+# Mode switches: the value that trains, and what the other one does.
+_SWITCHES = {
+    "deterministic": (False, "switches dropout off, for evaluation"),
+    "decode": (False, "takes one step after the other, with a cache"),
+    "use_running_average": (False, "is for evaluation"),
+    "update_stats": (True, "is for evaluation"),
+}
+
 _NN = __name__.rpartition(".")[0] + "."
 
 
@@ -148,13 +156,14 @@ def resolve_switch(name: str, call: bool | None, attribute: bool | None, *, laye
     if attribute is not None:
         return attribute
     kind = type(layer).__name__
+    trains, other = _SWITCHES[name]
     raise ArgumentError(
         f"No `{name}` argument was provided to {kind}",
         at=describe_place(layer),
         found=f"{name}=None in the constructor and in the call",
         expected="True or False in one of the two",
-        do=f"set it in the constructor: {kind}(..., {name}=True); or in the call: layer(x, {name}=True); or for the "
-        f"whole model: plait.view(model, {name}=True)",
+        do=f"to train, set it in the constructor: {kind}(..., {name}={trains}); or in the call: layer(x, "
+        f"{name}={trains}); or for the whole model: plait.view(model, {name}={trains}). {name}={not trains} {other}",
     )
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ..core.graph.locate import describe_place
 from ..core.objects.module import Module
@@ -87,6 +89,8 @@ class Embed(Module):
             return jnp.broadcast_to(
                 jnp.reshape(table, (1,) * inputs.ndim + table.shape[1:]), (*inputs.shape, *table.shape[1:])
             )
+        if out_sharding is None:
+            out_sharding = _layout(inputs, table)
         if out_sharding is not None:
             return table.at[inputs].get(mode="fill", out_sharding=out_sharding)
         return jnp.take(table, inputs, axis=0)
@@ -106,3 +110,14 @@ class Embed(Module):
         query, table = self.promote_dtype((query, table), dtype=self.dtype)
         check_last_axis(query, weight_length(table, 1, self.features), layer=self, size_name="features")
         return jnp.einsum("...f,nf->...n", query, table, out_sharding=out_sharding)
+
+
+def _layout(indices: Array, table: Array) -> NamedSharding | None:
+    """The sharding of the rows on a mesh with explicit axes: that of the indices. ``None`` without such a mesh."""
+    sharding = jax.typeof(indices).sharding
+    if AxisType.Explicit not in sharding.mesh.axis_types:
+        return None
+    used = {name for entry in sharding.spec for name in (entry if isinstance(entry, tuple) else (entry,))}
+    features = jax.typeof(table).sharding.spec[1]
+    is_free = not used.intersection(features if isinstance(features, tuple) else (features,)) - {None}
+    return NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec, features if is_free else None))

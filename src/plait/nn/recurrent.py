@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AxisType
 
 from ..core.functional.merge import merge
 from ..core.functional.split import split
@@ -160,8 +161,8 @@ class RNN(Module):
         self, x: Array, initial_carry: Any, time: int, seq_lengths: Array | None, *, backwards: bool
     ) -> tuple[Any, Any]:
         """The loop. With lengths, it also carries the carry after the last step of each sequence."""
-        step_shape = x.shape[:time] + x.shape[time + 1 :]
-        initial_carry = _widened(self.cell, initial_carry, jax.ShapeDtypeStruct(step_shape, x.dtype))
+        step = jax.eval_shape(lambda x: jax.lax.index_in_dim(x, 0, time, keepdims=False), x)
+        initial_carry = _widened(self.cell, initial_carry, step)
         # `capture`: values recorded by steps are stacked, values recorded by `initialize_carry` are not.
         recorded = {_is_of_a_step: 0, PathContains(RECORD): Carry}
         state_axes = StateAxes({**recorded, **self.state_axes})
@@ -245,13 +246,19 @@ def _checked_lengths(seq_lengths: Any, batch: tuple[int, ...], layer: RNN) -> Ar
 
 
 def _widened(cell: RNNCellBase, carry: Any, x: jax.ShapeDtypeStruct) -> Any:
-    """The initial carry, promoted to the dtypes that the cell returns: a loop cannot change the dtypes of its carry."""
+    """The initial carry in the dtypes and, on a mesh with explicit axes, in the shardings that the cell returns: a loop
+    cannot change the types of its carry."""
     graphdef, state = split(cell)
     make = _carry_after if type(cell).__module__ == _CELLS else _carry_after.__wrapped__  # JAX keeps traces by function
     after = jax.eval_shape(make(graphdef), state, carry, x)
     if jax.tree.structure(after) != jax.tree.structure(carry):
         return carry  # the loop will raise the error
-    return jax.tree.map(lambda old, new: as_dtype(old, common_dtype(old, new)), carry, after)
+    return jax.tree.map(lambda old, new: _laid_out(as_dtype(old, common_dtype(old, new)), new.sharding), carry, after)
+
+
+def _laid_out(x: Array, sharding: Any) -> Array:
+    is_explicit = sharding is not None and AxisType.Explicit in sharding.mesh.axis_types
+    return jax.sharding.reshard(x, sharding) if is_explicit else x
 
 
 @functools.lru_cache(64)
