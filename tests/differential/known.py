@@ -473,6 +473,27 @@ KNOWN: tuple[Row, ...] = (
         kinds=("value", "bits"), text=r"(?s)float16.*nnx\.metrics\.|nnx\.metrics\..*float16",
     ),
     Row(
+        "counts of metrics",
+        "`count` of `Average`, `Accuracy` and `Welford`", "int32, negative from 2³¹ on; sums in float32 stop at 2²⁴", "uint32, and a variable `rest` beside it: exact",
+        reason="a mean over billions of tokens is right",
+        says="documented",
+        example=program(
+            "known", "m = nnx.metrics.Average('loss')", "m.update(loss=jnp.ones(3))", ("y = nnx.state(m)", "y"),
+        ),
+        kinds=("there", "dtype", "bits"), found_in_flax="^(array|nothing)", text=r"metrics\.",
+    ),
+    Row(
+        "labels that are no class",
+        "`metrics.Accuracy` of a label that is not a class, such as -1", "counts the example as wrong", "ignores it, as `Precision` and the other metrics do",
+        reason="such labels mark padding",
+        says="documented",
+        example=program(
+            "known", "m = nnx.metrics.Accuracy()", "m.update(logits=jnp.eye(3), labels=jnp.array([0, 1, -1]))",
+            ("y = m.compute()", "y"),
+        ),
+        kinds=("value",), found_in_flax="^array float32", text=r"metrics\.Accuracy\(\)(?s:.*)labels=.*-1",
+    ),
+    Row(
         "masks of Welford",
         "`metrics.Welford` with a `mask`", "ignores it", "counts what the mask leaves, as `Average` does",
         reason="`MultiMetric` passes one mask to all its metrics",

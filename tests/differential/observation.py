@@ -16,7 +16,8 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 # Static attributes of one library's layers that say nothing of a model in the other: settings of plait alone; a mode
-# that has another name in plait; and Flax's note of the mode in which an object was made.
+# that has another name in plait; and Flax's note of the mode in which an object was made. Of metrics, what is a row of
+# its own, so that programs with metrics are compared to their end.
 HIDDEN = {
     "MultiHeadAttention": ("keep_rngs", "rotary_fn"),
     "GRUCell": ("keep_rngs",),
@@ -31,6 +32,9 @@ HIDDEN = {
     "Optimizer": ("graph",),
     "ModelAndOptimizer": ("graph",),
     "EMA": ("graph",),
+    "Average": ("count", "rest"),
+    "Accuracy": ("count", "rest"),
+    "Welford": ("count", "rest"),
 }
 
 Leaf = Any  # text, or an ArraySeen

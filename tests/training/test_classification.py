@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import plait
+from plait.training import metrics
 from plait.training.metrics import F1, ConfusionMatrix, Precision, Recall
 
 CLASSES = 4
@@ -106,3 +107,14 @@ def test_any_number_of_batch_axes_and_small_label_dtypes():
     metric.update(logits=jnp.eye(200)[jnp.array([[150, 3]])], labels=jnp.array([[150, 199]], jnp.uint8))
     assert metric.compute()[150, 150] == 1
     assert metric.compute()[199, 3] == 1
+
+
+@pytest.mark.parametrize("dtype", [jnp.int8, jnp.int32, jnp.uint32])
+@pytest.mark.parametrize("kind", [metrics.Accuracy, *KINDS], ids=lambda kind: kind.__name__)
+def test_a_label_that_is_no_class_is_ignored_by_every_metric(kind, dtype):
+    """O7: as padding is marked; -1 is 255 or more in an unsigned dtype."""
+    metric = kind() if kind is metrics.Accuracy else kind(3, average="micro")
+    labels = jnp.array([0, -1, 1, 3, -100]).astype(dtype)
+    metric.update(logits=jnp.eye(5, 3), labels=labels)
+    assert float(metric.compute()) == 0.5
+    assert int(metric.matrix[...].sum() if hasattr(metric, "matrix") else metric.count[...]) == 2

@@ -10,8 +10,8 @@ A description is a small dict that is stored in the manifest:
     {"kind": "key", "impl": "threefry2x32", "shape": []}       stored as its key data
     {"kind": "float", "value": "0.1"}                          Python numbers and strings are stored in the manifest
 
-each with "sown": true in an ``Intermediate``, which a model may have or lack. In a description of the objects that are
-restored, "abstract": true says that there is a shape, but no values yet.
+each with "sown": true in an ``Intermediate`` or ``Remainder``, which a model may have or lack. In a description of the
+objects that are restored, "abstract": true says that there is a shape, but no values yet.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from jax.sharding import Mesh, NamedSharding
 from ..core.functional.split import state
 from ..core.objects.nodes import Kind, check_node, jax_to_nnx_path, kind_of
 from ..core.objects.state import State, to_flat_state
-from ..core.objects.variable_kinds import Intermediate
+from ..core.objects.variable_kinds import Intermediate, Remainder
 from ..core.objects.variables import Variable
 from ..core.states.state_functions import map_state
 from ..errors import ArgumentError, ArgumentTypeError, CheckpointError
@@ -56,8 +56,8 @@ _NUMBERS: dict[str, tuple[type, type]] = {
 _NOT_NUMBERS = "OSUMm"  # NumPy's letters for objects, text and dates
 
 
-def named_leaves(node: Any) -> tuple[dict[str, Any], set[str], Callable[[Mapping[str, Any]], Any]]:
-    """The values of a graph by name, the names of those that were sown, and a function from such values to a state.
+def named_leaves(node: Any) -> tuple[dict[str, Any], dict[str, type], Callable[[Mapping[str, Any]], Any]]:
+    """The values of a graph by name, the type of the variable of each, and a function from such values to a state.
 
     Raises:
         ArgumentTypeError: a container at the root holds a plain value, which a state omits.
@@ -69,14 +69,13 @@ def named_leaves(node: Any) -> tuple[dict[str, Any], set[str], Callable[[Mapping
         _check_all_saved(node, ())
         root = state(node)
     values: dict[str, Any] = {}
-    sown: set[str] = set()
+    kinds: dict[str, type] = {}
 
     def read(path: Path, leaf: Any) -> Any:
         subleaves, _ = jax.tree_util.tree_flatten_with_path(_value_of(leaf))
         named = {_name(path, subpath): value for subpath, value in subleaves}
         values.update(named)
-        if isinstance(leaf, Intermediate):
-            sown.update(named)
+        kinds.update(dict.fromkeys(named, type(leaf)))
         return leaf
 
     def write(new: Mapping[str, Any]) -> Callable[[Path, Any], Any]:
@@ -87,7 +86,12 @@ def named_leaves(node: Any) -> tuple[dict[str, Any], set[str], Callable[[Mapping
         return replaced
 
     _map_leaves(read, root)
-    return values, sown, lambda new: _map_leaves(write(new), root)
+    return values, kinds, lambda new: _map_leaves(write(new), root)
+
+
+def optional(kinds: Mapping[str, type]) -> set[str]:
+    """The names of what a model may have or lack: values that were sown, and remainders."""
+    return {name for name, kind in kinds.items() if issubclass(kind, (Intermediate, Remainder))}
 
 
 def stored_names(node: Any, own: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, str]:
@@ -284,6 +288,11 @@ def on_devices(value: Any, name: str) -> Any:
             do="restore in its block too: with jax.set_mesh(mesh): ...",
         )
     return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=NamedSharding(mesh, sharding.spec))
+
+
+def zeros(value: Any, name: str) -> Any:
+    """Zeros with the shape, dtype and sharding of an array or shape."""
+    return jnp.zeros(value.shape, value.dtype, device=getattr(on_devices(value, name), "sharding", None))
 
 
 def to_target(value: Any, name: str) -> Any:

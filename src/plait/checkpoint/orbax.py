@@ -21,6 +21,7 @@ import jax
 import numpy as np
 
 from ..core.functional.update import update
+from ..core.objects.variable_kinds import Remainder
 from ..errors import ArgumentTypeError, CheckpointError
 from ..partitioning.processes.all_processes import run_on_all, run_on_process_0
 from ..util.files import given_path
@@ -45,8 +46,10 @@ from .leaf_descriptions import (
     like_stored,
     named_leaves,
     on_devices,
+    optional,
     stored_names,
     to_array,
+    zeros,
 )
 from .positions import encoded, read_positions, separated, write_positions
 from .reading import read_values
@@ -236,6 +239,7 @@ def restore(path: str | os.PathLike[str], node: Any, *, partial: bool = False, c
     The leaves must match exactly: same names, dtypes and shapes. Only what was sown need not be there, in the
     checkpoint or in the objects; and what ``eval_shape`` or a jitted step makes of a Python number or a 64-bit NumPy
     array, an array with a dtype of JAX, may be stored for it, or it for that: then the objects get what is stored.
+    Metrics and averages are also read from checkpoints of earlier versions, which have no ``Remainder``s.
     Arrays get the sharding of those that they replace; they may have been saved with any sharding and number of
     processes. Everything is read before any object changes. In a multi-process run, all processes call it.
 
@@ -286,12 +290,19 @@ def read_into(source: Path, node: Any, *, partial: bool, cast: bool, is_whole: b
     """The implementation of ``restore``; ``is_whole`` means that the files were already compared with the manifest."""
     manifest = manifest_at(source)
     node, iterators = separated(node)
-    values, sown, state_of = named_leaves(node)
+    values, kinds, state_of = named_leaves(node)
     own = {name: describe(value, name) for name, value in values.items()}
     stored = manifest.leaves
-    # What was sown is of one call: the objects keep theirs, where the checkpoint does not have the same.
-    other = {name for name in sown if name not in stored or not is_same_kind(stored[name], own[name], cast=cast)}
+    for name, kind in kinds.items():
+        if name in stored and stored[name].get("dtype") == getattr(kind, "earlier_dtype", None) is not None:
+            own[name] = {**own[name], "dtype": kind.earlier_dtype}
+    # Where the checkpoint does not have the same, the objects keep what was sown, which is of one call, and remainders
+    # are 0.
+    other = {
+        name for name in optional(kinds) if name not in stored or not is_same_kind(stored[name], own[name], cast=cast)
+    }
     kept = {name: values.pop(name) for name in other}
+    kept |= {name: zeros(value, name) for name, value in kept.items() if issubclass(kinds[name], Remainder)}
     own = {name: own[name] for name in values}
     stored = {name: leaf for name, leaf in stored.items() if name in values or "sown" not in leaf}
     stored_as = stored_names(node, values, stored)
@@ -387,9 +398,9 @@ def described(
         ArgumentTypeError: a part of them cannot be saved.
     """
     node, iterators = separated(node)
-    values, sown, _ = named_leaves(node)
+    values, kinds, _ = named_leaves(node)
     leaves: dict[str, Description] = {name: describe(value, name) for name, value in values.items()}
-    for name in sown:
+    for name in optional(kinds):
         leaves[name] = {**leaves[name], "sown": True}
     return values, leaves, plain_extra(extra), encoded(iterators)
 

@@ -24,6 +24,7 @@ from ..transforms.loops import scan
 from ..transforms.selections import DiffState
 from ..typing import FilterLiteral
 from .counts import check_count
+from .remainders import wide_dtype
 
 
 def accumulated_value_and_grad(
@@ -73,18 +74,13 @@ def accumulated_value_and_grad(
         leaves, treedef = jax.tree.flatten(state(model, wrt))
         is_double = any(jnp.finfo(leaf.dtype).dtype == jnp.float64 for leaf in leaves)
         zero = jnp.zeros((), jnp.float64 if is_double else jnp.float32)
-        begin = (model, zero, zero, [jnp.zeros_like(leaf, dtype=_wide(leaf.dtype)) for leaf in leaves])
+        begin = (model, zero, zero, [jnp.zeros_like(leaf, dtype=wide_dtype(leaf.dtype)) for leaf in leaves])
         (_, total, weight, sums), _ = scan(one, in_axes=(Carry, 0), out_axes=(Carry, 0))(begin, _split(batch, parts))
         weight = jnp.where(weight == 0, 1, weight)  # the mean of nothing is 0
         means = [(each / weight).astype(leaf.dtype) for each, leaf in zip(sums, leaves, strict=True)]
         return total / weight, jax.tree.unflatten(treedef, means)
 
     return whole
-
-
-def _wide(dtype: Any) -> Any:
-    """Accumulate in float32: sums of many small gradients lose precision in 16 bits."""
-    return jnp.float32 if jnp.finfo(dtype).bits < 32 else dtype
 
 
 def _split(batch: Any, parts: int) -> Any:

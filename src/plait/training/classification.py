@@ -6,10 +6,12 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from ..core.objects.variable_kinds import Remainder
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..typing import Array
 from ..util.words import with_article
 from .metric import Metric, MetricState, as_mask
+from .remainders import as_number, carried, carries
 
 AVERAGES = ("macro", "micro", "weighted", None)
 
@@ -25,7 +27,9 @@ class ConfusionMatrix(Metric):
         labels: ``(...)``, integers. mask: broadcasts to labels.
 
     Variables:
-        matrix: ``MetricState``, ``(num_classes, num_classes)``, int32.
+        matrix: ``MetricState``, ``(num_classes, num_classes)``, int32; exact below 2³¹. A larger cell is less
+            by a multiple of 2³⁰, at least 2³⁰.
+        rest: ``Remainder``, of the same shape, uint16: the multiples, which the scores count.
 
     Args:
         num_classes: the number of classes; ``None`` with a threshold.
@@ -61,9 +65,11 @@ class ConfusionMatrix(Metric):
         self.num_classes = num_classes or 2
         self.threshold = threshold
         self.matrix = MetricState(jnp.zeros((self.num_classes, self.num_classes), jnp.int32))
+        self.rest = Remainder(jnp.zeros((self.num_classes, self.num_classes), jnp.uint16))
 
     def reset(self) -> None:
         self.matrix.value = jnp.zeros_like(self.matrix.value)
+        self.rest.value = jnp.zeros_like(self.rest.value)
 
     def update(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, *, logits: Array, labels: Array, mask: Array | None = None, **_: Any
@@ -78,7 +84,7 @@ class ConfusionMatrix(Metric):
         Raises:
             ShapeError: logits, labels and classes do not match, or labels are not integers.
         """
-        predictions, labels = predicted_and_right(self, logits, labels)
+        predictions, labels, counts = classified(self, logits, labels, mask)
         if self.threshold is None and jnp.shape(logits)[-1] != self.num_classes:
             raise ShapeError(
                 "the logits do not match the number of classes",
@@ -87,16 +93,14 @@ class ConfusionMatrix(Metric):
                 expected=f"a last axis of {self.num_classes} classes",
                 do=f"create the metric for them: {type(self).__name__}({jnp.shape(logits)[-1]})",
             )
-        counts = (labels >= 0) & (labels < self.num_classes)
-        if mask is not None:
-            counts &= as_mask(mask, labels.shape)
-        cell = jnp.where(counts, labels * self.num_classes + predictions, 0)
-        added = jnp.zeros(self.num_classes**2, jnp.int32).at[cell.ravel()].add(counts.ravel().astype(jnp.int32))
-        self.matrix.value = self.matrix.value + added.reshape(self.matrix.shape)
+        old = self.matrix.value
+        new = old.at[labels.ravel(), predictions.ravel()].add(counts.ravel().astype(jnp.int32))
+        self.matrix.value, self.rest.value = carried(old, new, self.rest.value)
 
     def compute(self) -> Array:
-        """The matrix of all batches: rows are true classes, columns are predictions."""
-        return self.matrix.value
+        """The matrix of all batches: rows are true classes, columns are predictions; a cell is at most 2³¹ − 1."""
+        matrix = self.matrix.value
+        return jnp.where(carries(matrix, self.rest.value) > 0, jnp.iinfo(jnp.int32).max, matrix)
 
 
 class _Ratio(ConfusionMatrix):
@@ -117,7 +121,7 @@ class _Ratio(ConfusionMatrix):
 
     def compute(self) -> Array:
         """The score of the second class if there is a threshold, otherwise the average; NaN before the first update."""
-        matrix = self.matrix.value.astype(jnp.float32)
+        matrix = as_number(self.matrix.value, self.rest.value)
         hits, predicted, right = jnp.diagonal(matrix), matrix.sum(axis=0), matrix.sum(axis=1)
         if self.average == "micro" and self.threshold is None:
             return self._ratio(hits.sum(), predicted.sum(), right.sum(), empty=jnp.nan)
@@ -240,11 +244,13 @@ def check_threshold(metric: Any, threshold: Any) -> None:
         )
 
 
-def predicted_and_right(metric: Any, logits: Any, labels: Any) -> tuple[Array, Array]:
-    """The predicted class and the true class of each example, as int32.
+def classified(metric: Any, logits: Any, labels: Any, mask: Any) -> tuple[Array, Array, Array]:
+    """The predicted class and the true class of each example, as int32, and whether it counts.
+
+    An example counts if the mask selects it and its label is a class.
 
     Raises:
-        ShapeError: the ranks of logits and labels do not match, or labels are not integers.
+        ShapeError: logits, labels and mask do not match, or labels are not integers.
     """
     logits, labels = jnp.asarray(logits), jnp.asarray(labels)
     name = type(metric).__name__
@@ -266,6 +272,9 @@ def predicted_and_right(metric: Any, logits: Any, labels: Any) -> tuple[Array, A
             expected="an integer dtype",
             do="convert them: labels.astype(jnp.int32)",
         )
-    if metric.threshold is None:
-        return jnp.argmax(logits, axis=-1).astype(jnp.int32), labels.astype(jnp.int32)
-    return (logits >= metric.threshold).astype(jnp.int32), (labels > 0).astype(jnp.int32)
+    counts = jnp.full_like(labels, True, bool) if mask is None else as_mask(mask, labels.shape)
+    if metric.threshold is not None:
+        return (logits >= metric.threshold).astype(jnp.int32), (labels > 0).astype(jnp.int32), counts
+    labels = labels.astype(jnp.int32) if labels.dtype.itemsize < 4 else labels  # to be compared with any number
+    counts &= (labels >= 0) & (labels < logits.shape[-1])
+    return jnp.argmax(logits, axis=-1).astype(jnp.int32), jnp.where(counts, labels, 0).astype(jnp.int32), counts

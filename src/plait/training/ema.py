@@ -16,12 +16,14 @@ from ..core.objects.nodes import check_node
 from ..core.objects.pytree import Pytree, copied_buffers
 from ..core.objects.state import FlatState, from_flat_state, to_flat_state
 from ..core.objects.trace_guard import check_trace
+from ..core.objects.variable_kinds import Remainder
 from ..core.objects.variables import Variable
 from ..core.states.pure_dicts import plain_value
 from ..errors import ArgumentError, ArgumentTypeError
 from ..typing import Array, ArrayLike, FilterLiteral
 from ..util.paths import describe_path
 from ..util.words import describe_type
+from .remainders import remainder, wide_dtype
 
 M = TypeVar("M")
 
@@ -34,10 +36,13 @@ class EMA(Pytree):
     """Exponential moving averages of variables: ``average ← decay · average + (1 − decay) · value``.
 
     Averaged weights often generalise better than the last ones. Values that are not floats, such as counters and random
-    keys, are not averaged: the latest is stored.
+    keys, are not averaged: the latest is stored. Averages of less than 32 bits, such as bfloat16, are computed in
+    float32; ``params`` has them rounded to their dtype.
 
     Variables:
         params: a ``State`` with a copy of each selected variable, of the same type.
+        rest: a ``State`` with a ``Remainder``, float32, for each variable of less than 32 bits: what was rounded off.
+            Only if there are any.
         step: ``EMAStep``, ``()``, int32; the number of updates so far. Only if ``decay`` is a function.
 
     Args:
@@ -85,6 +90,11 @@ class EMA(Pytree):
             # A copy: a jitted step may donate the buffers of the model.
             copies.append((path, leaf.copy(jax.tree.map(copied_buffers, plain_value(leaf)))))
         self.params = from_flat_state(FlatState(copies, sort=True))
+        narrow = [(path, plain_value(copy)) for path, copy in copies]
+        narrow = [(path, value) for path, value in narrow if any(map(_is_narrow, jax.tree.leaves(value)))]
+        if narrow:
+            rest = [(path, Remainder(jax.tree.map(_no_remainder, value))) for path, value in narrow]
+            self.rest = from_flat_state(FlatState(rest, sort=True))
 
     def update(self, updates: Any, *, when: ArrayLike = True) -> None:
         """Update the averages with the values of a model.
@@ -113,13 +123,21 @@ class EMA(Pytree):
         decay: Any = self.decay
         if callable(decay):
             check_trace(self.step._cell.trace, self.step, "change the value of")
-            decay = jnp.asarray(decay(plain_value(self.step)))
-            self.step.set_raw_value(plain_value(self.step) + jnp.asarray(when, jnp.int32))
+            step = plain_value(self.step)
+            decay = jnp.asarray(decay(step))
+            is_last = step == jnp.iinfo(step.dtype).max  # where it stays, as Optax's counts do
+            self.step.set_raw_value(step + (jnp.asarray(when, bool) & ~is_last).astype(step.dtype))
+        remainders = dict(to_flat_state(self.rest)) if "rest" in self.__dict__ else {}
         for path, average in averages.items():
-            old = plain_value(average)
-            moved = jax.tree.map(functools.partial(_moved, decay), old, values[path])
+            old = exact = plain_value(average)
+            if path in remainders:
+                exact = jax.tree.map(_exact, old, plain_value(remainders[path]))
+            moved = jax.tree.map(functools.partial(_moved, decay), exact, values[path])
             if when is not True:
-                moved = jax.tree.map(lambda new, kept: jnp.where(when, new, kept), moved, old)
+                moved = jax.tree.map(lambda new, kept: jnp.where(when, new, kept), moved, exact)
+            if path in remainders:
+                exact, moved = moved, jax.tree.map(lambda new, kept: new.astype(kept.dtype), moved, old)
+                remainders[path].set_raw_value(jax.tree.map(_rounded_off, exact, moved))
             average.set_raw_value(moved)
 
     def apply_to(self, model: M) -> M:
@@ -172,11 +190,30 @@ def _warm_up(decay: float, step: ArrayLike) -> Array:
     return jnp.minimum(jnp.float32(decay), (1 + step) / (10 + step))
 
 
+def _is_narrow(value: Any) -> bool:
+    return jnp.issubdtype(value.dtype, jnp.inexact) and wide_dtype(value.dtype) != value.dtype
+
+
+def _no_remainder(average: Any) -> Array:
+    return jnp.zeros_like(average, jnp.float32) if _is_narrow(average) else jnp.zeros((), jnp.float32)
+
+
+def _exact(average: Any, rest: Array) -> Any:
+    return average.astype(rest.dtype) + remainder(average, rest) if _is_narrow(average) else average
+
+
+def _rounded_off(exact: Any, average: Any) -> Array:
+    if not _is_narrow(average):
+        return jnp.zeros((), jnp.float32)
+    rest = exact - average.astype(exact.dtype)
+    return jnp.where(jnp.isfinite(rest), rest, 0)
+
+
 def _moved(decay: Any, average: Any, value: Any) -> Any:
     if not jnp.issubdtype(average.dtype, jnp.inexact):
         return value
     same = value.dtype == average.dtype  # if so, a weak type stays weak
     value = value if same else value.astype(average.dtype)
-    if isinstance(decay, jax.Array):  # from a schedule; in bfloat16, 1 − 0.999 would be 0
+    if isinstance(decay, jax.Array):  # from a schedule
         return decay.astype(average.dtype) * average + (1 - decay).astype(average.dtype) * value
     return decay * average + (1 - decay) * value

@@ -23,6 +23,7 @@ from ..errors import ArgumentError
 from ..typing import Array
 from ..util.paths import Path
 from .optimizer import ModelAndOptimizer, Optimizer
+from .remainders import wide_dtype
 
 
 class LossScaleState(Variable[Any]):
@@ -150,9 +151,7 @@ class DynamicLossScale(Pytree):
 
 
 def _widened(x: Array) -> Array:
-    """The array in float32, or in its own dtype if that is wider."""
-    with jax.numpy_dtype_promotion("standard"):
-        return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return x.astype(wide_dtype(x.dtype))
 
 
 def _all_finite(grads: Any) -> Array:

@@ -1,7 +1,8 @@
 """The metric interface: accumulate over batches, compute at the end.
 
-A metric is a graph object whose sums are variables, so it can be updated inside ``jit``. Apart from the rounding of the
-sums, the result does not depend on how the data was split into batches. Counts are int32. (rules O5 to O8)
+A metric is a graph object whose sums are variables, so it can be updated inside ``jit``. Batches are combined exactly:
+apart from the last digit, the result does not depend on how much data there is, nor on how it was split. (rules O5 to
+O8 and O12)
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from ..typing import Array, FilterLiteral
 
 class MetricState(Variable[Any]):
     """The accumulated values of a metric."""
+
+    earlier_dtype = "int32"  # of counts in checkpoints, before they could pass 2³¹
 
 
 class Metric(Pytree):
@@ -121,4 +124,4 @@ def as_mask(mask: Any, shape: tuple[int, ...]) -> Array:
 
 def number_of(values: Array, mask: Array | None) -> Array:
     """The number of values that count."""
-    return jnp.asarray(values.size, jnp.int32) if mask is None else jnp.sum(mask, dtype=jnp.int32)
+    return jnp.asarray(values.size, jnp.uint32) if mask is None else jnp.sum(mask, dtype=jnp.uint32)

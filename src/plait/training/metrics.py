@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from ..core.objects.variable_kinds import Remainder
 from ..errors import ArgumentError
 from ..typing import Array
 from .classification import (
@@ -19,9 +21,10 @@ from .classification import (
     Precision as Precision,
     Recall as Recall,
     check_threshold,
-    predicted_and_right,
+    classified,
 )
-from .metric import Metric as Metric, MetricState as MetricState, as_mask, masked_values, number_of
+from .metric import Metric as Metric, MetricState as MetricState, masked_values, number_of
+from .remainders import added, as_number, carried, remainder
 
 __all__ = [
     "Accuracy",
@@ -42,7 +45,9 @@ class Average(Metric):
     """The mean of all values.
 
     Variables:
-        total: ``MetricState``, ``()``, float32. count: ``MetricState``, ``()``, int32.
+        total: ``MetricState``, ``()``, float32.
+        count: ``MetricState``, ``()``, uint32; exact below 2³². A larger one is less by a multiple of 2³¹.
+        rest: ``Remainder``, ``(2,)``, float32: what ``total`` rounds off, and the multiple.
 
     Args:
         argname: the keyword argument of ``update`` with the values.
@@ -58,11 +63,13 @@ class Average(Metric):
     def __init__(self, argname: str = "values") -> None:
         self.argname = argname
         self.total = MetricState(jnp.zeros((), jnp.float32))
-        self.count = MetricState(jnp.zeros((), jnp.int32))
+        self.count = MetricState(jnp.zeros((), jnp.uint32))
+        self.rest = Remainder(jnp.zeros(2, jnp.float32))
 
     def reset(self) -> None:
         self.total.value = jnp.zeros((), jnp.float32)
-        self.count.value = jnp.zeros((), jnp.int32)
+        self.count.value = jnp.zeros((), jnp.uint32)
+        self.rest.value = jnp.zeros(2, jnp.float32)
 
     def update(self, *, mask: Array | None = None, **kwargs: Any) -> None:
         """Add values.
@@ -80,15 +87,23 @@ class Average(Metric):
         self._add(values, mask)
 
     def _add(self, values: Array, mask: Array | None) -> None:
-        if mask is not None:
-            values = jnp.where(mask, values, jnp.zeros_like(values))
-        total = self.total.value.astype(values.dtype) + jnp.sum(values)
-        self.total.value = total.astype(jnp.float32)
-        self.count.value = self.count.value + number_of(values, mask)
+        own = (self.total, self.count, self.rest)
+        for variable, value in zip(own, _averaged(*(each.value for each in own), values, mask), strict=True):
+            variable.value = value
 
     def compute(self) -> Array:
         """The mean; NaN before the first update."""
-        return self.total.value / self.count.value.astype(jnp.float32)
+        return self.total.value / as_number(self.count.value, self.rest.value[1])
+
+
+@functools.partial(jax.jit, inline=True)
+def _averaged(total: Array, count: Array, rest: Array, values: Array, mask: Array | None) -> tuple[Array, Array, Array]:
+    if mask is not None:
+        values = jnp.where(mask, values, jnp.zeros_like(values))
+    total, error = added(total, rest[0], jnp.sum(values))
+    old = count.astype(jnp.uint32)
+    count, carries = carried(old, old + number_of(values, mask), rest[1])
+    return total, count, jnp.stack([error, carries])
 
 
 @jax.tree_util.register_dataclass
@@ -118,7 +133,8 @@ class Welford(Metric):
     ``m2 = m2_a + m2_b + (mean_b − mean_a)² · n_a · n_b / n``.
 
     Variables:
-        count: ``MetricState``, ``()``, int32. mean, m2: ``MetricState``, ``()``, float32.
+        count: ``MetricState``, ``()``, uint32, as in ``Average``. mean, m2: ``MetricState``, ``()``, float32.
+        rest: ``Remainder``, ``(3,)``, float32: what ``mean`` and ``m2`` round off, and the multiple of ``count``.
 
     Args:
         argname: the keyword argument of ``update`` with the values.
@@ -136,53 +152,65 @@ class Welford(Metric):
 
     def __init__(self, argname: str = "values") -> None:
         self.argname = argname
-        self.count = MetricState(jnp.zeros((), jnp.int32))
+        self.count = MetricState(jnp.zeros((), jnp.uint32))
         self.mean = MetricState(jnp.zeros((), jnp.float32))
         self.m2 = MetricState(jnp.zeros((), jnp.float32))
+        self.rest = Remainder(jnp.zeros(3, jnp.float32))
 
     def reset(self) -> None:
-        self.count.value = jnp.zeros((), jnp.int32)
+        self.count.value = jnp.zeros((), jnp.uint32)
         self.mean.value = jnp.zeros((), jnp.float32)
         self.m2.value = jnp.zeros((), jnp.float32)
+        self.rest.value = jnp.zeros(3, jnp.float32)
 
     def update(self, *, mask: Array | None = None, **kwargs: Any) -> None:
         """Add values; arguments and errors as in ``Average.update``."""
         values, mask = masked_values(self, kwargs, mask)
-        added = number_of(values, mask)
-        n_added = added.astype(values.dtype)
-        if mask is None and values.size:
-            mean, variance = jnp.mean(values), jnp.var(values)
-        else:  # a batch that is masked completely has no mean; its weight is 0, so any number works
-            size = jnp.maximum(n_added, 1.0)
-            mean = jnp.sum(values, where=mask) / size
-            variance = jnp.sum(jnp.square(values - mean), where=mask) / size
-        before, old_mean, old_m2 = (each.value.astype(values.dtype) for each in (self.count, self.mean, self.m2))
-        total = jnp.maximum(before + n_added, 1.0)
-        shift = mean - old_mean
-        m2 = old_m2 + (variance * n_added + jnp.square(shift) * n_added * before / total)
-        self.m2.value = m2.astype(jnp.float32)
-        self.mean.value = (old_mean + shift * n_added / total).astype(jnp.float32)
-        self.count.value = self.count.value + added
+        own = (self.count, self.mean, self.m2, self.rest)
+        for variable, value in zip(own, _combined(*(each.value for each in own), values, mask), strict=True):
+            variable.value = value
 
     def compute(self) -> Statistics:
         """The statistics; deviations are NaN before the first update."""
-        count = self.count.value.astype(jnp.float32)
+        count = as_number(self.count.value, self.rest.value[2])
         deviation = jnp.sqrt(self.m2.value / count)
         return Statistics(self.mean.value, deviation / jnp.sqrt(count), deviation)
+
+
+@functools.partial(jax.jit, inline=True)
+def _combined(
+    count: Array, mean: Array, m2: Array, rest: Array, values: Array, mask: Array | None
+) -> tuple[Array, Array, Array, Array]:
+    """Count, mean, ``m2`` and their remainders after a batch."""
+    number = number_of(values, mask)
+    size = number.astype(values.dtype)
+    if mask is None and values.size:
+        batch_mean, variance = jnp.mean(values), jnp.var(values)
+    else:  # a batch that is masked completely has no mean; its weight is 0, so any number works
+        batch_mean = jnp.sum(values, where=mask) / jnp.maximum(size, 1.0)
+        variance = jnp.sum(jnp.square(values - batch_mean), where=mask) / jnp.maximum(size, 1.0)
+    old = count.astype(jnp.uint32)
+    before = as_number(old, rest[2]).astype(values.dtype)
+    whole = jnp.maximum(before + size, 1.0)
+    shift = (batch_mean - mean.astype(values.dtype)) - remainder(mean, rest[0]).astype(values.dtype)
+    m2, m2_error = added(m2, rest[1], variance * size + jnp.square(shift) * size * before / whole)
+    mean, mean_error = added(mean, rest[0], shift * size / whole)
+    count, carries = carried(old, old + number, rest[2])
+    return count, mean, m2, jnp.stack([mean_error, m2_error, carries])
 
 
 class Accuracy(Average):
     """Accuracy: the fraction of correct predictions.
 
-    Without a threshold the prediction is the largest logit: ``argmax(logits, −1) == labels``. With one, there are two
-    classes: ``(logits >= threshold) == (labels > 0)``.
+    Without a threshold the prediction is the largest logit, ``argmax(logits, −1) == labels``, and examples whose label
+    is not a class, such as −1, are ignored, as by ``Precision`` and the others; Flax counts them as wrong. With a
+    threshold, there are two classes: ``(logits >= threshold) == (labels > 0)``.
 
     Shapes:
         logits: ``(..., classes)``, or ``(...)`` with a threshold.
         labels: ``(...)``, integers. mask: broadcasts to labels.
 
-    Variables:
-        total: ``MetricState``, ``()``, float32. count: ``MetricState``, ``()``, int32.
+    Variables: those of ``Average``.
 
     Args:
         threshold: the least logit of the second of two classes; ``None`` for any number of classes.
@@ -215,9 +243,8 @@ class Accuracy(Average):
         Raises:
             ShapeError: the ranks of logits and labels do not match, or labels are not integers.
         """
-        predictions, labels = predicted_and_right(self, logits, labels)
-        hits = (predictions == labels).astype(jnp.float32)
-        self._add(hits, None if mask is None else as_mask(mask, labels.shape))
+        predictions, labels, counts = classified(self, logits, labels, mask)
+        self._add((predictions == labels).astype(jnp.float32), counts)
 
 
 class MultiMetric(Metric):

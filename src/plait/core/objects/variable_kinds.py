@@ -78,3 +78,10 @@ class OptArray(OptState[A]):
 class OptVariable(OptState[A]):
     """An array of an optimizer's state that belongs to a variable of the model, such as its momentum; has the same
     metadata."""
+
+
+class Remainder(Variable[A]):
+    """What another variable rounds off: the digits of a sum, or the carries of a count, that its dtype has no room for.
+
+    A checkpoint may lack it, as those of versions that had none do.
+    """
