@@ -194,11 +194,19 @@ def test_what_is_printed_is_a_table():
     assert [line.split()[0] for line in lines] == ["weight", "layer.kernel", "total"]
 
 
+def spoilt(value):
+    layer = plait.Linear(4, 2, rngs=rngs())
+    layer.kernel[1, 0] = value
+    return layer
+
+
 REFUSED = {
     "other bits": (lambda: plait.Linear(4, 2, rngs=rngs()), {"bits": 2}, "bits=2"),
     "no such layer": (lambda: plait.LayerNorm(4, rngs=rngs()), {}, r"at +second\n +found +a LayerNorm"),
     "a group that does not fit": (lambda: plait.Linear(6, 2, rngs=rngs()), {"group_size": 4}, r"at +second\.kernel"),
     "an odd number": (lambda: plait.Linear(5, 2, rngs=rngs()), {"bits": 4}, "5 inputs"),
+    "an infinite weight": (lambda: spoilt(jnp.inf), {}, r"at +second\.kernel\n +found +1 of 8"),
+    "a weight that is NaN": (lambda: spoilt(jnp.nan), {}, r"at +second\.kernel\n +found +1 of 8"),
     "of vmap": (
         lambda: plait.vmap(lambda key: plait.Linear(4, 2, rngs=plait.Rngs(key)))(
             jax.random.split(jax.random.key(0), 3)

@@ -66,7 +66,8 @@ class QuantizedWeight(Module):
         matrix = jnp.transpose(value, self.order).reshape(n_rows, -1).astype(jnp.float32)
         groups = matrix.reshape(n_rows // (group_size or n_rows), -1, matrix.shape[1])
         largest = jnp.max(jnp.abs(groups), axis=1, keepdims=True)
-        scale = jnp.where(largest > 0, largest, 1) / LARGEST[bits]
+        scale = largest / LARGEST[bits]
+        scale = jnp.where(scale > 0, scale, 1)  # also where the quotient underflows
         codes = jnp.round(groups / scale).astype(jnp.int8).reshape(matrix.shape)
         self.codes = Quantized(codes if bits == 8 else _packed(codes))
         self.scale = Quantized(scale[:, 0])
@@ -162,9 +163,9 @@ def quantize(selection: Selection, bits: int = 8, *, group_size: int | None = No
         Size and error of each layer.
 
     Raises:
-        ArgumentError: ``bits`` is neither 8 nor 4; a selected part is not such a layer, is quantized already, or was
-            made by ``vmap``; ``group_size`` does not divide its inputs, or their number is odd and ``bits`` is 4. The
-            model is unchanged.
+        ArgumentError: ``bits`` is neither 8 nor 4; a selected part is not such a layer, is quantized already, was made
+            by ``vmap``, or has a weight that is not finite; ``group_size`` does not divide its inputs, or their number
+            is odd and ``bits`` is 4. The model is unchanged.
 
     Example:
         >>> model = plait.Sequential(plait.Linear(64, 16, rngs=plait.Rngs(0)))
@@ -256,6 +257,15 @@ def _check(path: Path, layer: Any, bits: int, group_size: int | None) -> None:
             found=f"shape {weight.shape}, with leading axes",
             expected=f"{len(axes_of(layer))} axes",
             do="make the layers as a plait.Stack, whose layers are quantized one by one",
+        )
+    odd = int(weight.size - jnp.sum(jnp.isfinite(weight.value)))
+    if odd:
+        raise ArgumentError(
+            "a weight that is not finite cannot be quantized",
+            at=describe_path((*path, form.weight)),
+            found=f"{odd} of {weight.size} values that are infinite or NaN",
+            expected="finite values",
+            do="find out what made them: one would spoil all weights that share its scale",
         )
     size = math.prod(weight.shape[axis] for axis in _rows(layer))
     if size % (group_size or 1) or (bits == 4 and size % 2):
