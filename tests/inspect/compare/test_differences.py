@@ -76,5 +76,14 @@ def test_integers_agree_if_they_are_equal():
     assert found.values == (123456789, 1)
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+def test_integers_beyond_2_to_the_53_are_compared_exactly(dtype):
+    a, b = np.array([5, 2**53, 2**62], dtype), np.array([5, 2**53 + 1, 2**62], dtype)
+    found = difference_of(a, b, 1e-5)
+    assert not found.is_agreement
+    assert (found.largest, found.at, found.values) == (1, (1,), (2**53, 2**53 + 1))
+    assert difference_of(np.array([-(2**63)]), np.array([2**63 - 1]), 1e-5).largest == 2**64 - 1
+
+
 def test_other_sizes_are_named_in_their_order():
     assert str(difference_of(ARRAY, ARRAY[:1], 1e-5)) == "shapes (2, 3, 4, 5) and (1, 3, 4, 5)"

@@ -1,8 +1,8 @@
 """Compares two sets of arrays: whether they agree, and their differences.
 
-Numbers are compared in float64, and text must be equal. **A value agrees with itself**: NaN with NaN, an infinity with
-the same infinity. The difference of NaN and any other value, or of an infinity and any other value, is infinite and
-exceeds any tolerance.
+Numbers are compared in float64, integers exactly, and text must be equal. **A value agrees with itself**: NaN with NaN,
+an infinity with the same infinity. The difference of NaN and any other value, or of an infinity and any other value, is
+infinite and exceeds any tolerance.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ def difference(result: np.ndarray, output: np.ndarray) -> np.ndarray:
     """Absolute differences, flat, according to the rule above."""
     if output.dtype.kind == "S":
         return np.where(result.ravel() == output.ravel(), 0.0, np.inf)
+    common = np.result_type(result, output) if {result.dtype.kind, output.dtype.kind} <= set("iu") else None
+    if common is not None and common.kind in "iu":  # exact, also where float64 has too few digits
+        a, b = (each.ravel().astype(common) for each in (result, output))
+        return (np.maximum(a, b).astype(np.uint64) - np.minimum(a, b).astype(np.uint64)).astype(np.float64)
     a, b = wide(result).ravel(), wide(output).ravel()
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     with np.errstate(invalid="ignore"):
