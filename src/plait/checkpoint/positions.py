@@ -84,9 +84,18 @@ def copied(position: Any) -> Any:
         return copy
     if isinstance(position, list):
         return [copied(part) for part in position]
+    if type(position) is tuple:
+        return tuple(map(copied, position))
     if isinstance(position, np.ndarray):  # a number that is counted in place
         return position.copy()
     return bytes(position) if isinstance(position, bytearray) else position
+
+
+def is_same_position(first: Any, second: Any) -> bool:
+    """Whether two positions are equal; they may contain NumPy arrays."""
+    leaves, structure = jax.tree.flatten(first)
+    others, other = jax.tree.flatten(second)
+    return structure == other and all(map(np.array_equal, leaves, others))
 
 
 def separated(node: Any) -> tuple[Any, dict[str, Positioned]]:

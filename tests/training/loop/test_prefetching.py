@@ -46,6 +46,38 @@ def test_a_run_resumes_after_the_batches_that_it_took():
     assert [float(batch["x"][0, 0]) for batch in again] == rest == [4, 0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize(
+    "kind", [lambda i: {"i": i}, lambda i: i, lambda i: (i, "shard")], ids=["dict", "array", "tuple"]
+)
+def test_a_position_may_be_a_numpy_array_that_is_counted_in_place(kind):
+    """FD3"""
+
+    class Data:
+        def __init__(self):
+            self.i = np.zeros(2, int)
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            self.i += 1
+            return np.ones(2) * self.i[0]
+
+        def get_state(self):
+            return kind(self.i)
+
+        def set_state(self, state):
+            self.i[...] = state["i"] if isinstance(state, dict) else state[0] if isinstance(state, tuple) else state
+
+    ahead = prefetch(Data())
+    next(ahead)
+    state = ahead.get_state()
+    ahead.set_state(state)
+    assert float(next(ahead)[0]) == 2
+    ahead.set_state(state)
+    assert float(next(ahead)[0]) == 2
+
+
 def test_an_error_comes_after_the_batches_before_it():
     """FD5"""
 

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from jax.sharding import Mesh, Sharding
 
-from ...checkpoint.positions import has_position, positions_of
+from ...checkpoint.positions import has_position, is_same_position, positions_of
 from ...errors import ArgumentError
 from .placing import placing
 from .timed_data import serve
@@ -42,7 +42,7 @@ def prefetch(
 
     Returns:
         An iterator. If ``batches`` has ``get_state`` and ``set_state``, so has it: the position is that of the batches
-        that were taken, whatever is held. States must be plain values, not NumPy arrays.
+        that were taken, whatever is held.
 
     Raises:
         ArgumentError: ``size`` is not positive, or there is an axis in the mesh that the recipe does not know. While
@@ -133,7 +133,7 @@ class PositionedPrefetched(Prefetched):
 
     def set_state(self, state: Any, /) -> None:
         """Go to a position that ``get_state`` returned; what is held is dropped, unless that is where it is."""
-        if state == self._state and not self._has_failed:
+        if is_same_position(state, self._state) and not self._has_failed:
             return
         running = [future for future in self._held if not future.cancel() and not future.done()]
         self._held.clear()
