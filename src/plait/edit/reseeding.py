@@ -14,7 +14,7 @@ from ..core.objects.rngs import RngStream, as_key
 from ..errors import ArgumentError, NothingSelectedWarning
 from ..transforms.streams import check_stream_trace, iter_streams, set_key
 from ..util.notices import warn
-from ..util.paths import Path, describe_path, iter_layer_paths, layers_of
+from ..util.paths import Path, describe_path, in_list_order, layers_of
 
 
 def reseed(
@@ -103,25 +103,15 @@ class _Place(NamedTuple):
 
 
 def _by_layer(streams: Iterable[tuple[Path, RngStream]]) -> list[_Place]:
-    """Each stream; one in a stack once for each layer, in the order of the list.
-
-    The streams of a stack are next to each other. So they are ordered by the number of the first of them, then by
-    layer, and inside a layer in the same way.
-    """
-    starts: dict[Path, int] = {}
-    found: list[tuple[list[Any], _Place]] = []
-    for number, (path, stream) in enumerate(streams):
-        places = [place for place, key in enumerate(path) if layers_of(key) is not None]
+    """Each stream; one in a stack once for each layer, in the order of the list."""
+    found = []
+    for path, stream in streams:
         sizes = tuple(len(layers) for layers in map(layers_of, path) if layers is not None)
-        shape = stream.key.shape
-        if shape[: len(sizes)] != sizes:  # another axis comes first, such as that of an ensemble
-            found.append(([number], _Place(path, stream, (), shape)))
-            continue
-        begins = [starts.setdefault(path[:place], number) for place in places]
-        for layer, _ in iter_layer_paths(path):
-            order = [part for begin, place in zip(begins, places, strict=True) for part in (begin, layer[place])]
-            found.append(([*order, number], _Place(layer, stream, sizes, shape[len(sizes) :])))
-    return [place for _, place in sorted(found, key=lambda each: each[0])]
+        # Otherwise another axis comes first, such as that of an ensemble.
+        fits = stream.key.shape[: len(sizes)] == sizes
+        found.append(_Place(path, stream, sizes if fits else (), stream.key.shape[len(sizes) if fits else 0 :]))
+    layers = in_list_order(place.path if place.layers else () for place in found)
+    return [found[number]._replace(path=layer) if layer else found[number] for number, layer, _ in layers]
 
 
 def _reseeded(path: Path, key: jax.Array, shape: tuple[int, ...], policy: Any) -> jax.Array:

@@ -124,7 +124,7 @@ class Selection:
         """Replace each part by a different object, to wrap, exchange or remove it.
 
         A shared part is passed once, and its replacement is put in all its places. A part in the blocks of a ``Stack``
-        is passed once for each layer, as a copy, and the replacements are stacked.
+        is passed once for each layer, as a copy, and the replacements are stacked; the order is that of a list.
 
         Args:
             function: ``(path, part) -> replacement``. All replacements are computed before the first one is stored.
@@ -151,7 +151,7 @@ class Selection:
                     expected="parts below the root",
                     do="assign to your own name, or add a path pattern such as '*.**' to the selection",
                 )
-        new = [over_layers(function, self._model, part.paths[0], part.value) for part in self._parts]
+        new = over_layers(function, self._model, [*self])
         return Selection(self._model, [part.put(value) for part, value in zip(self._parts, new, strict=True)])
 
     def set(self, value: Any, /) -> Selection:
@@ -192,7 +192,7 @@ class Selection:
                 )
 
         old = [part.get_value() if isinstance(part, Variable) else part for _, part in self]
-        new = [over_layers(function, self._model, path, value) for path, value in zip(self.paths, old, strict=True)]
+        new = over_layers(function, self._model, [*zip(self.paths, old, strict=True)])
         pairs = [*zip(self._parts, new, strict=True)]
         # Replacements, which may raise, come first; a variable is written in place.
         parts = [part if isinstance(part.value, Variable) else part.put(value) for part, value in pairs]
@@ -321,8 +321,10 @@ class Selection:
                     do="select the module that contains it, or use map(lambda path, value: ...)",
                 )
         writes: list[tuple[Path, Variable[Any], Any]] = []
-        for path, owner in self._holders():
-            fresh = {place.path: place.value for place in visit(_made_again(path, owner, rngs, arguments))}
+        owners = [*self._holders()]
+        made = over_layers(lambda path, owner: _made_again(path, owner, rngs, arguments), self._model, owners)
+        for (path, owner), module in zip(owners, made, strict=True):
+            fresh = {place.path: place.value for place in visit(module)}
             for key, variable in iter_variables(owner):
                 if _is_initialized(variable):
                     writes.append(((*path, *key), variable, fresh.get(key)))

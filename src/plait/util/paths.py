@@ -13,7 +13,7 @@ import ast
 import functools
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ..errors import FilterError, GraphError
@@ -150,6 +150,23 @@ def iter_layer_paths(path: Path) -> Iterator[tuple[Path, tuple[int, ...]]]:
         for place, number in zip(places, index, strict=True):
             layer[place] = (layers_of(path[place]) or range(0))[number]
         yield tuple(layer), index
+
+
+def in_list_order(paths: Iterable[Path]) -> list[tuple[int, Path, tuple[int, ...]]]:
+    """Each layer of each path: the number of the path, and what ``iter_layer_paths`` yields; as a list is walked.
+
+    Args:
+        paths: in the order of a walk, in which those of a stack are next to each other.
+    """
+    starts: dict[Path, int] = {}
+    found = []
+    for number, path in enumerate(paths):
+        places = [place for place, key in enumerate(path) if layers_of(key) is not None]
+        begins = [starts.setdefault(path[:place], number) for place in places]
+        for layer, index in iter_layer_paths(path):
+            order = [part for begin, place in zip(begins, places, strict=True) for part in (begin, layer[place])]
+            found.append(([*order, number], (number, layer, index)))
+    return [each for _, each in sorted(found, key=lambda pair: pair[0])]
 
 
 def has_layers(path: Path) -> bool:

@@ -34,7 +34,7 @@ from ...core.objects.variables import Variable, eager_sharding_hooks, make_varia
 from ...core.objects.visit import iter_graph_nodes, iter_variables
 from ...errors import ArgumentError, SharingError
 from ...util.jax_versions import is_mutable_array
-from ...util.paths import Path, describe_path, has_layers, layers_of
+from ...util.paths import Path, describe_path, in_list_order, layers_of
 from .every_layer import axes_along
 from .layer_cells import (
     SliceCell,
@@ -297,32 +297,41 @@ def store_in_references(block: Any) -> None:
         cell.raw = fitting(cell.raw, cell.metadata)
 
 
-def over_layers(function: Callable[[Path, Any], Any], model: Any, path: Path, value: Any) -> Any:
-    """``function(path, value)``, called for each layer if the value is in a stack; the results are then stacked.
+def over_layers(function: Callable[[Path, Any], Any], model: Any, parts: Sequence[tuple[Path, Any]]) -> list[Any]:
+    """``function(path, value)`` for each part, called for each layer of one in a stack; its results are then stacked.
+
+    The calls have the order that they have in a list, layer by layer, so that a function may draw.
 
     Args:
-        model: the start of the path.
-        value: a part of a model, or the value of a variable.
+        model: the start of the paths.
+        parts: path and value of each: a part of a model, or the value of a variable; in the order of a walk.
 
     Raises:
         ArgumentError: the results for the layers differ in structure.
         SharingError: the results for two layers contain the same variable.
     """
-    if not has_layers(path):
-        return function(path, value)
-    return _over(function, path, value, axes_along(model, path))
+    paths = [path for path, _ in parts]
+    sizes = [[len(layers) for layers in map(layers_of, path) if layers is not None] for path in paths]
+    axes = [axes_along(model, path) for path in paths]
+    found: list[list[Any]] = [[] for _ in parts]
+    names: list[list[str]] = [[] for _ in parts]
+    for number, path, index in in_list_order(paths):
+        value = parts[number][1]
+        for each in zip(index, sizes[number], axes[number], strict=True):
+            value = _one_layer(value, *each)
+        found[number].append(function(path, value))
+        names[number].append(describe_path(path))
+    return [*map(_together, found, names, axes, sizes)]
 
 
-def _over(function: Callable[[Path, Any], Any], path: Path, value: Any, axes: Sequence[str | None]) -> Any:
-    place = next((place for place, key in enumerate(path) if layers_of(key) is not None), None)
-    if place is None:
-        return function(path, value)
-    found, names = [], []
-    layers = layers_of(path[place]) or range(0)
-    for index, layer in enumerate(layers):
-        own = (*path[:place], layer, *path[place + 1 :])
-        found.append(_over(function, own, _one_layer(value, index, len(layers), axes[0]), axes[1:]))
-        names.append(describe_path(own))
+def _together(found: list[Any], names: list[str], axes: Sequence[str | None], sizes: Sequence[int]) -> Any:
+    """The results of all layers, which are in the order of their indices, as one."""
+    if not sizes:
+        return found[0]
+    count = len(found) // sizes[0]
+    parts = [slice(start, start + count) for start in range(0, len(found), count)]
+    found = [_together(found[part], names[part], axes[1:], sizes[1:]) for part in parts]
+    names = names[::count]
     if kind_of(found[0]) is Kind.STATIC:
         odd = next((number for number, each in enumerate(found) if not same_static(each, found[0])), None)
         if odd is not None:
