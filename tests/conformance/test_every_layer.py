@@ -387,6 +387,7 @@ def test_a_mesh_gives_the_numbers_of_one_device(case, mesh):
     """In evaluation where axes are manual: there, each shard has its own statistics and the same dropout."""
     sharded, single = make(case), make(case)
     if mesh == "manual":
-        sharded.eval(), single.eval()
+        sharded.eval()
+        single.eval()
     x = jnp.concatenate([case.x, case.x], 0)
     np.testing.assert_allclose(MESHES[mesh](sharded, x), single(x), rtol=1e-4, atol=1e-5)

@@ -32,7 +32,7 @@ from ..transforms.jit.function import jit
 from ..transforms.loops import scan
 from ..transforms.streams import split_rngs
 from ..typing import Array, FilterLiteral
-from ..util.jax_versions import top_level_trace, trace_state
+from ..util.jax_versions import top_level_trace, trace_state, varying_axes
 from ..util.paths import Path
 from .cells import RNNCellBase
 from .checks import check_min_rank, shape_of, wrong_rngs
@@ -246,19 +246,23 @@ def _checked_lengths(seq_lengths: Any, batch: tuple[int, ...], layer: RNN) -> Ar
 
 
 def _widened(cell: RNNCellBase, carry: Any, x: jax.ShapeDtypeStruct) -> Any:
-    """The initial carry in the dtypes and, on a mesh with explicit axes, in the shardings that the cell returns: a loop
-    cannot change the types of its carry."""
+    """The initial carry in the dtypes and, on a mesh, in the layouts that the cell returns: a loop cannot change the
+    types of its carry."""
     graphdef, state = split(cell)
     make = _carry_after if type(cell).__module__ == _CELLS else _carry_after.__wrapped__  # JAX keeps traces by function
     after = jax.eval_shape(make(graphdef), state, carry, x)
     if jax.tree.structure(after) != jax.tree.structure(carry):
         return carry  # the loop will raise the error
-    return jax.tree.map(lambda old, new: _laid_out(as_dtype(old, common_dtype(old, new)), new.sharding), carry, after)
+    return jax.tree.map(lambda old, new: _laid_out(as_dtype(old, common_dtype(old, new)), new), carry, after)
 
 
-def _laid_out(x: Array, sharding: Any) -> Array:
-    is_explicit = sharding is not None and AxisType.Explicit in sharding.mesh.axis_types
-    return jax.sharding.reshard(x, sharding) if is_explicit else x
+def _laid_out(x: Array, like: jax.ShapeDtypeStruct) -> Array:
+    """The array with the sharding of another on explicit axes, and varying along the manual axes where that varies."""
+    sharding: Any = like.sharding
+    if sharding is not None and AxisType.Explicit in sharding.mesh.axis_types:
+        x = jax.sharding.reshard(x, sharding)
+    varying = tuple(varying_axes(like) - varying_axes(x))
+    return jax.lax.pcast(x, varying, to="varying") if varying else x
 
 
 @functools.lru_cache(64)
