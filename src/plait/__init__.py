@@ -206,6 +206,10 @@ if TYPE_CHECKING:
         dot_product_attention_with_rope as dot_product_attention_with_rope,
     )
     from .nn.sequential import Sequential as Sequential
+    from .nn.stacks.per_layer import PerLayer as PerLayer
+    from .nn.stacks.stack import Stack as Stack
+    from .edit.stack_conversion import as_list as as_list
+    from .edit.stack_conversion import as_stack as as_stack
     from . import partitioning as partitioning
     from .partitioning.activations import with_sharding_constraint as with_sharding_constraint
     from .partitioning.axis_rules import logical_axis_rules as logical_axis_rules
@@ -301,13 +305,15 @@ __version__ = "0.1.0"
 _public_modules.register()
 
 
-def __getattr__(name: str) -> object:
-    """Load a name whose module is imported on first use."""
-    if name == "__all__":  # for ``from plait import *``, which needs no other library
-        return [name for name in __dir__() if name not in _public.LAZY]
-    if name not in _public.PUBLIC:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return globals().setdefault(name, _public_modules.public_value(name))
+if not TYPE_CHECKING:  # to a type checker any other name is an error
+
+    def __getattr__(name: str) -> object:
+        """Load a name whose module is imported on first use."""
+        if name == "__all__":  # for ``from plait import *``, which needs no other library
+            return [name for name in __dir__() if name not in _public.LAZY]
+        if name not in _public.PUBLIC:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return globals().setdefault(name, _public_modules.public_value(name))
 
 
 def __dir__() -> list[str]:

@@ -292,3 +292,4 @@ class UnevenLayoutWarning(UserWarning):
 
 _CLASSES = [name for name, value in globals().items() if isinstance(value, type) and value.__module__ == __name__]
 __all__ = sorted(_CLASSES)  # pyright: ignore[reportUnsupportedDunderAll]
+__dir__ = __all__.copy

@@ -55,7 +55,7 @@ def modules_that_list_their_names() -> set[types.ModuleType]:
     for file in (ROOT / "src" / "plait").rglob("*.py"):
         targets = [
             target
-            for node in ast.parse(file.read_text(encoding="utf-8")).body
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
             for target in (node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)])
         ]
         if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
@@ -116,6 +116,14 @@ def test_a_module_shows_each_name_that_it_lists():
     for module in modules_that_list_their_names():
         assert sorted(set(module.__all__)) == sorted(module.__all__), module.__name__
         assert [name for name in module.__all__ if not hasattr(module, name)] == [], module.__name__
+
+
+@pytest.mark.slow
+def test_dir_of_a_public_module_shows_its_public_names():
+    for name, module in public_modules().items():
+        others = {each for each in dir(module) if each[:2] != "__"} - set(getattr(module, "__all__", ()))
+        homes = {each: getattr(getattr(module, each), "__module__", "plait") for each in others}
+        assert not [each for each, home in homes.items() if each[0] == "_" or not home.startswith("plait")], name
 
 
 def test_every_error_is_listed():

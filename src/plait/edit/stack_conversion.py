@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack, overload
 
 from ..core.functional.merge import clone
 from ..core.objects.containers import List
@@ -10,13 +10,14 @@ from ..core.objects.filters import to_predicate
 from ..core.objects.module import Module
 from ..core.objects.visit import iter_graph_nodes
 from ..errors import ArgumentError, SharingError
-from ..nn.stacks.stack import Stack
+from ..nn.stacks.stack import Stack, StackOptions
 from ..typing import FilterLiteral
 from ..util.path_patterns import PathPattern
 from ..util.paths import Path, describe_path, has_layers
 from ..util.words import first_few
 from .views import recursive_map
 
+B = TypeVar("B")
 N = TypeVar("N")
 
 
@@ -25,7 +26,11 @@ def has_stacks(model: Any) -> bool:
     return any(isinstance(node, Stack) for _, node in iter_graph_nodes(model))
 
 
-def as_list(model: N, /) -> N:
+@overload
+def as_list(model: Stack[B], /) -> List[B]: ...
+@overload
+def as_list(model: N, /) -> N: ...
+def as_list(model: Any, /) -> Any:
     """A copy of a model with a ``List`` of blocks in place of each ``Stack``; the values are the same, bit for bit.
 
     Example:
@@ -45,7 +50,13 @@ def _outermost_listed(path: Path, node: Any) -> Any:
     return node.to_list() if isinstance(node, Stack) and not has_layers(path) else node
 
 
-def as_stack(model: N, /, only: FilterLiteral = None, **options: Any) -> N:
+@overload
+def as_stack(
+    model: List[B] | list[B] | tuple[B, ...], /, only: FilterLiteral = None, **options: Unpack[StackOptions]
+) -> Stack[B]: ...
+@overload
+def as_stack(model: N, /, only: FilterLiteral = None, **options: Unpack[StackOptions]) -> N: ...
+def as_stack(model: Any, /, only: FilterLiteral = None, **options: Any) -> Any:
     """A copy of a model with a ``Stack`` in place of its lists of equal blocks; the values are the same.
 
     The code of the model has to call the stack where it went through the list: ``x = self.blocks(x)``. A loop goes on

@@ -33,6 +33,7 @@ __all__ = [
     "maybe_enable_dtensor_export_on",
     "shutdown_dtensor",
 ]
+__dir__ = __all__.copy
 
 CONTEXT = "initialize_dtensor() once, then with maybe_enable_dtensor_export_on(mesh): ..."
 

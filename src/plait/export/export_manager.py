@@ -18,6 +18,7 @@ from .tensorflow.names import check_names
 from .utils import make_e2e_inference_fn
 
 __all__ = ["ExportManager"]
+__dir__ = __all__.copy
 
 
 class ExportManager:

@@ -25,6 +25,7 @@ from .tensorflow.size_variants import Variants, call_by_size, every_size
 from .variable_trees import make_variables, resolve_placement, resolve_values
 
 __all__ = ["ExportModelType", "JaxModule"]
+__dir__ = __all__.copy
 
 tf: Any = require("tensorflow", extra="tensorflow", purpose="to make a JaxModule")
 

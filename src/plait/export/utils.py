@@ -27,6 +27,7 @@ __all__ = [
     "remove_signature_defaults",
     "with_default_args",
 ]
+__dir__ = __all__.copy
 
 
 @dataclasses.dataclass

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .jax_module import JaxModule  # importing it loads TensorFlow
 
 __all__ = ["ExportReport", "ValidationManager", "validate_export"]
+__dir__ = __all__.copy
 
 
 class ValidationManager:

@@ -15,5 +15,6 @@ _NAMES = {
     "continuation": "Generated generate stream",
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _NAMES)
-__all__ = __dir__()  # pyright: ignore[reportUnsupportedDunderAll]
+if not TYPE_CHECKING:  # to a type checker any other name is an error
+    __getattr__, __dir__ = lazy_names(__name__, _NAMES)
+    __all__ = __dir__()

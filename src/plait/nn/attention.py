@@ -247,9 +247,9 @@ class MultiHeadAttention(Module):
             bias_metadata=out_bias_metadata or bias_metadata,
         )
         self.rngs: RngStream | None = rngs.dropout.fork() if keep_rngs and dropout_rate > 0 else None
-        self.cached_key: Cache[Array] | None = None
-        self.cached_value: Cache[Array] | None = None
-        self.cache_index: Cache[Array] | None = None
+        self.cached_key: Cache[Array] | Any = None
+        self.cached_value: Cache[Array] | Any = None
+        self.cache_index: Cache[Array] | Any = None
 
     def _check_heads(self) -> None:
         divisions = [("qkv_features", self.qkv_features, "num_heads", self.num_heads)]

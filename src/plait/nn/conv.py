@@ -17,6 +17,7 @@ from ..core.graph.locate import describe_place
 from ..core.objects.module import Module
 from ..core.objects.rngs import Rngs
 from ..core.objects.statics import HashableMapping
+from ..core.objects.variable_kinds import Weight
 from ..errors import ArgumentError
 from ..typing import Array, DTypeLike, Initializer, PrecisionLike
 from ..util.words import describe_type
@@ -66,7 +67,7 @@ class _Convolution(Module):
         self.kernel_shape = (*self.kernel_size, *channels)
         check_rngs(arguments["rngs"], layer=self)
         self.kernel = new_weight("kernel", self.kernel_shape, arguments)
-        self.bias = new_weight("bias", (self.out_features,), arguments) if self.use_bias else None
+        self.bias: Weight = new_weight("bias", (self.out_features,), arguments) if self.use_bias else None
 
 
 class Conv(_Convolution):

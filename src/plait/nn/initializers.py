@@ -64,6 +64,7 @@ __all__ = [
     "zeros",
     "zeros_init",
 ]
+__dir__ = __all__.copy
 
 
 def zeros_init() -> Initializer:
@@ -108,7 +109,7 @@ def default_lstm_recurrent_init(key: Any, shape: Any, dtype: Any = jnp.float32, 
 _orthogonal = orthogonal()
 
 
-def initial(init: Initializer, stream: Callable[[], Any], shape: Any, dtype: Any) -> Any:
+def initial(init: Initializer, stream: Callable[[], Any], shape: Any, dtype: Any) -> jax.Array:
     """``init(key, shape, dtype)`` with the next key of a stream.
 
     Zeros and ones need no key, so no key is derived for them. The stream's counter advances anyway, so later keys do

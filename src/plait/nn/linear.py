@@ -15,7 +15,7 @@ from ..core.graph.locate import describe_place
 from ..core.objects.module import Module
 from ..core.objects.rngs import Rngs
 from ..core.objects.statics import HashableMapping
-from ..core.objects.variable_kinds import Param
+from ..core.objects.variable_kinds import Param, Weight
 from ..core.objects.variable_metadata import VariableMetadata
 from ..errors import ArgumentError, ShapeError
 from ..typing import Array, DTypeLike, Initializer, PrecisionLike
@@ -91,7 +91,7 @@ class Linear(Module):
         self.kernel = Param(
             initial(kernel_init, rngs.params, (in_features, out_features), param_dtype), **kernel_metadata
         )
-        self.bias = (
+        self.bias: Weight = (
             Param(initial(bias_init, rngs.params, (out_features,), param_dtype), **bias_metadata) if use_bias else None
         )
 
@@ -219,7 +219,7 @@ class LinearGeneral(Module):
         check_rngs(rngs, layer=self)
         kernel = initial(kernel_init, rngs.params, matrix, param_dtype)
         self.kernel = Param(reshaped(kernel, (*batch, *self.in_features, *self.out_features)), **kernel_metadata)
-        self.bias = None
+        self.bias: Weight = None
         if use_bias:
             shape = (*batch, *self.out_features)
             bias = initial(bias_init, rngs.params, (math.prod(shape),), param_dtype)
@@ -370,7 +370,7 @@ class Einsum(Module):
         self.preferred_element_type = preferred_element_type
         check_rngs(rngs, layer=self)
         self.kernel = Param(initial(kernel_init, rngs.params, self.kernel_shape, param_dtype), **kernel_metadata)
-        self.bias = None
+        self.bias: Weight = None
         if bias_shape is not None:
             self.bias = Param(initial(bias_init, rngs.params, as_tuple(bias_shape), param_dtype), **bias_metadata)
 

@@ -23,7 +23,7 @@ from ..core.graph.locate import describe_place
 from ..core.objects.module import Module
 from ..core.objects.rngs import Rngs
 from ..core.objects.statics import HashableMapping
-from ..core.objects.variable_kinds import Param
+from ..core.objects.variable_kinds import Weight
 from ..errors import ArgumentError, ShapeError
 from ..typing import Array, Axes, DTypeLike, Initializer
 from .checks import check_array, check_min_rank, check_rngs, weight_length
@@ -40,7 +40,7 @@ class Norm(Module):
     A subclass chooses the axes. Its constructor stores its other arguments. ``RMSNorm`` alone has no bias.
     """
 
-    bias: Param[Any] | None
+    bias: Weight
 
     def _store(self, arguments: dict[str, Any]) -> None:
         """Store what all norms have, from the ``locals()`` of a constructor: common arguments, ``scale``, ``bias``."""
@@ -54,7 +54,7 @@ class Norm(Module):
         self.use_fast_variance: bool = arguments["use_fast_variance"]
         self.promote_dtype: Callable[..., Any] = arguments["promote_dtype"]
         check_rngs(arguments["rngs"], layer=self)
-        self.scale = new_weight("scale", (self.num_features,), arguments) if self.use_scale else None
+        self.scale: Weight = new_weight("scale", (self.num_features,), arguments) if self.use_scale else None
         if "use_bias" in arguments:
             self.use_bias: bool = arguments["use_bias"]
             self.bias = new_weight("bias", (self.num_features,), arguments) if self.use_bias else None

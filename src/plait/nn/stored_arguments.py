@@ -10,6 +10,7 @@ from typing import Any
 
 from ..core.objects.module import Module
 from ..core.objects.variable_kinds import Param
+from ..typing import Array
 from .initializers import initial
 
 _FOR_WEIGHTS = ("kernel_init", "bias_init", "_metadata")  # ends of the names of arguments that only make weights
@@ -22,7 +23,7 @@ def store_arguments(layer: Module, arguments: Mapping[str, Any]) -> None:
             setattr(layer, name, value)
 
 
-def new_weight(name: str, shape: Sequence[int], arguments: Mapping[str, Any]) -> Param[Any]:
+def new_weight(name: str, shape: Sequence[int], arguments: Mapping[str, Any]) -> Param[Array]:
     """A weight from the arguments ``NAME_init``, ``NAME_metadata``, ``param_dtype`` and ``rngs``."""
     value = initial(arguments[f"{name}_init"], arguments["rngs"].params, shape, arguments["param_dtype"])
     return Param(value, **arguments[f"{name}_metadata"])

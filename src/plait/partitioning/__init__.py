@@ -24,5 +24,6 @@ _NAMES = {
     "rule_checks": "check_rules",
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _NAMES)
-__all__ = __dir__()  # pyright: ignore[reportUnsupportedDunderAll]
+if not TYPE_CHECKING:  # to a type checker any other name is an error
+    __getattr__, __dir__ = lazy_names(__name__, _NAMES)
+    __all__ = __dir__()

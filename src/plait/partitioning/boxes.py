@@ -54,6 +54,7 @@ __all__ = [
     "with_logical_partitioning",
     "with_partitioning",
 ]
+__dir__ = __all__.copy
 
 A = TypeVar("A")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
@@ -14,7 +14,9 @@ from ..core import hooks
 from ..core.functional.merge import merge
 from ..core.functional.split import split
 from ..core.graph.flatten import Walk, path_of
+from ..core.graph.graphdef import GraphDef
 from ..core.graph.locate import modules_in_use
+from ..core.objects.state import State
 from ..core.objects.variables import Variable, eager_sharding_hooks
 from ..errors import ArgumentError
 from ..util.context_values import held
@@ -22,6 +24,8 @@ from ..util.notices import deprecated
 from ..util.words import with_article
 from .mesh import check_spec, fitted_spec, get_global_mesh, in_manual_mode, place
 from .specs import describe_leaf, variable_spec, without_format
+
+N = TypeVar("N")
 
 
 def sharding_of(variable: Variable[Any], shape: tuple[int, ...], place: Callable[[], str]) -> Sharding | None:
@@ -81,7 +85,7 @@ def _with_maker(error: ArgumentError, what: str) -> ArgumentError:
 eager_sharding_hooks.append(_place_new)
 
 
-def as_abstract(tree: Any) -> Any:
+def as_abstract(tree: N) -> N:
     """Abstract variables with the shardings that their axis names give.
 
     Args:
@@ -111,13 +115,13 @@ def as_abstract(tree: Any) -> Any:
     return merge(graphdef, leaves, copy=False, recreate_variables=False)
 
 
-def abstract_with_sharding(tree: Any) -> Any:
+def abstract_with_sharding(tree: N) -> N:
     """The old name of ``as_abstract``."""
     deprecated("plait.abstract_with_sharding", since="0.1", instead="plait.as_abstract", removed_in="2.0")
     return as_abstract(tree)
 
 
-def get_abstract_model(init_fn: Callable[[], Any], mesh: Mesh) -> tuple[Any, Any]:
+def get_abstract_model(init_fn: Callable[[], N], mesh: Mesh) -> tuple[GraphDef[N], State]:
     """The structure of a model, with the shape, dtype and sharding of every variable; nothing is allocated.
 
     Args:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,7 @@ __all__ = [
     "Statistics",
     "Welford",
 ]
+__dir__ = __all__.copy
 
 
 class Average(Metric):
@@ -262,6 +263,10 @@ class MultiMetric(Metric):
         >>> {name: float(value) for name, value in metrics.compute().items()}
         {'accuracy': 0.5, 'loss': 2.0}
     """
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def __init__(self, **metrics: Metric) -> None:
         self._metric_names = tuple(metrics)

@@ -47,6 +47,7 @@ __all__ = [
     "Optimizer",
     "to_opt_state",
 ]
+__dir__ = __all__.copy
 
 M = TypeVar("M")
 

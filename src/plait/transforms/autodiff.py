@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack, overload
 
 import jax
 import jax.numpy as jnp
@@ -43,13 +43,29 @@ from .selections import (
     spread_filters,
 )
 
+if TYPE_CHECKING:
+    from .signatures import GradOptions
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
 # The ports of the output of a differentiated function.
 VALUE = Sentinel(__name__, "VALUE", "the value")
 AUXILIARY = Sentinel(__name__, "AUXILIARY", "beside the value")
 
 
-@curried
+@overload
 def grad(
+    f: Callable[P, tuple[Any, R]], *, has_aux: Literal[True], **options: Unpack[GradOptions]
+) -> Callable[P, tuple[Any, R]]: ...
+@overload
+def grad(f: Callable[P, Any], *, has_aux: bool = False, **options: Unpack[GradOptions]) -> Callable[P, Any]: ...
+@overload
+def grad(
+    f: None = None, *, has_aux: bool = False, **options: Unpack[GradOptions]
+) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
+@curried
+def grad(  # pyright: ignore[reportInconsistentOverload] - the options are listed in signatures.py
     f: Any = None,
     *,
     argnums: int | DiffState | Sequence[int | DiffState] = 0,
@@ -90,8 +106,16 @@ def grad(
     return _lift("grad", f, argnums, has_aux, crossing, reduce_axes, **options)
 
 
-@curried
+@overload
 def value_and_grad(
+    f: Callable[P, R], *, has_aux: bool = False, **options: Unpack[GradOptions]
+) -> Callable[P, tuple[R, Any]]: ...
+@overload
+def value_and_grad(
+    f: None = None, *, has_aux: bool = False, **options: Unpack[GradOptions]
+) -> Callable[[Callable[P, R]], Callable[P, tuple[R, Any]]]: ...
+@curried
+def value_and_grad(  # pyright: ignore[reportInconsistentOverload] - the options are listed in signatures.py
     f: Any = None,
     *,
     argnums: int | DiffState | Sequence[int | DiffState] = 0,

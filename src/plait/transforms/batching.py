@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 import jax
 import numpy as np
@@ -22,12 +22,22 @@ from .call.outcome import Address, Outcome
 from .call.policy import STRUCTURE, Crossing
 from .call.prefixes import Carry, FilterMapping, PrefixByPath
 
+if TYPE_CHECKING:
+    from .signatures import VmapOptions
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
 # vmap's error for an output that is batched with axis None: its port, and its position in the port.
 _BATCHED = re.compile(r"out_axes\[0\]\[(\d+)\]\[(\d+)\].*got axis spec None but output was batched")
 
 
+@overload
+def vmap(f: Callable[P, R], **options: Unpack[VmapOptions]) -> Callable[P, R]: ...
+@overload
+def vmap(f: None = None, **options: Unpack[VmapOptions]) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @curried
-def vmap(
+def vmap(  # pyright: ignore[reportInconsistentOverload] - the options are listed in signatures.py
     f: Any = None,
     *,
     in_axes: Any = 0,

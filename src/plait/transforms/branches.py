@@ -7,7 +7,7 @@ that no branch changes. Everything else must be the same in all branches. (rules
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import jax
 
@@ -22,14 +22,16 @@ from .call.gather import Structure
 from .call.outcome import Address, Outcome, Traces
 from .call.policy import STRUCTURE, Crossing
 
+R = TypeVar("R")
+
 
 def cond(
     pred: Any,
-    true_fun: Callable[..., Any],
-    false_fun: Callable[..., Any],
+    true_fun: Callable[..., R],
+    false_fun: Callable[..., R],
     *operands: Any,
     crossing: Crossing = STRUCTURE,
-) -> Any:
+) -> R:
     """``jax.lax.cond`` for functions of modules.
 
     Args:
@@ -56,10 +58,10 @@ def cond(
 
 def switch(
     index: Any,
-    branches: Sequence[Callable[..., Any]],
+    branches: Sequence[Callable[..., R]],
     *operands: Any,
     crossing: Crossing = STRUCTURE,
-) -> Any:
+) -> R:
     """``jax.lax.switch`` for functions of modules.
 
     Args:

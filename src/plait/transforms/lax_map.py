@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -24,14 +24,16 @@ from .call.prefixes import Carry, StateAxes, prefix
 from .loops import scan_ports
 from .streams import split_rngs
 
+R = TypeVar("R")
+
 
 def lax_map(
-    f: Callable[..., Any],
+    f: Callable[..., R],
     xs: Any,
     *operands: Any,
     batch_size: int | None = None,
     crossing: Crossing = STRUCTURE,
-) -> Any:
+) -> R:
     """``jax.lax.map`` for functions of modules. (``plait.map`` is a function on the leaves of a model.)
 
     Args:
@@ -148,7 +150,7 @@ def _batched(f: Callable[..., Any], crossing: Crossing) -> Callable[..., Any]:
 
         def with_streams(*operands: Any) -> Any:
             axes = jax.tree_util.tree_map(axes_of, operands, is_leaf=is_graph_leaf)
-            return vmap(one, in_axes=(0, *axes), crossing=crossing)(x, *operands)
+            return vmap(one, in_axes=(0, *axes), crossing=crossing)(x, *operands)  # pyright: ignore[reportCallIssue]
 
         return split_rngs(with_streams, splits=size, crossing=crossing)(*operands)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 import jax
 import jax.numpy as jnp
@@ -27,13 +27,23 @@ from .call.outcome import Outcome, Traces
 from .call.policy import STRUCTURE, Crossing
 from .call.prefixes import Carry, FilterMapping
 
+if TYPE_CHECKING:
+    from .signatures import ScanOptions
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
 
 class _Index:
     """The port of the loop counter."""
 
 
+@overload
+def scan(f: Callable[P, R], **options: Unpack[ScanOptions]) -> Callable[P, R]: ...
+@overload
+def scan(f: None = None, **options: Unpack[ScanOptions]) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @curried
-def scan(
+def scan(  # pyright: ignore[reportInconsistentOverload] - the options are listed in signatures.py
     f: Any = None,
     *,
     length: int | None = None,
@@ -175,11 +185,11 @@ class _Iteration:
 
 def while_loop(
     cond_fun: Callable[[Any], Any],
-    body_fun: Callable[[Any], Any],
+    body_fun: Callable[[Any], R],
     init_val: Any,
     *,
     crossing: Crossing = STRUCTURE,
-) -> Any:
+) -> R:
     """``jax.lax.while_loop`` for a value that may hold modules.
 
     Args:
@@ -265,12 +275,12 @@ class _Turn:
 def fori_loop(
     lower: Any,
     upper: Any,
-    body_fun: Callable[[Any, Any], Any],
+    body_fun: Callable[[Any, Any], R],
     init_val: Any,
     *,
     unroll: int | bool | None = None,
     crossing: Crossing = STRUCTURE,
-) -> Any:
+) -> R:
     """``jax.lax.fori_loop`` for a value that may hold modules.
 
     Args:

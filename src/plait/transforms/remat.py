@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 import jax
 
@@ -13,9 +13,19 @@ from .call.call import Call
 from .call.functions import check_function, curried
 from .call.policy import STRUCTURE, Crossing
 
+if TYPE_CHECKING:
+    from .signatures import RematOptions
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@overload
+def remat(f: Callable[P, R], **options: Unpack[RematOptions]) -> Callable[P, R]: ...
+@overload
+def remat(f: None = None, **options: Unpack[RematOptions]) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @curried
-def remat(
+def remat(  # pyright: ignore[reportInconsistentOverload] - the options are listed in signatures.py
     f: Any = None,
     *,
     prevent_cse: bool = True,

@@ -440,6 +440,7 @@ def test_unknown_attributes_come_from_metadata_then_from_the_value():
     v = nnx.Param(jnp.arange(6.0).reshape(2, 3), tag="t", ndim="metadata wins")
     assert (v.tag, v.ndim, v.shape, v.T.shape, v.sum()) == ("t", "metadata wins", (2, 3), (3, 2), 15)
     assert not hasattr(v, "__cuda_array_interface__")
+    assert {"tag", "shape", "sum", "set_metadata"} <= set(dir(v))
 
 
 def test_a_variable_whose_cell_is_missing_says_so():

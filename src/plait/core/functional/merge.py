@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import jax
 
@@ -41,6 +41,12 @@ class Bundle:
         raise NotImplementedError
 
 
+@overload
+def merge(
+    graphdef: GraphDef[N], state: Any, /, *states: Any, copy: bool = ..., recreate_variables: bool = ...
+) -> N: ...
+@overload
+def merge(graphdef: Bundle, /, *states: Any, copy: bool = ..., recreate_variables: bool = ...) -> Any: ...
 def merge(
     graphdef: Any,
     state: Any = None,

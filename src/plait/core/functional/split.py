@@ -6,7 +6,7 @@ A graph that has not changed since the last walk is not walked again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from ...typing import FilterLiteral
 from ..graph.graphdef import GraphDef, NodeDef
@@ -16,6 +16,8 @@ from ..objects.clock import DETACHED
 from ..objects.nodes import check_node
 from ..objects.state import FlatState, State, group_leaves
 from ..objects.variables import Variable, copied_cells
+
+N = TypeVar("N")
 
 
 def detached(leaf: Any) -> Any:
@@ -61,7 +63,23 @@ def nested_groups(groups: Sequence[FlatState], *, is_leaf: bool) -> list[Any]:
     return [group.to_nested_state() for group in groups]
 
 
-def split(node: Any, *filters: FilterLiteral) -> Any:
+@overload
+def split(node: N, only: FilterLiteral = ..., /, *, graph: bool | None = None) -> tuple[GraphDef[N], State]: ...
+@overload
+def split(
+    node: N, first: FilterLiteral, second: FilterLiteral, /, *, graph: bool | None = None
+) -> tuple[GraphDef[N], State, State]: ...
+@overload
+def split(
+    node: N,
+    first: FilterLiteral,
+    second: FilterLiteral,
+    third: FilterLiteral,
+    /,
+    *more: FilterLiteral,
+    graph: bool | None = None,
+) -> tuple[GraphDef[N], State, State, State, *tuple[State, ...]]: ...
+def split(node: Any, *filters: FilterLiteral) -> Any:  # pyright: ignore[reportInconsistentOverload] - plait.flax.compat adds graph=
     """Split a graph into its structure and its values.
 
     Args:
@@ -85,7 +103,13 @@ def split(node: Any, *filters: FilterLiteral) -> Any:
     return (walk.graphdefs[0], *_states(walk, filters, exhaustive=True))
 
 
-def state(node: Any, *filters: FilterLiteral) -> Any:
+@overload
+def state(node: Any, only: FilterLiteral = ..., /, *, graph: bool | None = None) -> State: ...
+@overload
+def state(
+    node: Any, first: FilterLiteral, second: FilterLiteral, /, *filters: FilterLiteral, graph: bool | None = None
+) -> tuple[State, ...]: ...
+def state(node: Any, *filters: FilterLiteral) -> Any:  # pyright: ignore[reportInconsistentOverload] - plait.flax.compat adds graph=
     """The values of a graph.
 
     Args:
@@ -101,6 +125,6 @@ def state(node: Any, *filters: FilterLiteral) -> Any:
     return states[0] if len(states) == 1 else tuple(states)
 
 
-def graphdef(node: Any, /) -> GraphDef:
+def graphdef(node: N, /) -> GraphDef[N]:
     """The structure of a graph; graphs of equal structure have the same object."""
     return find_walk((node,)).graphdefs[0]

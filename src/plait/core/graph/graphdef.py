@@ -14,7 +14,7 @@ import operator
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from jax.tree_util import register_static
 
@@ -162,6 +162,7 @@ class GraphDef(_Part, Generic[N]):
 
     type: Any
     index: int | None
+    apply: ClassVar[Callable[..., Any]]  # set by core/states
 
     @property
     def nodes(self) -> tuple[NodeDef | NodeRef | VariableDef, ...]:

@@ -7,7 +7,7 @@ report every change to the structure clock. (rule G65)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, MutableSequence
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar, overload
 
 from jax.tree_util import SequenceKey
 
@@ -40,7 +40,7 @@ class List(Module, MutableSequence[A], _slots=True):
     __slots__ = ("_pytree__elements",)
     _pytree__elements: list[Any]
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         node = super().__new__(cls)
         _set_elements(node, [])
         return node
@@ -51,6 +51,10 @@ class List(Module, MutableSequence[A], _slots=True):
     def __len__(self) -> int:
         return len(self._pytree__elements)
 
+    @overload
+    def __getitem__(self, index: int) -> A: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[A]: ...
     def __getitem__(self, index: Any) -> Any:
         return self._pytree__elements[index]
 
@@ -90,7 +94,7 @@ class List(Module, MutableSequence[A], _slots=True):
         note_if_holder(self, values)
         mark_changed(self._pytree__info)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[A]:
         return iter(self._pytree__elements)
 
     def __add__(self, other: Iterable[A]) -> List[A]:
@@ -207,11 +211,11 @@ class Dict(Module, MutableMapping[str, A]):
         (True, ['left'])
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self: Dict[Any], *args: Any, **kwargs: Any) -> None:  # the values of a dict are of many classes
         for name, value in dict(*args, **kwargs).items():
             setattr(self, name, value)
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> A:
         return self.__dict__[name]
 
     def __setitem__(self, name: str, value: Any) -> None:

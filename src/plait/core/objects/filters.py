@@ -286,3 +286,6 @@ def resolve_filters(filters: Sequence[FilterLiteral]) -> list[Predicate]:
                     do="move it to the end",
                 )
     return [to_predicate(filter) for filter in filters]
+
+
+__dir__ = "All Any_ Everything Not Nothing OfType PathContains PathIn WithTag to_predicate".split

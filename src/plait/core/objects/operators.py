@@ -10,11 +10,16 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from ...util.jax_versions import ArrayImpl
 from .cells import gone
 from .trace_guard import path_of
+
+if TYPE_CHECKING:
+    from jax import Array
+
+V = TypeVar("V")
 
 
 def value_of(operand: Any) -> Any:
@@ -61,6 +66,23 @@ def _trunc(value: Any) -> Any:
     return math.trunc(value if hasattr(value, "__trunc__") else float(value))
 
 
+class _HoldsArray(Protocol):
+    def get_value(self) -> Array: ...
+
+
+@overload
+def _operator(self: _HoldsArray, *other: Any) -> Array: ...
+@overload
+def _operator(self: Any, *other: Any) -> Any: ...
+def _operator(self: Any, *other: Any) -> Any:
+    """An operator as type checkers see it: of a variable with an array it is an array."""
+
+
+def _in_place(self: V, other: Any) -> V:
+    """The same of one that writes."""
+    return self
+
+
 class VariableOperators:
     """The operators, on top of ``get_value`` and ``set_value``.
 
@@ -83,41 +105,51 @@ class VariableOperators:
     def set_value(self, value: Any) -> None:
         raise NotImplementedError
 
-    __add__, __radd__, __iadd__ = _binary(operator.add, "add")
-    __sub__, __rsub__, __isub__ = _binary(operator.sub, "sub")
-    __mul__, __rmul__, __imul__ = _binary(operator.mul, "mul")
-    __truediv__, __rtruediv__, __itruediv__ = _binary(operator.truediv, "truediv")
-    __floordiv__, __rfloordiv__, __ifloordiv__ = _binary(operator.floordiv, "floordiv")
-    __mod__, __rmod__, __imod__ = _binary(operator.mod, "mod")
-    __pow__, __rpow__, __ipow__ = _binary(operator.pow, "pow")
-    __divmod__, __rdivmod__ = _binary(divmod, "divmod")[:2]
-    __matmul__, __rmatmul__, __imatmul__ = _binary(operator.matmul, "matmul")
-    __lshift__, __rlshift__, __ilshift__ = _binary(operator.lshift, "lshift")
-    __rshift__, __rrshift__, __irshift__ = _binary(operator.rshift, "rshift")
-    __and__, __rand__, __iand__ = _binary(operator.and_, "and")
-    __or__, __ror__, __ior__ = _binary(operator.or_, "or")
-    __xor__, __rxor__, __ixor__ = _binary(operator.xor, "xor")
+    if TYPE_CHECKING:
+        __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __pow__ = __divmod__ = __matmul__ = (
+            _operator
+        )
+        __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rpow__ = __rmatmul__ = _operator
+        __lshift__ = __rshift__ = __and__ = __or__ = __xor__ = __rand__ = __ror__ = __rxor__ = _operator
+        __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __neg__ = __pos__ = __abs__ = __invert__ = _operator
+        __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = __imatmul__ = _in_place
+        __ilshift__ = __irshift__ = __iand__ = __ior__ = __ixor__ = _in_place
+    else:
+        __add__, __radd__, __iadd__ = _binary(operator.add, "add")
+        __sub__, __rsub__, __isub__ = _binary(operator.sub, "sub")
+        __mul__, __rmul__, __imul__ = _binary(operator.mul, "mul")
+        __truediv__, __rtruediv__, __itruediv__ = _binary(operator.truediv, "truediv")
+        __floordiv__, __rfloordiv__, __ifloordiv__ = _binary(operator.floordiv, "floordiv")
+        __mod__, __rmod__, __imod__ = _binary(operator.mod, "mod")
+        __pow__, __rpow__, __ipow__ = _binary(operator.pow, "pow")
+        __divmod__, __rdivmod__ = _binary(divmod, "divmod")[:2]
+        __matmul__, __rmatmul__, __imatmul__ = _binary(operator.matmul, "matmul")
+        __lshift__, __rlshift__, __ilshift__ = _binary(operator.lshift, "lshift")
+        __rshift__, __rrshift__, __irshift__ = _binary(operator.rshift, "rshift")
+        __and__, __rand__, __iand__ = _binary(operator.and_, "and")
+        __or__, __ror__, __ior__ = _binary(operator.or_, "or")
+        __xor__, __rxor__, __ixor__ = _binary(operator.xor, "xor")
 
-    __lt__ = _binary(operator.lt, "lt")[0]
-    __le__ = _binary(operator.le, "le")[0]
-    __gt__ = _binary(operator.gt, "gt")[0]
-    __ge__ = _binary(operator.ge, "ge")[0]
-    __eq__ = _binary(operator.eq, "eq")[0]
-    __ne__ = _binary(operator.ne, "ne")[0]
-    __hash__ = None  # type: ignore[assignment]
+        __lt__ = _binary(operator.lt, "lt")[0]
+        __le__ = _binary(operator.le, "le")[0]
+        __gt__ = _binary(operator.gt, "gt")[0]
+        __ge__ = _binary(operator.ge, "ge")[0]
+        __eq__ = _binary(operator.eq, "eq")[0]
+        __ne__ = _binary(operator.ne, "ne")[0]
+        __hash__ = None  # type: ignore[assignment]
 
-    __neg__ = _unary(operator.neg, "neg")
-    __pos__ = _unary(operator.pos, "pos")
-    __abs__ = _unary(operator.abs, "abs")
-    __invert__ = _unary(operator.invert, "invert")
-    __int__ = _unary(int, "int")
-    __float__ = _unary(float, "float")
-    __complex__ = _unary(complex, "complex")
-    __bool__ = _unary(bool, "bool")
-    __index__ = _unary(operator.index, "index")
-    __trunc__ = _unary(_trunc, "trunc")
-    __floor__ = _unary(math.floor, "floor")
-    __ceil__ = _unary(math.ceil, "ceil")
+        __neg__ = _unary(operator.neg, "neg")
+        __pos__ = _unary(operator.pos, "pos")
+        __abs__ = _unary(operator.abs, "abs")
+        __invert__ = _unary(operator.invert, "invert")
+        __int__ = _unary(int, "int")
+        __float__ = _unary(float, "float")
+        __complex__ = _unary(complex, "complex")
+        __bool__ = _unary(bool, "bool")
+        __index__ = _unary(operator.index, "index")
+        __trunc__ = _unary(_trunc, "trunc")
+        __floor__ = _unary(math.floor, "floor")
+        __ceil__ = _unary(math.ceil, "ceil")
 
     def __format__(self, spec: str) -> str:
         return format(self.get_value(), spec) if spec else str(self)

@@ -13,7 +13,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MethodType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -121,7 +121,7 @@ class Pytree:
                 cls, cls._pytree__flatten_with_keys, cls._pytree__unflatten, cls._pytree__flatten
             )
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         return empty_object(cls)
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -15,7 +15,7 @@ import operator
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType, ModuleType
-from typing import Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import jax
 import jax.numpy as jnp
@@ -61,6 +61,20 @@ INITIALIZERS = [name for name in _functions_of(jax.nn.initializers) if name not 
 
 class _Samplers(Pytree):
     """JAX's samplers and initializers, with the key drawn from the stream."""
+
+    if TYPE_CHECKING:  # otherwise those that this version of JAX has, see below
+
+        def normal(self, *args: Any, **kwargs: Any) -> jax.Array: ...
+
+        def lecun_normal(self, *args: Any, **kwargs: Any) -> Callable[..., jax.Array]: ...
+
+        ball = bernoulli = beta = binomial = bits = categorical = cauchy = chisquare = choice = dirichlet = normal
+        double_sided_maxwell = exponential = f = gamma = generalized_normal = geometric = gumbel = laplace = normal
+        loggamma = logistic = lognormal = maxwell = multinomial = multivariate_normal = orthogonal = pareto = normal
+        permutation = poisson = rademacher = randint = rayleigh = t = triangular = truncated_normal = uniform = normal
+        wald = weibull_min = normal
+        delta_orthogonal = glorot_normal = glorot_uniform = he_normal = he_uniform = kaiming_normal = lecun_normal
+        kaiming_uniform = lecun_uniform = variance_scaling = xavier_normal = xavier_uniform = lecun_normal
 
 
 def _sampler(name: str) -> Callable[..., Any]:
@@ -445,3 +459,6 @@ class Rngs(_Samplers):
             k = next((k for predicate, k in checked if predicate((name,), stream)), None)
             streams[name] = rest(stream) if k is None else rewrite(stream, k)
         return Rngs(streams)
+
+
+__dir__ = "RngCount RngKey RngState RngStream Rngs".split

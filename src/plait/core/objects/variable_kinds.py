@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import jax
 
 from .variables import Variable
 
@@ -16,6 +18,10 @@ class Param(Variable[A]):
         >>> plait.state(plait.Linear(2, 3, rngs=plait.Rngs(0)), plait.Param)["bias"].shape
         (3,)
     """
+
+
+# A weight that a layer may lack: ``None`` then. Whoever knows that it is there need not ask.
+Weight = Param[jax.Array] | Any
 
 
 class LoRAParam(Param[A]):

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -48,6 +49,11 @@ from .trace_guard import check_trace, path_of, raise_foreign_trace
 from .variable_metadata import _MISSING, HOOKS, MetadataMethods, VariableMetadata, joined_with_box, refuse_hijax, tidied
 
 A = TypeVar("A")
+
+if TYPE_CHECKING:  # a variable goes where an array may, and has its attributes
+    _Array = jax.Array
+else:
+    _Array = object
 
 
 class VariableType(type):
@@ -146,7 +152,7 @@ def copied_cells(kinds: Iterable[type[Any]], cells: Iterable[Cell], version: int
     return variables
 
 
-class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=VariableType):
+class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass=VariableType):
     """A mutable container of a value, usually an array, with a kind (its class) and metadata.
 
     It is used like the array: ``v[...]`` and ``v.value`` read, ``v[...] = x`` and ``v.value = x`` write, and every
@@ -222,7 +228,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         return value
 
     @classmethod
-    def from_metadata(cls, value: A, attributes: Mapping[str, Any]) -> Variable[A]:
+    def from_metadata(cls, value: A, attributes: Mapping[str, Any]) -> Self:
         """A variable of this class with ``value``, without hooks, ``create_value``, sharding or copies."""
         entries = {**PLAIN_METADATA, **tidied(attributes)}
         refuse_hijax(cls, entries)
@@ -253,6 +259,10 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
 
     raw_value = property(get_raw_value, set_raw_value)
 
+    @overload
+    def get_value(self) -> A: ...
+    @overload
+    def get_value(self, *, index: Any) -> Any: ...
     def get_value(self, *, index: Any = _MISSING) -> Any:
         """Read the value, with get hooks applied.
 
@@ -309,7 +319,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
             note_write(cell, type(self))
 
     @property
-    def value(self) -> Any:
+    def value(self) -> A:
         """The value; the same as ``get_value()`` and ``set_value(x)``."""
         return self.get_value()
 
@@ -317,6 +327,12 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
     def value(self, value: Any) -> None:
         self.set_value(value)
 
+    @overload
+    def __getitem__(self, index: EllipsisType) -> A: ...
+    @overload
+    def __getitem__(self: Variable[jax.Array], index: Any) -> jax.Array: ...
+    @overload
+    def __getitem__(self, index: Any) -> Any: ...
     def __getitem__(self, index: Any) -> Any:
         return self.get_value(index=index)
 
@@ -324,27 +340,30 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
         self.set_value(value, index=index)
 
     def __delitem__(self, index: Any) -> None:
-        value = self.get_value()
+        value: Any = self.get_value()
         del value[index]
         self.set_value(value)
 
     def __len__(self) -> int:
-        return len(self.get_value())
+        value: Any = self.get_value()
+        return len(value)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.get_value())
+        value: Any = self.get_value()
+        return iter(value)
 
     def __contains__(self, item: Any) -> bool:
         return item in self.get_value()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.get_value()(*args, **kwargs)
+        value: Any = self.get_value()
+        return value(*args, **kwargs)
 
     def __jax_array__(self) -> Any:
         value = value_of(self)
         return value if isinstance(value, Mapping) else jnp.asarray(value)  # JAX says that a dict is no array
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:  # pyright: ignore[reportIncompatibleMethodOverride]
         return np.array(value_of(self), dtype=dtype, copy=copy)
 
     # Attributes -------------------------------------------------------------------------------------------------------
@@ -370,6 +389,10 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
                 expected=f"an attribute of the value, or one of the metadata entries {sorted(cell.metadata)}",
                 do=f"to add metadata of this name, call variable.set_metadata({name}=value)",
             ) from None
+
+    def __dir__(self) -> set[str]:
+        cell = self._cell
+        return {*super().__dir__(), *cell.metadata, *(name for name in dir(read(cell.raw)) if name[0] != "_")}
 
     def __setattr__(self, name: str, value: Any) -> None:
         descriptor = getattr(type(self), name, _MISSING)
@@ -406,7 +429,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
 
     # Copies -----------------------------------------------------------------------------------------------------------
 
-    def copy(self, value: Any = _MISSING, **updates: Any) -> Variable[A]:
+    def copy(self, value: Any = _MISSING, **updates: Any) -> Self:
         """A new variable of the same class, optionally with a new value and changed metadata; hooks do not run."""
         cell = self._cell
         if cell.trace is not trace_state.value:
@@ -425,7 +448,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
 
     replace = to_state = copy
 
-    def to_variable(self) -> Variable[A]:
+    def to_variable(self) -> Self:
         """A new variable with the same value and metadata."""
         return self.copy()
 
@@ -472,10 +495,10 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], metaclass=Variabl
             cell.metadata = metadata
             mark_changed(cell)
 
-    def __copy__(self) -> Variable[A]:
+    def __copy__(self) -> Self:
         return self.copy()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Variable[A]:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         cell = self._cell
         raw = jax.tree.map(
             lambda leaf: jnp.copy(leaf) if isinstance(leaf, jax.Array) else copy.deepcopy(leaf, memo),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from ...errors import RegistryError
 from ..functional.merge import leaves_of
@@ -16,8 +16,10 @@ from ..objects.nodes import Kind, kind_of, not_a_node
 from ..objects.state import FlatState
 from ..objects.variables import Variable
 
+N = TypeVar("N")
 
-def flatten(node: Any, /, ref_index: RefMap | None = None, *, with_paths: bool = True) -> tuple[GraphDef, Any]:
+
+def flatten(node: N, /, ref_index: RefMap | None = None, *, with_paths: bool = True) -> tuple[GraphDef[N], Any]:
     """A graph as its graphdef and its leaves in walk order.
 
     Args:
@@ -56,7 +58,7 @@ def flattened(
 
 
 def unflatten(
-    graphdef: GraphDef,
+    graphdef: GraphDef[N],
     state: Any,
     /,
     *,
@@ -65,7 +67,7 @@ def unflatten(
     outer_index_outer_ref: Mapping[int, Any] | None = None,
     copy_variables: bool = False,
     recreate_variables: bool = True,
-) -> Any:
+) -> N:
     """Build the graph of a graphdef from the leaves of a state.
 
     Args:

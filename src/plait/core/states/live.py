@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ...typing import FilterLiteral
 from ...util.restoring import Restoring
@@ -117,10 +117,14 @@ def _call(graphdef_state: tuple[GraphDef, Any], /) -> Any:
     return _apply(*graphdef_state)
 
 
-split = or_live(_split, splitting.split)
-state = or_live(_state, splitting.state)
+if TYPE_CHECKING:  # with their overloads
+    from ..functional.merge import merge
+    from ..functional.split import split, state
+else:
+    split = or_live(_split, splitting.split)
+    state = or_live(_state, splitting.state)
+    merge = or_live(_merge, merging.merge)
 unpack = or_live(_unpack, graph_state.unpack)
 flatten = or_live(_flatten, flat_graphs.flatten)
-merge = or_live(_merge, merging.merge)
 call = or_live(_call, proxy_caller.call)
 GraphDef.apply = or_live(_apply, proxy_caller.apply)  # type: ignore[attr-defined]

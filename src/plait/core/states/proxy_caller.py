@@ -97,3 +97,5 @@ def proxied(make: Callable[[], Any], split: Callable[[Any], Any]) -> CallablePro
 
 
 GraphDef.apply = apply  # type: ignore[attr-defined]
+
+__dir__ = "CallableProxy DelayedAccessor apply call".split

@@ -90,5 +90,6 @@ _NAMES = {
     "wrappers.to_nnx": "ToNNX",
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _NAMES)
-__all__ = __dir__()  # pyright: ignore[reportUnsupportedDunderAll]
+if not TYPE_CHECKING:  # to a type checker any other name is an error
+    __getattr__, __dir__ = lazy_names(__name__, _NAMES)
+    __all__ = __dir__()

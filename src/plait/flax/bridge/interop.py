@@ -90,3 +90,6 @@ def _running(function: str) -> ModuleStackEntry:
             do="call it there, and run the module with init(...) or apply(...)",
         )
     return entry
+
+
+__dir__ = "linen_in_bridge_mdl nnx_in_bridge_mdl".split

@@ -231,3 +231,9 @@ def _keep_names(owner: Module, collection: str, name: str, value: Any, axes: Any
             expected=f"{stored.names!r}",
             do="apply the variables of a module with the same names, or omit that collection",
         )
+
+
+__dir__ = (
+    "RulesFallback get_axis_names param_with_axes remat scan_with_axes variable_with_axes vmap_with_axes "
+    "with_logical_constraint"
+).split

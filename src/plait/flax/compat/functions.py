@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ...core.functional import merge, split as splitting
 from ...core.graph import traversal
 from ...core.states import live
@@ -12,8 +14,11 @@ from .door import by_position, checked, checked_result
 clone = checked(merge.clone)
 flatten = checked(live.flatten)
 graphdef = checked(splitting.graphdef)
-split = checked(live.split)
-state = checked(live.state)
+if TYPE_CHECKING:  # with their overloads
+    from ...core.functional.split import split, state
+else:
+    split = checked(live.split)
+    state = checked(live.state)
 unpack = checked(live.unpack)
 variables = checked(traversal.variables)
 

@@ -71,3 +71,4 @@ from .update_context import (
 
 # Every name imported above; the reference documents them.
 __all__ = sorted(name for name in globals() if name[:2] != "__" and name != "annotations")  # pyright: ignore[reportUnsupportedDunderAll]
+__dir__ = __all__.copy

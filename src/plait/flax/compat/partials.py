@@ -109,7 +109,7 @@ def jit_partial(
         )
     crossing = Crossing(graph, graph_updates=False)
     crossing.check(partial_args, lambda: [*map(parameter_names(fun).at, range(len(partial_args)))])
-    jitted: Any = jit(fun, crossing=crossing, **options)
+    jitted: Any = jit(fun, crossing=crossing, **options)  # pyright: ignore[reportCallIssue]
 
     @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:

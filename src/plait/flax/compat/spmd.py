@@ -31,3 +31,4 @@ from .functions import (
 )
 
 __all__ = sorted(name for name in globals() if not name.startswith("_") and name != "annotations")
+__dir__ = __all__.copy

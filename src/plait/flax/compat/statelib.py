@@ -1,7 +1,5 @@
 """The namespace ``plait.statelib``: nested and flat states, and functions on them."""
 
-from __future__ import annotations
-
 from ...core.objects.state import (
     FlatState as FlatState,
     State as State,

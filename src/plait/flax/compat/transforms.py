@@ -24,13 +24,20 @@ from ...transforms.call import prefixes as prefix_trees
 from ...transforms.jit import function, shapes
 from .door import by_position, carried, checked
 
-if TYPE_CHECKING:
-    jit = function.jit  # a protocol cannot express both forms of a decorator
+if TYPE_CHECKING:  # their own overloads list the modes too
+    from ...transforms.autodiff import grad, value_and_grad
+    from ...transforms.batching import vmap
+    from ...transforms.jit.function import jit
+    from ...transforms.loops import scan
+    from ...transforms.remat import remat
 else:
     jit = carried(function.jit)
+    grad = carried(autodiff.grad)
+    value_and_grad = carried(autodiff.value_and_grad)
+    vmap = carried(batching.vmap)
+    scan = carried(loops.scan)
+    remat = carried(recomputing.remat)
 
-grad = carried(autodiff.grad)
-value_and_grad = carried(autodiff.value_and_grad)
 vjp = carried(tangents.vjp)
 jvp = carried(tangents.jvp)
 linearize = carried(tangents.linearize)
@@ -38,18 +45,15 @@ jacrev = carried(jacobians.jacrev)
 jacfwd = carried(jacobians.jacfwd)
 hessian = carried(jacobians.hessian)
 hvp = carried(jacobians.hvp)
+pmap = carried(batching.pmap)
+shard_map = carried(sharded.shard_map)
 custom_vjp = carried(custom_rules.custom_vjp)
 custom_jvp = carried(custom_rules.custom_jvp)
-vmap = carried(batching.vmap)
-pmap = carried(batching.pmap)
 lax_map = carried(maps.lax_map)
-scan = carried(loops.scan)
 while_loop = carried(loops.while_loop)
 fori_loop = carried(loops.fori_loop)
 cond = carried(branches.cond)
 switch = carried(branches.switch)
-shard_map = carried(sharded.shard_map)
-remat = carried(recomputing.remat)
 eval_shape = carried(shapes.eval_shape)
 make_jaxpr = carried(shapes.make_jaxpr)
 checkify = by_position(carried(shapes.checkify))

@@ -1,7 +1,5 @@
 """The namespace ``plait.variablelib``: variables, their kinds, names and metadata."""
 
-from __future__ import annotations
-
 from ...core.intermediates.variable_names import (
     register_variable_name as register_variable_name,
     variable_name_from_type as variable_name_from_type,

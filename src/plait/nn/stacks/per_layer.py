@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +14,16 @@ import numpy as np
 from ...errors import ArgumentError
 from ...util.paths import layers_key, layers_of
 
+T = TypeVar("T")
+
+if TYPE_CHECKING:  # it goes where the value of one layer may
+    _OfOneLayer = Any
+else:
+    _OfOneLayer = object
+
 
 @jax.tree_util.register_pytree_with_keys_class
-class PerLayer:
+class PerLayer(Generic[T], _OfOneLayer):
     """One value for each layer, stored stacked: an argument of a ``Stack``, or what its layers return.
 
     A pytree. Values with the same structure and shapes are stored as one pytree of arrays, with a leading axis over
@@ -31,7 +38,7 @@ class PerLayer:
         (3, [1.0, 1.0], (3, 2))
     """
 
-    def __init__(self, values: Sequence[Any]) -> None:
+    def __init__(self, values: Sequence[T]) -> None:
         values = list(values)
         alike = all(_form(value) == _form(values[0]) for value in values)
         ranges = [range(len(values))] if alike else [range(i, i + 1) for i in range(len(values))]
@@ -40,7 +47,7 @@ class PerLayer:
             self._groups[layers_key(layers)] = jax.tree.map(lambda *x: jnp.stack(x), *(values[i] for i in layers))
 
     @classmethod
-    def stacked(cls, tree: Any) -> PerLayer:
+    def stacked(cls, tree: T) -> PerLayer[T]:
         """From arrays whose first axis is the layer.
 
         Raises:
@@ -62,7 +69,7 @@ class PerLayer:
         return cls.grouped({layers_key(range(size)): tree})
 
     @classmethod
-    def grouped(cls, groups: dict[str, Any]) -> PerLayer:
+    def grouped(cls, groups: dict[str, Any]) -> PerLayer[Any]:
         """From stacked trees, keyed by their layers: ``{"0:4:2": locals, "1:4:2": globals}``."""
         made = cls([])
         made._groups = dict(groups)
@@ -71,10 +78,10 @@ class PerLayer:
     def __len__(self) -> int:
         return sum(len(layers_of(key) or ()) for key in self._groups)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[T]:
         return (self[i] for i in range(len(self)))
 
-    def __getitem__(self, layer: int) -> Any:
+    def __getitem__(self, layer: int) -> T:
         """The value of one layer."""
         if layer < 0:
             layer += len(self)
@@ -84,7 +91,7 @@ class PerLayer:
                 return jax.tree.map(operator.itemgetter(layers.index(layer)), tree)
         raise IndexError(f"layer {layer} of {len(self)}")
 
-    def stack(self) -> Any:
+    def stack(self) -> T:
         """The values as one pytree whose arrays have a leading axis over the layers.
 
         Raises:
@@ -92,15 +99,15 @@ class PerLayer:
         """
         return self.of(range(len(self)))
 
-    def of(self, layers: range) -> Any:
+    def of(self, layers: range) -> T:
         """The values of these layers, stacked; without a copy if they are stored that way.
 
         Raises:
             ArgumentError: they differ in structure or shapes.
         """
-        own = self._groups.get(layers_key(layers))
+        own: Any = self._groups.get(layers_key(layers))
         if own is not None or not layers:
-            return own
+            return own  # pyright: ignore[reportReturnType] - None of no layers
         for key, tree in self._groups.items():
             stored = layers_of(key) or range(0)
             if layers[0] in stored and layers[-1] in stored and layers.step % stored.step == 0:
@@ -128,7 +135,7 @@ class PerLayer:
         return [(jax.tree_util.DictKey(key), self._groups[key]) for key in keys], tuple(keys)
 
     @classmethod
-    def tree_unflatten(cls, keys: tuple[str, ...], children: Any) -> PerLayer:
+    def tree_unflatten(cls, keys: tuple[str, ...], children: Any) -> PerLayer[Any]:
         """For JAX."""
         return cls.grouped(dict(zip(keys, children, strict=True)))
 

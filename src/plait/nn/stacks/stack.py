@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 import jax
 import numpy as np
@@ -62,8 +62,23 @@ from .stacking import (
     store_in_references,
 )
 
+B = TypeVar("B", covariant=True)
+P = ParamSpec("P")
+X = TypeVar("X")
+Y = TypeVar("Y")
 
-class Stack(Module):
+
+class StackOptions(TypedDict, total=False):
+    """The options of a ``Stack``."""
+
+    period: int | None
+    axis: str | None
+    remat: bool | Callable[..., bool] | Mapping[str, Policy]
+    remat_every: int
+    unroll: int | bool
+
+
+class Stack(Module, Generic[B]):
     """Equal blocks that run one after the other: a list to read and write, one compiled loop to run.
 
     ``stack(x, *args)`` is ``for block in stack: x = block(x, *args)``, traced and compiled once, however many blocks
@@ -109,6 +124,21 @@ class Stack(Module):
     period: int
     axis: str | None
 
+    @overload
+    def __init__(
+        self, blocks: Callable[..., B], number: int, *, rngs: Rngs | None = None, **options: Unpack[StackOptions]
+    ) -> None: ...
+    @overload
+    def __init__(self, blocks: Iterable[B], **options: Unpack[StackOptions]) -> None: ...
+    @overload
+    def __init__(
+        self,
+        blocks: Iterable[Callable[..., B]],
+        number: int,
+        *,
+        rngs: Rngs | None = None,
+        **options: Unpack[StackOptions],
+    ) -> None: ...
     def __init__(
         self,
         blocks: Iterable[Any] | Callable[..., Any],
@@ -214,9 +244,13 @@ class Stack(Module):
     def __len__(self) -> int:
         return self.depth
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[B]:
         return (self[i] for i in range(self.depth))
 
+    @overload
+    def __getitem__(self, index: int) -> B: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[B]: ...
     def __getitem__(self, index: Any) -> Any:
         """A view of one block, or a list of views for a slice."""
         if isinstance(index, slice):
@@ -272,7 +306,7 @@ class Stack(Module):
         except (IndexError, TypeError):
             raise IndexError(f"a stack of {self.depth} blocks has no block {index!r}") from None
 
-    def to_list(self) -> List[Any]:
+    def to_list(self) -> List[B]:
         """The blocks as blocks of their own, with the same values.
 
         Example:
@@ -285,7 +319,7 @@ class Stack(Module):
 
     # The loop ---------------------------------------------------------------------------------------------------------
 
-    def __call__(self, x: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self: Stack[Callable[Concatenate[Any, P], X]], x: Any, /, *args: P.args, **kwargs: P.kwargs) -> X:
         """``for block in self: x = block(x, *args, **kwargs)``.
 
         Args:
@@ -301,7 +335,9 @@ class Stack(Module):
         """
         return self._run(_call, x, args, kwargs)[0]
 
-    def scan(self, f: Callable[..., Any], x: Any, /, *args: Any, **kwargs: Any) -> tuple[Any, PerLayer]:
+    def scan(
+        self, f: Callable[Concatenate[B, X, P], tuple[X, Y]], x: X, /, *args: P.args, **kwargs: P.kwargs
+    ) -> tuple[X, PerLayer[Y]]:
         """``for block in self: x, out = f(block, x, *args, **kwargs)``, with the ``out`` of every block.
 
         Args:

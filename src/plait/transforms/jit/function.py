@@ -25,7 +25,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 from ...core.graph.walks import CachedWalk
 from ...core.objects.filters import to_predicate
@@ -43,6 +43,10 @@ from .shapes import shapes_of_call
 from .shardings import Shardings
 from .stages import Lowered, Traced
 
+if TYPE_CHECKING:
+    from ..signatures import JitOptions, Jitted
+
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -50,11 +54,11 @@ CHECK_DISPATCH = os.environ.get("PLAIT_CHECK_DISPATCH", "0") not in ("", "0")
 
 
 @overload
-def jit(fun: Callable[P, R], **options: Any) -> Callable[P, R]: ...
+def jit(fun: Callable[P, R], **options: Unpack[JitOptions]) -> Jitted[P, R]: ...
 @overload
-def jit(**options: Any) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def jit(fun: None = None, **options: Unpack[JitOptions]) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
 @curried
-def jit(  # pyright: ignore[reportInconsistentOverload] - the overloads keep the signature, the options are listed here
+def jit(  # pyright: ignore[reportInconsistentOverload] - the options are listed in signatures.py
     fun: Any = None,
     *,
     in_shardings: Any = None,

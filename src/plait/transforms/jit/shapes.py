@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
@@ -21,8 +21,10 @@ from ..call.gather import Structure
 from ..call.inside import TracedArguments
 from ..call.policy import STRUCTURE, Crossing
 
+R = TypeVar("R")
 
-def eval_shape(f: Callable[..., Any], *args: Any, crossing: Crossing = STRUCTURE, **kwargs: Any) -> Any:
+
+def eval_shape(f: Callable[..., R], *args: Any, crossing: Crossing = STRUCTURE, **kwargs: Any) -> R:
     """The result of ``f(*args, **kwargs)``, with ``jax.ShapeDtypeStruct`` in place of arrays. Allocates nothing.
 
     Modules in the output are new ones, whose variables hold shapes. The arguments do not change, and may themselves

@@ -22,4 +22,5 @@ _NAMES = {
     "running": "AttrPriority ModuleStackEntry current_context current_module",
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _NAMES)
+if not TYPE_CHECKING:  # to a type checker any other name is an error
+    __getattr__, __dir__ = lazy_names(__name__, _NAMES)

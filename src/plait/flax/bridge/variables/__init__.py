@@ -36,4 +36,5 @@ _NAMES = {
     "nnx_meta": "NNXMeta",
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _NAMES)
+if not TYPE_CHECKING:  # to a type checker any other name is an error
+    __getattr__, __dir__ = lazy_names(__name__, _NAMES)

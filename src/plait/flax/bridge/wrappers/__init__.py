@@ -24,4 +24,5 @@ _NAMES = {
     "to_nnx": "ToNNX",
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _NAMES)
+if not TYPE_CHECKING:  # to a type checker any other name is an error
+    __getattr__, __dir__ = lazy_names(__name__, _NAMES)
