@@ -4,7 +4,7 @@
     python examples/transformer.py --mesh data=2,fsdp=2,model=2           # eight devices of one process
     plait launch --processes 4 --devices 2 -- python examples/transformer.py --mesh fsdp=4,model=2
 
-It needs Grain, which feeds it: ``pip install grain``.
+It needs Grain, which feeds it: ``pip install grain``, or ``pip install 'plait[all]'``.
 
 The model only names the axes of its variables and activations. The recipe in ``plait.partitioning``
 maps the names to mesh axes; without a mesh they mean nothing, and the same model runs on one device.

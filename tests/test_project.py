@@ -102,6 +102,15 @@ def test_a_lock_has_all_that_pyproject_asks_for(name):
         assert each.specifier.contains(version), f"{each}, but {version} in {LOCKS[name]}: make lock"
 
 
+def test_everything_that_an_example_imports_comes_with_the_extra_of_all():
+    names = {"scikit-learn": "sklearn", "tensorflow-cpu": "tensorflow"}
+    there = {names.get(each.name, each.name) for each in needed(["all"])} | {"plait", *sys.stdlib_module_names}
+    there |= {file.stem for file in (ROOT / "examples").glob("*.py")}
+    for file in (ROOT / "examples").glob("*.py"):
+        found = re.findall(r"^ *(?:import|from) (\w+)", file.read_text(encoding="utf-8"), re.MULTILINE)
+        assert {*found} <= there, file.name
+
+
 def test_plait_is_built_by_what_the_locks_have(tmp_path, monkeypatch):
     """For an editable installation hatchling asks for editables, and without ``dev-mode-dirs`` it needs that."""
     backend = pytest.importorskip(PROJECT["build-system"]["build-backend"])

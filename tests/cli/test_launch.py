@@ -176,6 +176,12 @@ def test_no_proxy_of_the_user_stays():
         assert launch.environment(base, options, 0, "127.0.0.1:1")["no_grpc_proxy"] == found
 
 
+def test_emulated_devices_have_two_threads_each_unless_the_user_says_otherwise():
+    options = launch.Options(["program"], 2, devices=64)
+    for base, threads in (({}, "128"), ({"NPROC": "3"}, "3")):
+        assert launch.environment(base, options, 0, "127.0.0.1:1")["NPROC"] == threads
+
+
 @pytest.mark.slow
 def test_one_that_does_not_listen_is_ended_all_the_same(monkeypatch, capfd):
     monkeypatch.setattr(launch, "PATIENCE", 0.5)
@@ -534,17 +540,31 @@ def test_a_pipe_that_does_not_block_gets_all_lines():
     assert news.empty()
 
 
+STARTS = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])
+open('{folder}/' + str(child.pid), 'w').close()
+time.sleep({first} if os.environ['JAX_PROCESS_ID'] == '1' else 600)
+sys.exit(1)
+"""
+
+
 @pytest.mark.slow
 def test_what_the_processes_start_is_ended_too(tmp_path, launched):
-    program = (
-        "import os, subprocess, sys, time\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
-        f"open({str(tmp_path)!r} + '/' + str(child.pid), 'w').close()\n"
-        "time.sleep(1) if os.environ['JAX_PROCESS_ID'] == '1' else time.sleep(600)\n"
-        "sys.exit(1)"
-    )
-    launched(program)
+    launched(STARTS.format(folder=tmp_path, first=1))
     assert len(os.listdir(tmp_path)) == 2
+    assert [pid for pid in os.listdir(tmp_path) if is_running(pid)] == []
+
+
+@pytest.mark.slow
+def test_a_command_that_is_killed_takes_its_processes_with_it(tmp_path):
+    running = start(STARTS.format(folder=tmp_path, first=600))
+    wait_for_files(tmp_path, 2)
+    running.kill()
+    running.communicate(timeout=LIMIT)  # until nobody has its output open any more
+    deadline = time.monotonic() + LIMIT
+    while any(is_running(pid) for pid in os.listdir(tmp_path)) and time.monotonic() < deadline:
+        time.sleep(0.05)
     assert [pid for pid in os.listdir(tmp_path) if is_running(pid)] == []
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import plait
 from plait._public import PUBLIC
-from plait.errors import UnusedArgumentWarning
+from plait.errors import ArgumentError, DonatedArrayError, UnusedArgumentWarning
 from tests.conformance.layers import LAYERS, NO_LAYERS
 from tests.nn.twins import Encoder, pure, some_input
 from tests.sampling import slow_but
@@ -133,6 +133,18 @@ def test_eval_shape_gives_the_shapes_and_dtypes(case):
 
 
 @pytest.mark.sampled
+@every_layer
+def test_a_layer_without_values_names_the_variable_that_lacks_them(case):
+    """What ``eval_shape`` has made, and what has been donated, cannot be called."""
+    donated = make(case)
+    for _, leaf in plait.to_flat_state(plait.state(donated)):
+        leaf.get_raw_value().delete()
+    for layer, error in ((plait.eval_shape(lambda: make(case)), ArgumentError), (donated, DonatedArrayError)):
+        if plait.state(layer):
+            with pytest.raises(error, match=r"\n +at +\w"):
+                layer(case.x)
+
+
 @every_layer
 def test_a_call_leaks_no_tracer(case):
     layer = make(case)

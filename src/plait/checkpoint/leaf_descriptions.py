@@ -26,6 +26,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from ..core.functional.split import state
+from ..core.objects.cells import is_gone, unusable
 from ..core.objects.nodes import Kind, check_node, jax_to_nnx_path, kind_of
 from ..core.objects.state import State, to_flat_state
 from ..core.objects.variable_kinds import Intermediate, Remainder
@@ -262,7 +263,10 @@ def to_array(value: Any, name: str) -> Any:
 
     Raises:
         ArgumentTypeError: it has a shape but no values.
+        DonatedArrayError: its buffer was donated to an earlier call.
     """
+    if is_gone(value):
+        raise unusable(value, name)
     if isinstance(value, jax.ShapeDtypeStruct):
         raise _unstorable(name, value, "an array with values", "give the model values before saving it")
     value = jax.random.key_data(value) if is_key(value) else value

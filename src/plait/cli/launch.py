@@ -3,7 +3,7 @@
 Each gets the address of the first and its own number in environment variables, which
 ``plait.partitioning.connect_processes`` reads. Each line of their output is prefixed with the number of the process. If
 one fails, the others are terminated, and the last lines of the one that failed first are repeated. A signal to this
-command is forwarded to all of them, and they get time to save.
+command is forwarded to all of them, and they get time to save. If this command is killed, a guard kills them.
 """
 
 from __future__ import annotations
@@ -45,6 +45,15 @@ _News: TypeAlias = "queue.Queue[int | OSError]"
 _Last: TypeAlias = "collections.deque[bytes]"
 _PROXIES, _NO_PROXY = ("grpc_proxy", "https_proxy", "http_proxy"), "no_grpc_proxy"  # of gRPC
 _DEVICES = "--xla_force_host_platform_device_count"
+# The guard: its input is a pipe, which is closed when this command has gone; then it kills the groups written there.
+_GUARD = """
+import os, sys
+for group in sys.stdin.read().split():
+    try:
+        os.killpg(int(group), 9)
+    except ProcessLookupError:
+        pass
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +90,11 @@ def run(options: Options) -> int:
     news: _News = queue.Queue()  # up to Python 3.12, a signal may make get of a SimpleQueue wait forever
     failed = None
     last: list[_Last] = [collections.deque(maxlen=LINES) for _ in range(options.processes)]
-    with _requests_to_end() as requests, tempfile.TemporaryDirectory(prefix="plait-launch-") as told:
+    with (
+        _requests_to_end() as requests,
+        tempfile.TemporaryDirectory(prefix="plait-launch-") as told,
+        _guard() as guard,
+    ):
         started: list[subprocess.Popen[bytes]] = []
         readers: list[list[threading.Thread]] = []  # of the output of each
         writers: list[threading.Thread] = []
@@ -96,6 +109,8 @@ def run(options: Options) -> int:
                     start_new_session=True,  # so that its own children can be ended with it
                 )
                 started.append(child)
+                guard.write(f"{child.pid}\n")
+                guard.flush()
                 own, others = _pass_on(child, f"[{number}] ".encode(), news, last[number], requests)
                 readers.append(own)
                 writers += others
@@ -134,6 +149,9 @@ def environment(base: Mapping[str, str], options: Options, number: int, address:
         others = re.sub(rf"{_DEVICES}=\S*", "", base.get("XLA_FLAGS", ""))
         found["XLA_FLAGS"] = f"{others} {_DEVICES}={options.devices}".strip()
         found["JAX_PLATFORMS"] = "cpu"
+        # XLA has as many threads as this, or as cores. A device may be in two collectives at a time, of which each
+        # holds a thread until all devices are there.
+        found.setdefault("NPROC", str(max(2 * options.devices, os.cpu_count() or 1)))
     return found
 
 
@@ -168,6 +186,26 @@ def _requests_to_end() -> Iterator[list[int]]:
     finally:
         for request, handler in before.items():
             signal.signal(request, handler)
+
+
+@contextmanager
+def _guard() -> Iterator[IO[str]]:
+    """Start the guard; yield where it reads the numbers of groups."""
+    guard = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _GUARD],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,  # so that what kills this command's group does not kill it
+    )
+    assert guard.stdin is not None
+    try:
+        yield guard.stdin
+    finally:
+        guard.kill()
+        guard.wait()
+        guard.stdin.close()
 
 
 def _pass_on(

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..core.graph.locate import path_of_value
-from ..core.objects.cells import gone, is_gone
+from ..core.objects.cells import is_unusable, unusable
 from ..errors import ArgumentError
 from ..typing import Array, DTypeLike
 
@@ -69,14 +69,16 @@ def promote_dtype(args: T, /, *, dtype: DTypeLike | None = None, inexact: bool =
 
     Raises:
         DonatedArrayError: an array was donated or deleted; names the path of its variable.
+        ArgumentError: there is a shape instead of an array; names the path of its variable.
 
     Example:
         >>> from plait.nn.promotion import promote_dtype
         >>> [x if x is None else x.dtype.name for x in promote_dtype((jnp.arange(2), None, jnp.ones(2)))]
         ['float32', None, 'float32']
     """
-    if any(map(is_gone, args)):
-        raise gone(path_of_value(next(filter(is_gone, args))))
+    if any(map(is_unusable, args)):
+        value = next(filter(is_unusable, args))
+        raise unusable(value, path_of_value(value))
     found = _shared_dtype(args) if dtype is None else None
     if found is None or (inexact and not jnp.issubdtype(found, jnp.inexact)):
         found = canonicalize_dtype(*args, dtype=dtype, inexact=inexact)

@@ -115,7 +115,7 @@ class WeightNorm(Module):
         new = []
         for path, weight in _weights(self.layer_instance, self.variable_filter):
             scale = None if self.scales is None else self.scales[path].value
-            features, w = self._features(path, weight), weight.value
+            features, (w,) = self._features(path, weight), promote_dtype((weight.value,))
             w = _normalised(w, self.epsilon, tuple(axis for axis in range(w.ndim) if axis not in features))
             if scale is not None:
                 w, scale = self.promote_dtype((w, scale))

@@ -23,7 +23,7 @@ from ..transforms.call.prefixes import Carry
 from ..transforms.loops import scan
 from ..transforms.selections import DiffState
 from ..typing import FilterLiteral
-from .counts import check_count
+from ..util.counts import check_count
 from .remainders import wide_dtype
 
 

@@ -55,6 +55,15 @@ def test_a_write_that_nobody_reads_is_told_with_its_place(case):
     assert "plait.update(model, state)" in told[2]
 
 
+def test_a_write_in_a_transform_of_jax_is_told_with_its_path_and_place():
+    def step(model):
+        write(model["layers"][1].__dict__)
+
+    (told,) = heard(lambda: jax.jit(step)(plait.Dict(layers=plait.List([model(), model()]))))
+    assert told[:2] == (LostUpdateWarning, __file__)
+    assert "layers[1].bias, a Param of shape (3,)" in told[2]
+
+
 def written(m):
     graphdef, state = plait.split(m)
     write(state)

@@ -842,6 +842,14 @@ class Growing(plait.Module):
         return jnp.concatenate([x, x])
 
 
+class Switched(plait.Module):
+    def __init__(self) -> None:
+        self.scale = plait.Param(jnp.full((), 2.0))
+
+    def __call__(self, x: Any, on: Any = True) -> Any:
+        return x * self.scale if on else x
+
+
 @pytest.mark.parametrize(
     ("make", "error", "match"),
     [
@@ -856,17 +864,27 @@ class Growing(plait.Module):
         (lambda: plait.Stack(blocks_of(2), remat={"nothing": True})(X), ArgumentError, "'nothing'"),
         (lambda: plait.Stack(blocks_of(2))(X, plait.PerLayer([1.0])), ArgumentError, "1 entries"),
         (lambda: plait.Stack(Growing, 2, rngs=plait.Rngs(0))(X), ArgumentTypeError, "changed the type of a carried"),
+        (lambda: plait.Stack(Block, 0, rngs=plait.Rngs(0)), ArgumentError, r"number\n *found +0\n"),
+        (lambda: plait.Stack(Block, 2.0, rngs=plait.Rngs(0)), ArgumentError, r"number\n *found +2\.0\n"),
+        (lambda: plait.Stack(blocks_of(2)).scan(Block.__call__, X), ArgumentTypeError, "found +a traced array"),
         (lambda: plait.as_stack(plait.Linear(2, 2, rngs=plait.Rngs(0))), ArgumentError, "no list"),
         (lambda: plait.as_stack(Net(plait.List(shared())), "blocks"), SharingError, "share"),
     ],
     ids=[
         "shared", "unlike", "unlike by period", "empty", "no number", "period", "remat", "every", "parts", "entries",
-        "shapes", "no list", "shared list",
+        "shapes", "none", "number", "no pair", "no list", "shared list",
     ],
 )  # fmt: skip
 def test_mistakes_are_named(make: Any, error: Any, match: str) -> None:
     with pytest.raises(error, match=match):
         make()
+
+
+@pytest.mark.parametrize("flag", [True, np.True_, np.bool_(False)])
+def test_a_boolean_decides_in_a_block(flag: Any) -> None:
+    """Also one of NumPy, as in a list of blocks."""
+    stack = plait.Stack(lambda rngs: Switched(), 2, rngs=plait.Rngs(0))
+    assert stack(jnp.ones(()), flag) == stack(jnp.ones(()), on=flag) == (4 if flag else 1)
 
 
 def test_no_block_at_this_index() -> None:

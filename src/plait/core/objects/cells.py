@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ...errors import DonatedArrayError
-from ...util.jax_versions import ArrayImpl, is_mutable_array
+from ...errors import ArgumentError, DonatedArrayError, PlaitError
+from ...util.jax_versions import ArrayImpl, KeyArray, is_mutable_array
 from .clock import Stamp
 from .statics import HashableMapping
 
@@ -88,11 +88,24 @@ def has_ref(cell: Cell) -> bool:
 
 def is_gone(value: Any) -> bool:
     """Whether a value is an array whose buffer was donated to an earlier call."""
-    return type(value) is ArrayImpl and value.is_deleted()
+    return (type(value) is ArrayImpl or type(value) is KeyArray) and value.is_deleted()
 
 
-def gone(at: str | None) -> DonatedArrayError:
-    """The error for such an array; ``at`` names the variables that hold it."""
+def is_unusable(value: Any) -> bool:
+    """Whether a value is an array whose buffer was donated, or a shape without values."""
+    return type(value) is jax.ShapeDtypeStruct or is_gone(value)
+
+
+def unusable(value: Any, at: str | None) -> PlaitError:
+    """The error for such a value; ``at`` names the variables that hold it."""
+    if type(value) is jax.ShapeDtypeStruct:
+        return ArgumentError(
+            "a variable has a shape, but no values",
+            at=at,
+            found=f"a ShapeDtypeStruct, {value.dtype}{list(value.shape)}, as plait.eval_shape makes it",
+            expected="an array",
+            do="give it values, as by plait.checkpoint.restore(path, model), or make the model without eval_shape",
+        )
     return DonatedArrayError(
         "Array has been deleted: the buffer of a variable was donated to an earlier call",
         at=at,

@@ -40,7 +40,7 @@ class LentCell(Cell):
     rebuilt, while the arguments of a transform are flattened outside.
     """
 
-    __slots__ = ("carried", "kind")
+    __slots__ = ("carried", "kind", "written")
 
     def __init__(self, cell: Cell, kind: type) -> None:
         self.version = 0
@@ -48,16 +48,22 @@ class LentCell(Cell):
         self.metadata = cell.metadata
         self.trace = cell.trace
         self.kind = kind.__name__
+        self.written: tuple[str | None, tuple[Any, ...]] | None = None
+
+    def note_write(self, path: str | None) -> None:
+        """Record the path of the variable, and the line of the program that wrote to it."""
+        self.written = path, _line_of_program()
 
     def __del__(self) -> None:
         if self.raw is not self.carried and not self.version:
+            path, line = self.written or (None, _line_of_program())
             what = f"{with_article(self.kind)} of shape {getattr(self.raw, 'shape', None)}"
-            warnings.warn(
-                f"{what} was changed inside one of JAX's own transforms, which works on a copy, so the change is "
-                "lost. Return the module from the function, or use plait's transform of the same name, which keeps "
-                "changes.",
+            warnings.warn_explicit(
+                f"{path + ', ' if path else ''}{what}, was changed inside one of JAX's own transforms, which works on "
+                "a copy, so the change is lost. Return the module from the function, or use plait's transform of the "
+                "same name, which keeps changes.",
                 LostUpdateWarning,
-                stacklevel=1,
+                *line,
             )
 
 
@@ -119,10 +125,14 @@ def package_of(frame: FrameType) -> str:
 def note_write(cell: Cell, kind: type) -> None:
     """Record the line of the program that wrote to a detached cell."""
     cell.__class__ = UnreadCell
+    _WRITTEN[id(cell)] = kind.__name__, _line_of_program()
+
+
+def _line_of_program() -> tuple[Any, ...]:
+    """The line that is running now, outside of plait, for ``warn_explicit``."""
     frame = sys._getframe(1)
     while frame.f_back is not None and package_of(frame) == PLAIT:
         frame = frame.f_back
     names = frame.f_globals
     registry = names.setdefault("__warningregistry__", {})
-    place = (frame.f_code.co_filename, frame.f_lineno, names.get("__name__", "<unknown>"), registry)
-    _WRITTEN[id(cell)] = kind.__name__, place
+    return frame.f_code.co_filename, frame.f_lineno, names.get("__name__", "<unknown>"), registry

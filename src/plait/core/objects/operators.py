@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from ...util.jax_versions import ArrayImpl
-from .cells import gone
+from .cells import is_unusable, unusable
 from .trace_guard import path_of
 
 if TYPE_CHECKING:
@@ -27,14 +27,15 @@ def value_of(operand: Any) -> Any:
 
     Raises:
         DonatedArrayError: the array was donated; names the path.
+        ArgumentError: it is a shape without values; names the path.
     """
     return _own_value(operand) if isinstance(operand, VariableOperators) else operand
 
 
 def _own_value(variable: VariableOperators) -> Any:
     value = variable.get_value()
-    if type(value) is ArrayImpl and value.is_deleted():  # ``is_gone`` inlined, to save a call per operator
-        raise gone(path_of(variable))
+    if value.is_deleted() if type(value) is ArrayImpl else is_unusable(value):  # inlined, to save a call
+        raise unusable(value, path_of(variable))
     return value
 
 

@@ -42,7 +42,7 @@ from .attributes import (
     is_only_abstract,
 )
 from .bound_methods import after_their_owners
-from .cells import ARRAYS, run_through
+from .cells import ARRAYS, is_gone, run_through, unusable
 from .clock import NodeInfo, UnseenInfo, mark_changed
 from .jax_flattening import check_no_cycle, hide_static, show_static, watched
 from .named import from_named, to_named
@@ -453,5 +453,11 @@ class _TreeAux(NamedTuple):
 
 
 def copied_buffers(leaf: Any) -> Any:
-    """The leaf with a copied buffer."""
+    """The leaf with a copied buffer.
+
+    Raises:
+        DonatedArrayError: it was donated to an earlier call.
+    """
+    if is_gone(leaf):
+        raise unusable(leaf, None)
     return jnp.copy(leaf) if isinstance(leaf, jax.Array) else copy.deepcopy(leaf)

@@ -26,6 +26,7 @@ from ...typing import FilterLiteral
 from ...util.jax_versions import Tracer, top_level_trace, trace_state
 from ...util.notices import deprecated
 from ...util.paths import Path, describe_path, layers_of
+from .cells import is_unusable, unusable
 from .filters import to_predicate
 from .pytree import Pytree
 from .trace_guard import check_trace, path_of
@@ -304,6 +305,8 @@ class RngStream(_Samplers):
         value, key = self.count.get_value(), self.key.get_value()
         if key.shape:
             raise_many_keys(self)
+        if is_unusable(key):
+            raise unusable(key, path_of(self.key))
         return key, value
 
     def fork(self, *, split: int | tuple[int, ...] | None = None) -> RngStream:

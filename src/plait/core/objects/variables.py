@@ -34,9 +34,11 @@ from .cells import (
     copy_containers,
     fitting,
     has_ref,
+    is_unusable,
     read,
     storable,
     store_part,
+    unusable,
 )
 from .clock import DETACHED, mark_changed
 from .foreign_reads import note_foreign_read, note_foreign_reads
@@ -268,6 +270,9 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass
 
         Args:
             index: the part to read: an array index, or a key of a dict, list or tuple value; ``...`` means everything.
+
+        Raises:
+            DonatedArrayError, ArgumentError: a part of an array that was donated, or of a shape without values.
         """
         cell = self._cell
         if cell.trace is not trace_state.value:
@@ -276,6 +281,8 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass
         if cell.metadata is not PLAIN_METADATA and has_ref(cell):
             value = value[... if index is _MISSING else index]
         elif index is not _MISSING and index is not ...:
+            if is_unusable(value):
+                raise unusable(value, path_of(self))
             value = value[index]
         elif not isinstance(value, ARRAYS):
             value = copy_containers(value)
@@ -317,6 +324,8 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass
             cell.raw = copy_containers(value)
         if cell.version == DETACHED:
             note_write(cell, type(self))
+        elif type(cell) is LentCell and cell.written is None:
+            cell.note_write(path_of(self))
 
     @property
     def value(self) -> A:

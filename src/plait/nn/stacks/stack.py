@@ -39,6 +39,7 @@ from ...transforms.call.functions import check_function
 from ...transforms.call.loop_rules import LoopRules
 from ...transforms.call.prefixes import Carry, Prefix, StateAxes
 from ...transforms.loops import scan
+from ...util.counts import check_count
 from ...util.jax_versions import is_staged
 from ...util.paths import layers_key
 from ...util.words import describe_type
@@ -101,7 +102,7 @@ class Stack(Module, Generic[B]):
         unroll: as in ``jax.lax.scan``.
 
     Raises:
-        ArgumentError: blocks that differ; names the paths.
+        ArgumentError: blocks that differ; names the paths. A number of blocks that is not an integer of 1 or more.
         SharingError: blocks that share a variable.
 
     Example:
@@ -182,13 +183,15 @@ class Stack(Module, Generic[B]):
         return lambda number: f"blocks[{layers[number]}]"
 
     def _make(self, makers: list[Any], number: int, rngs: Rngs | None, period: int | None) -> None:
-        if period not in (None, len(makers)) or number < 1:
+        if period not in (None, len(makers)):
             raise ArgumentError(
                 "a stack is made by one function for each position of its period",
-                found=f"{len(makers)} functions, period={period}, and {number} blocks",
-                expected="as many functions as the period is long, and one block or more",
+                found=f"{len(makers)} functions, and period={period}",
+                expected="as many functions as the period is long",
                 do="leave period out",
             )
+        check_count("number", number, "blocks", "24")
+        number = int(number)
         self.depth, self.period = number, len(makers)
         # References cannot leave the transforms that make the blocks.
         in_references, defaults.ref = defaults.ref, False
@@ -325,6 +328,7 @@ class Stack(Module, Generic[B]):
         Args:
             x: what is handed from block to block: arrays, in any pytree, whose shapes and dtypes stay.
             *args, **kwargs: the same for all blocks, but for a ``PerLayer``, of which each block gets its entry.
+                Booleans, also those of NumPy, and Python numbers are not traced.
                 Modules among them are shared; what the blocks write to variables other than ``Param`` stays.
 
         Returns:
@@ -348,7 +352,7 @@ class Stack(Module, Generic[B]):
             The last ``x``, and the outputs.
 
         Raises:
-            ArgumentTypeError: ``f`` is not callable.
+            ArgumentTypeError: ``f`` is not callable, or does not return a pair.
             ArgumentError: ``f`` is a bound method of a module, whose module would be a hidden constant.
 
         Example:
@@ -365,6 +369,7 @@ class Stack(Module, Generic[B]):
 
     def _run(self, f: Callable[..., Any], x: Any, args: Any, kwargs: Any) -> tuple[Any, PerLayer]:
         leaves, treedef = tree_flatten((args, kwargs), is_leaf=lambda leaf: is_graph_leaf(leaf) or _is_each(leaf))
+        leaves = [bool(leaf) if isinstance(leaf, np.bool_) else leaf for leaf in leaves]  # as a list of blocks has it
         for leaf in leaves:
             if _is_each(leaf) and len(leaf) != self.depth:
                 raise ArgumentError(
@@ -462,9 +467,20 @@ def _iteration(x: Any, blocks: dict[str, Any], each: list[Any], shared: list[Any
         args, kwargs = tree_unflatten(period.treedef, leaves)
         block = blocks[key]
         with recomputed_parts(block, dict(period.parts)):
-            x, out = (block(x, *args, **kwargs), None) if f is _call else f(block, x, *args, **kwargs)
+            x, out = (block(x, *args, **kwargs), None) if f is _call else _pair(f(block, x, *args, **kwargs))
         outputs.append(out)
     return x, outputs
+
+
+def _pair(returned: Any) -> Any:
+    if isinstance(returned, tuple | list) and len(returned) == 2:
+        return returned
+    raise ArgumentTypeError(
+        "Stack.scan: the function did not return a pair",
+        found=f"{len(returned)} values" if isinstance(returned, tuple | list) else describe_type(returned),
+        expected="what is handed to the next block, and the block's own output",
+        do="return x, out; or return x, None; or call the stack itself: stack(x)",
+    )
 
 
 def _is_each(leaf: Any) -> bool:

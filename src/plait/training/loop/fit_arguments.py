@@ -10,7 +10,7 @@ from typing import Any
 from ...checkpoint.checkpoints import Checkpoints
 from ...checkpoint.positions import has_position
 from ...errors import ArgumentError, ArgumentTypeError
-from ..counts import check_count
+from ...util.counts import check_count
 from .batches import Batches
 
 DATA = "data"  # the name of the data iterator in checkpoints

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ...core.objects.cells import gone, is_gone
+from ...core.objects.cells import is_unusable, unusable
 from ...core.objects.nodes import jax_key_to_key
 from ...errors import ArgumentError, ArgumentTypeError, PlaitError, TraceContextError
 from ...util.jax_versions import Tracer
@@ -38,15 +38,17 @@ def explain(transform: str, f: Callable[..., Any], gathered: Gathered, error: Ex
     """If JAX refused a value of a call, raise an error that names it; not for an error of the user's function."""
     if isinstance(error, PlaitError):
         return
-    if says_deleted(error):
-        explain_deleted(f, gathered)
+    if says_unusable(error):
+        explain_unusable(f, gathered)
     elif not _was_called(error) and not isinstance(error, (ValueError, RuntimeError)):
         _explain_bad_values(error, f, gathered)
         _check_plain_arguments(transform, f, gathered, error)
 
 
-def says_deleted(error: BaseException) -> bool:
-    """Whether JAX raised it for an array that was donated to an earlier call."""
+def says_unusable(error: BaseException) -> bool:
+    """Whether JAX raised it for an array that was donated to an earlier call, or for a shape without values."""
+    if isinstance(error, TypeError):
+        return "ShapeDtypeStruct" in text_of(error)
     is_jax_s = isinstance(error, (RuntimeError, ValueError))
     return is_jax_s and _DELETED.search(text_of(error).partition("\n")[0]) is not None
 
@@ -72,15 +74,15 @@ def _check_plain_arguments(transform: str, f: Callable[..., Any], gathered: Gath
         ) from error
 
 
-def explain_deleted(f: Any, gathered: Gathered) -> None:
-    """Raise an error that names the variables whose buffers were donated to an earlier call.
+def explain_unusable(f: Any, gathered: Gathered) -> None:
+    """Raise an error that names the variables whose buffers were donated to an earlier call, or that have no values.
 
     Raises:
-        DonatedArrayError: names their paths.
+        DonatedArrayError, ArgumentError: names their paths.
     """
-    deleted = _holding(f, gathered, is_gone)
-    if deleted:
-        raise gone(first_few([*deleted], 5))
+    found = _holding(f, gathered, is_unusable)
+    if found:
+        raise unusable(next(iter(found.values())), first_few([*found], 5))
 
 
 def _explain_bad_values(error: Exception, f: Any, gathered: Gathered) -> None:

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from plait.errors import ArgumentError
-from plait.training.counts import check_count
+from plait.util.counts import check_count
 
 
-@pytest.mark.parametrize("value", [1, 7, np.int64(1), True])
+@pytest.mark.parametrize("value", [1, 7, np.int64(1)])
 def test_a_number_of_things_is_an_integer_of_one_or_more(value):
     check_count("steps", value)
 
 
-@pytest.mark.parametrize("value", [0, -1, 1.0, "3", None, np.float32(2), np.int32(0)])
+@pytest.mark.parametrize("value", [0, -1, 1.0, True, "3", None, np.float32(2), np.int32(0)])
 def test_what_is_no_number_of_things_is_told(value):
     with pytest.raises(ArgumentError, match="this is not a number of steps") as caught:
         check_count("save_every", value)

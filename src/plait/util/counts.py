@@ -15,7 +15,7 @@ def check_count(name: str, value: Any, of: str = "steps", example: str = "1_000"
     Raises:
         ArgumentError: names the argument.
     """
-    if not isinstance(value, (int, np.integer)) or value < 1:
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
         raise ArgumentError(
             f"this is not a number of {of}",
             at=name,
