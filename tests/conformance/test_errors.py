@@ -27,7 +27,6 @@ ELSEWHERE = {
     ("transforms/jit/saved.py", "save"): "writes a file: tests/transforms/jit/test_saved.py",
     ("transforms/jit/saved.py", "read"): "needs another machine: tests/transforms/jit/test_saved.py",
     ("transforms/jit/stages.py", "save"): "needs a file: tests/transforms/jit/test_saved.py",
-    ("core/objects/lost_writes.py", "__del__"): "warns in a finalizer: tests/core/objects/test_variables.py",
     ("core/objects/filters.py", "_check_not_of_flax"): "needs Flax: tests/flax/test_as_flax.py",
     ("flax/compat/old_methods.py", "_to_pure_dict"): "a deprecated method: tests/flax/compat/test_old_methods.py",
     (

@@ -18,7 +18,7 @@ from plait.training import *
 make_iterator = lambda epoch: iter([1.0])
 """
 FIT = """
-from plait.training import Batches, CallbackInfo, fit
+from plait.training import Batches, CallbackInfo, EarlyStop, fit
 p = plait.Param(jnp.float32(9.0))
 def run(step=lambda p, x: 1.0, data=(1.0,), steps=1, **options):
     return fit(step, {"p": p}, data, **{"steps": steps, "show": False, **options})
@@ -109,8 +109,16 @@ ROWS = {
               do        return a copy: {'scale': jnp.copy(model.scale[...])}
         """,
     ),
-    "a step that returns a word": Row("run(lambda p, x: 'text')", ArgumentTypeError, ("at +loss", "found +a str"),
+    "a step that returns a word": Row("run(lambda p, x: 'text')", ArgumentTypeError,
+        ("at +the result", "found +a str: 'text'"), setup=FIT),
+    "a metric that nothing returns": Row("run(callbacks=EarlyStop('lss', patience=1), steps=9)", ArgumentError,
+        (r"at +callbacks\[0\]", "found +'lss'", "expected +one of 'loss'"), setup=FIT),
+    "a run without an end": Row("run(steps=None)", ArgumentError, ("at +steps", "found +neither steps nor epochs"),
         setup=FIT),
+    "epochs of an iterator": Row("run(data=iter([1.0]), epochs=2)", ArgumentTypeError,
+        ("at +data", "found +epochs, and a list_iterator"), setup=FIT),
+    "a function as a logger": Row("run(loggers=print)", ArgumentTypeError,
+        (r"at +loggers\[0\]", "found +<built-in function print>"), setup=FIT),
     "a metric called step": Row("run(lambda p, x: {'loss': 1.0, 'step': 7})", ArgumentError,
         ("at +step", r"found +7\.0"), setup=FIT),
     "a loss that is not finite": Row(
@@ -154,6 +162,8 @@ ROWS = {
     ),
     "a log in a file of something else": Row("JsonLines('log').write(1, {'loss': 2.0})", ArgumentError,
         ("at +log", r"found +the line b'no JSON\\n'"), setup=TRAINING + "open('log', 'w').write('no JSON\\n')"),
+    "a folder in place of a log": Row("JsonLines('log').write(1, {'loss': 2.0})", ArgumentError, "at +log",
+        setup=TRAINING + "import os; os.mkdir('log')"),
     "a log without tensorboardX": Row("with patch.dict(sys.modules, tensorboardX=None):\n    TensorBoard('log')",
         MissingDependencyError, "found +no module tensorboardX",
         setup=TRAINING + "import sys\nfrom unittest.mock import patch"),

@@ -127,6 +127,12 @@ ROWS = {
     "a donated variable in an operation": Row("step(model); other.calls + 1", DonatedArrayError,
         ("Array has been deleted", "donated to an earlier call", r"at +other\.calls", "found +a deleted array"),
         setup=DONATING),
+    "a copy of a donated variable": Row("step(model); plait.clone(other, arrays=True)", DonatedArrayError,
+        "found +a deleted array", setup=DONATING),
+    "a part of a variable without values": Row("plait.eval_shape(lambda: model).layers[0].kernel[0]", ArgumentError,
+        r"found +a ShapeDtypeStruct, float32\[2, 2\]"),
+    "a stream without a key": Row("plait.eval_shape(lambda: model).drop(x)", ArgumentError,
+        (r"at +rngs\.key", "found +a ShapeDtypeStruct")),
     "one buffer twice": Row("step(model)", ArgumentError,
         (r"at +m\.layers\[0\]\.bias and m\.layers\[1\]\.bias", "found +the same array in both"),
         setup="@plait.jit(donate_argnums=0)\n"

@@ -35,19 +35,16 @@ def check_kinds(
         ArgumentTypeError: names it.
     """
 
-    def is_logger(logger: object) -> bool:
-        return all(callable(getattr(logger, name, None)) for name in ("write", "close"))
-
     function, several = "a function", "{'model': model, 'optimizer': optimizer}"
     is_folder = checkpoints is None or isinstance(checkpoints, Checkpoints | str | os.PathLike)
-    a_callback = "callbacks=[lambda info: print(info.step, info.values)]"
+    call = "callbacks=[lambda info: print(info.step, info.values)]"
     kinds = [
         ("step", step, callable(step), function, "fit(train_step, objects, data, ...)"),
         ("objects", objects, isinstance(objects, Mapping), "a dict", f"pass them by name: {several}"),
         ("checkpoints", checkpoints, is_folder, "Checkpoints, or a folder", "checkpoints='run/checkpoints'"),
         ("evaluate", evaluate, evaluate is None or callable(evaluate), function, "evaluate=lambda: {'loss': loss}"),
-        *((f"loggers[{n}]", each, is_logger(each), "write and close", a_callback) for n, each in enumerate(loggers)),
-        *((f"callbacks[{n}]", each, callable(each), function, a_callback) for n, each in enumerate(callbacks)),
+        *((f"loggers[{n}]", each, hasattr(each, "write"), "write and close", call) for n, each in enumerate(loggers)),
+        *((f"callbacks[{n}]", each, callable(each), function, call) for n, each in enumerate(callbacks)),
     ]
     for name, value, is_right, expected, do in kinds:
         if not is_right:
