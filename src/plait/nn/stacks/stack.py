@@ -368,8 +368,8 @@ class Stack(Module, Generic[B]):
         return self._run(f, x, args, kwargs)
 
     def _run(self, f: Callable[..., Any], x: Any, args: Any, kwargs: Any) -> tuple[Any, PerLayer]:
-        leaves, treedef = tree_flatten((args, kwargs), is_leaf=lambda leaf: is_graph_leaf(leaf) or _is_each(leaf))
-        leaves = [bool(leaf) if isinstance(leaf, np.bool_) else leaf for leaf in leaves]  # as a list of blocks has it
+        given, treedef = tree_flatten((args, kwargs), is_leaf=lambda leaf: is_graph_leaf(leaf) or _is_each(leaf))
+        leaves: list[Any] = [bool(leaf) if isinstance(leaf, np.bool_) else leaf for leaf in given]  # as in a list
         for leaf in leaves:
             if _is_each(leaf) and len(leaf) != self.depth:
                 raise ArgumentError(
