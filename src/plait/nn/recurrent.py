@@ -161,7 +161,7 @@ class RNN(Module):
         self, x: Array, initial_carry: Any, time: int, seq_lengths: Array | None, *, backwards: bool
     ) -> tuple[Any, Any]:
         """The loop. With lengths, it also carries the carry after the last step of each sequence."""
-        step = jax.eval_shape(lambda x: jax.lax.index_in_dim(x, 0, time, keepdims=False), x)
+        step = jax.eval_shape(lambda x: jax.lax.reduce_max(x, (time,)), x)  # of an empty sequence too
         initial_carry = _widened(self.cell, initial_carry, step)
         # `capture`: values recorded by steps are stacked, values recorded by `initialize_carry` are not.
         recorded = {_is_of_a_step: 0, PathContains(RECORD): Carry}
