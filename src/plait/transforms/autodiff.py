@@ -364,7 +364,9 @@ def _gradients_of(call: Call, wanted: Sequence[int], part: Sequence[Any], *, sta
             leaves.append(value if cls is None else make_variable(cls, value, cell.metadata, trace))
         if isinstance(graphdef, VariableDef):
             return leaves[0] if leaves else State({})
-        return FlatState.from_sorted(tuple(path_of(walk.links[i]) for i in chosen), leaves).to_nested_state()
+        return FlatState.from_sorted_keys_values(
+            tuple(path_of(walk.links[i]) for i in chosen), leaves
+        ).to_nested_state()
 
     found = [arguments[number] for number in wanted]
     return tuple(each.structure.unflatten(gradient, each.values, [plain[i] for i in each.plain]) for each in found)

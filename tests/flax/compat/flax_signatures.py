@@ -5,13 +5,20 @@ The signatures are those of the installed Flax, so each set of versions is compa
 
 from __future__ import annotations
 
+import abc
+import dataclasses
+import importlib
 import inspect
+import re
+import warnings
 from collections.abc import Iterator
 from inspect import Parameter
 from types import ModuleType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from jax.extend.core import Primitive
+
+from plait.flax.compat.flax_settings import FLAGS
 
 # Public modules of ``flax.nnx``; their names are in ``plait`` under the same path.
 MODULES = ("", "bridge", "filterlib", "graph", "rnglib", "spmd", "statelib", "variablelib")
@@ -22,6 +29,7 @@ STEPS = "update_context, split_context and merge_context make these; they take w
 
 # Name → why plait accepts less.
 EXCEPTIONS = {
+    "Sequential.__call__": "rngs: one of the keywords that all layers that take it get",  # of Flax 0.12.8
     "GraphDef.__init__": PARTS,
     "graph.NodeDef.__init__": PARTS,
     "graph.NodeRef.__init__": PARTS,
@@ -40,19 +48,53 @@ DEFAULTS = {
     "bridge.Module.init_with_output": "mutable: what a Linen module's own method takes",
 }
 
-LOWER = "a step of Flax's own walk; plait's graphdefs have no outer indices"
-STACKS = "the stack of a context manager, for Flax's own tests"
-# Names and methods that plait lacks, and why.
+# Pattern of names that plait lacks → why: those of modules, attributes and methods of classes, flags.
 ABSENT = {
-    "Bidirectional.merge_fn": "a default that is seen as a method",
-    "DiffState.map_prefix": "a step of Flax's own prefixes",
-    "FlatState.from_sorted_keys_values": "a step of Flax's own walk",
-    **{f"GraphDef.with_{which}_outer_index": LOWER for which in ("matching", "no", "same")},
-    **{
-        f"{setting}.{method}": STACKS
-        for setting in ("set_graph_mode", "set_graph_updates", "use_eager_sharding")
-        for method in ("get_default", "get_stack")
-    },
+    r"(Dict|List)\.__(eq|hash)__": "compared by identity, as other modules",
+    r".*\.__(nnx_repr|setstate|getstate)__": "texts and pickles are made without it",
+    r"DiffState\.map_prefix": "a step of Flax's own prefixes",
+    r"(GraphDef|graph\.(NodeDef|VariableDef))\..*outer_index": "plait's graphdefs have no outer indices",
+    r"(set_graph_mode|set_graph_updates|use_eager_sharding)\.get_(default|stack)": "`current_value()` has it",
+    r"GraphState\.__post_init__": "a part of a dataclass",
+    r"(Merge|Split|Update)Context\..*": "the steps of `update_context`; their methods are there",
+    r"Variable\.(hijax|ref|shape|sharding_names)|RngState\.tag|GraphDef\.attributes|bridge\.ToNNX\.(module|rngs)": (
+        "attributes of objects, not of their class"
+    ),
+    r"bridge\.Scope\.copy": "scopes are not copied",
+    r"graph\.(HashableMapping\.update|RefMap\.from_indexmap|NodeDef\.num_attributes|VariableDef\.array_refdef)": (
+        "a step of Flax's own walk"
+    ),
+    r"flax\.config\.(flax_(?!always_shard|hijax).*)": "not read by NNX, but for the text of its objects",
+}  # fmt: skip
+_INTERNAL = {
+    "filterlib": "HasTag filters_to_predicates",
+    "graph": (
+        "ApplyCaller ArrayRefDef ArrayRefOutput AuxData CallableProxy DelayedAccessor GRAPH_CONTEXT GraphContext "
+        "GraphFlatState GraphNodeImpl IndexesPytreeDef KeyT LEAF_ATTR Leaf LeafAttr NODE_ATTR NO_UPDATE NoUpdate Node "
+        "NodeAttr NodeImplBase PYTREE_NODE_IMPL PythonRefMap PytreeNodeImpl REPEATED Repeated StaticCache TreeNodeDef "
+        "UpdateContextManager deprecated is_array_ref static_cache"
+    ),
+    "rnglib": "Fargs KeylessInitializer NotKey SplitBackups",
+    "spmd": "deprecated",
+    "statelib": "NestedStateRepr create_path_filters",
+    "variablelib": (
+        "AbstractVariable GetVariable HijaxVariable HijaxVariableMeta NewVariable SetVariable VARIABLE_CONTEXT "
+        "VarDefaults VarDefaultsContext VariableContext VariableEffect VariableMeta VariableQDD get_variable_p "
+        "is_array_ref new_variable_p set_variable_p variable_effect"
+    ),
+}
+ABSENT |= {
+    rf"{module}\.({names.replace(' ', '|')})": "steps of Flax's own walk, types, hijax variables"
+    for module, names in _INTERNAL.items()
+}
+# What Python, dataclasses and abstract classes put into a class.
+_PYTHON_S = {
+    "__class_getitem__",
+    "__orig_bases__",
+    "__parameters__",
+    "__replace__",
+    "__match_args__",
+    "__dataclass_transform__",
 }
 
 
@@ -60,7 +102,7 @@ def news(flax: ModuleType, plait: ModuleType) -> list[str]:
     """What Flax has and plait lacks, but for the tables."""
     both = {path: (one, other) for path, one, other in pairs(flax, plait)}
     return [
-        *[f"{name}: plait has no such name" for name in absent(flax, plait) if name not in ABSENT],
+        *[f"{name}: plait has no such name" for name in absent(flax, plait) if reason(name) is None],
         *[f"{path}: {each}" for path in both if path not in EXCEPTIONS for each in lacking(*both[path])],
         *[f"{path}: {each}" for path in both if path not in DEFAULTS for each in other_defaults(*both[path])],
     ]
@@ -85,19 +127,71 @@ def pairs(flax: ModuleType, plait: ModuleType) -> Iterator[tuple[str, Any, Any]]
                     yield path, one, other
 
 
+def reason(name: str) -> str | None:
+    """Why plait lacks a name of Flax."""
+    return next((why for pattern, why in ABSENT.items() if re.fullmatch(pattern, name)), None)
+
+
 def absent(flax: ModuleType, plait: ModuleType) -> list[str]:
-    """Public names of ``flax.nnx``, and methods of its classes, that plait lacks."""
+    """What Flax has and plait lacks: names of ``flax.nnx``, attributes and special methods of its public classes, and
+    flags of ``flax.config``, each of which is a variable of the environment too."""
     found = []
-    for name in dir(flax):
-        one, other = getattr(flax, name), getattr(plait, name, None)
-        if name.startswith("_") or inspect.ismodule(one) or isinstance(one, Primitive):  # jax2onnx puts its own there
-            continue
-        if not hasattr(plait, name):
-            found.append(name)
-        elif inspect.isclass(one) and one.__module__.startswith("flax."):
-            methods = [each for each in vars(one) if _is_public(each) and callable(getattr(one, each))]
-            found += [f"{name}.{each}" for each in methods if not hasattr(other, each)]
-    return found
+    for module in MODULES:
+        theirs, ours = (getattr(lib, module, None) if module else lib for lib in (flax, plait))
+        for name in dir(theirs) if theirs else ():
+            path = f"{module}.{name}".lstrip(".")
+            with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # an old name
+                one = getattr(theirs, name)
+            # jax2onnx puts primitives there
+            if name.startswith("_") or inspect.ismodule(one) or isinstance(one, (Primitive, TypeVar, ParamSpec)):
+                continue
+            other = getattr(ours, name, getattr(plait, name, None))
+            if other is None and (not module or str(getattr(one, "__module__", "")).startswith("flax.nnx")):
+                found.append(path)
+            elif not (inspect.isclass(one) and inspect.isclass(other) and one.__module__.startswith("flax.")):
+                continue
+            elif not module or getattr(flax, one.__name__, None) is not one:
+                found += [f"{path}.{each}" for each in sorted(_own(one, flax)) if not _has(other, each, one)]
+    flags = importlib.import_module("flax.configurations").config
+    names = [name for name in dir(flags) if name.startswith(("flax_", "nnx_"))]
+    return [*found, *[f"flax.config.{name}" for name in names if name not in FLAGS]]
+
+
+def _own(cls: type, flax: ModuleType) -> set[str]:
+    """The public attributes and special methods that a class does not have from another public class."""
+    public = [base for base in cls.__mro__[1:] if getattr(flax, base.__name__, None) is base]
+    names = {*dir(cls), *inspect.get_annotations(cls)} - {name for base in public for name in dir(base)}
+    compared = {"__eq__", "__hash__"} & {*vars(cls)} if not dataclasses.is_dataclass(cls) else set()
+    names = {name for name in names if _is_public(name) or name.startswith("__")}
+    return names - _PYTHON_S - {*dir(_Sample)} | compared
+
+
+def _has(cls: type, name: str, flax: type) -> bool:
+    """Whether objects of a class have it: it is there, or declared; ``==`` and hash must not be those of ``object``."""
+    if name in ("__eq__", "__hash__"):
+        return getattr(cls, name) is not getattr(object, name) or getattr(flax, name) is getattr(object, name)
+    declared = {
+        each for base in cls.__mro__ for key in ("__annotations__", "__slots__") for each in vars(base).get(key, ())
+    }
+    stored = inspect.signature(cls).parameters if name in getattr(flax, "__annotations__", ()) else ()
+    return hasattr(cls, name) or name in declared or name in stored
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sample(abc.ABC):  # noqa: B024  # all that it has is what Python gives such a class
+    """A class of no content."""
+
+
+def table(flax: ModuleType, plait: ModuleType) -> str:
+    """The table of ``docs/flax-differences.md``: what differs by name, and why."""
+    missing: dict[str, list[str]] = {}
+    for name in absent(flax, plait):
+        missing.setdefault(reason(name) or "?", []).append(f"`{name}`")
+    both = {path: (one, other) for path, one, other in pairs(flax, plait)}
+    rows = [(", ".join(names), "missing", why) for why, names in missing.items()]
+    rows += [(f"`{path}`", "; ".join(lacking(*both[path])), why) for path, why in EXCEPTIONS.items()]
+    rows += [(f"`{path}`", "; ".join(other_defaults(*both[path])), why) for path, why in DEFAULTS.items()]
+    return "\n".join(f"| {name} | {what} | {why} |" for name, what, why in rows if what)
 
 
 def _is_public(path: str) -> bool:

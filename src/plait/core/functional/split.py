@@ -52,7 +52,7 @@ def states_of(
     """The same for the leaves of a walk from this root."""
     if not filters:
         return [nested_state(root, links, leaves) if isinstance(root, NodeDef) else leaves[0]]
-    groups = group_leaves(FlatState.from_sorted(tuple(paths()), leaves), filters, exhaustive=exhaustive)
+    groups = group_leaves(FlatState.from_sorted_keys_values(tuple(paths()), leaves), filters, exhaustive=exhaustive)
     return nested_groups(groups, is_leaf=not isinstance(root, NodeDef))
 
 

@@ -350,7 +350,7 @@ class FlatState(_Grouped, Sequence[tuple[Path, Any]]):
         object.__setattr__(self, "leaves", [leaf for _, leaf in pairs])
 
     @classmethod
-    def from_sorted(cls, paths: tuple[Path, ...], leaves: list[Any]) -> FlatState:
+    def from_sorted_keys_values(cls, paths: tuple[Path, ...], leaves: list[Any]) -> FlatState:
         """From paths and leaves that are already sorted."""
         flat = object.__new__(cls)
         object.__setattr__(flat, "paths", paths)
@@ -366,7 +366,7 @@ class FlatState(_Grouped, Sequence[tuple[Path, Any]]):
     def __getitem__(self, index: slice) -> FlatState: ...
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
-            return FlatState.from_sorted(self.paths[index], self.leaves[index])
+            return FlatState.from_sorted_keys_values(self.paths[index], self.leaves[index])
         return self.paths[index], self.leaves[index]
 
     def __len__(self) -> int:
@@ -383,7 +383,7 @@ class FlatState(_Grouped, Sequence[tuple[Path, Any]]):
         return render_mapping(type(self), dict(self), None, subtree_renderer)  # its paths are no keys
 
     def __reduce__(self) -> Any:
-        return FlatState.from_sorted, (self.paths, self.leaves)
+        return FlatState.from_sorted_keys_values, (self.paths, self.leaves)
 
     @staticmethod
     def merge(flat: FlatState, /, *flats: FlatState) -> FlatState:
@@ -403,7 +403,7 @@ class FlatState(_Grouped, Sequence[tuple[Path, Any]]):
 jax.tree_util.register_pytree_with_keys(
     FlatState,
     lambda flat: ([(SequenceKey(i), leaf) for i, leaf in enumerate(flat.leaves)], flat.paths),
-    lambda paths, leaves: FlatState.from_sorted(paths, list(leaves)),
+    lambda paths, leaves: FlatState.from_sorted_keys_values(paths, list(leaves)),
     lambda flat: (flat.leaves, flat.paths),
 )
 
@@ -434,7 +434,7 @@ def group_leaves(flat: FlatState, filters: Sequence[FilterLiteral], *, exhaustiv
             expected="filters that together match every leaf",
             do="add `...` as the last filter, for all other leaves: plait.split(model, plait.Param, ...)",
         )
-    return [FlatState.from_sorted(tuple(paths), leaves) for paths, leaves in groups]
+    return [FlatState.from_sorted_keys_values(tuple(paths), leaves) for paths, leaves in groups]
 
 
 def to_flat_state(state: Mapping[Any, Any]) -> FlatState:

@@ -54,7 +54,7 @@ def flattened(
     if not with_paths:
         return graphdef, [leaf.get_raw_value() if isinstance(leaf, Variable) else leaf for leaf in walk.leaves]
     leaves = [leaf_of(leaf) for leaf in walk.leaves]
-    return graphdef, FlatState.from_sorted(tuple(map(path_of, walk.links)), leaves)
+    return graphdef, FlatState.from_sorted_keys_values(tuple(map(path_of, walk.links)), leaves)
 
 
 def unflatten(
