@@ -11,8 +11,8 @@ import os
 from typing import TYPE_CHECKING
 
 from . import _public
+from .util import public_modules as _public_modules  # first, since other threads may import public modules from here on
 from .inspect import hooks as _inspect_hooks  # first, since what is loaded below takes its own hooks
-from .util import public_modules as _public_modules
 from .flax.compat import old_methods as _old_methods
 from .core.objects.attributes import Data as Data
 from .core.objects.attributes import Static as Static
@@ -301,8 +301,6 @@ if TYPE_CHECKING:
 
 
 __version__ = "0.1.0"
-
-_public_modules.register()
 
 
 if not TYPE_CHECKING:  # to a type checker any other name is an error

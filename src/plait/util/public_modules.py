@@ -27,11 +27,6 @@ def public_value(name: str) -> Any:
     return getattr(module, RENAMED.get(name, ("", name))[1])
 
 
-def register() -> None:
-    """Make public modules importable by their public paths; called once."""
-    sys.meta_path.insert(0, AliasFinder(ROOT, {**MODULES, **LAZY_MODULES, **PROGRAMS}))
-
-
 class AliasFinder:
     """Finds modules of a package by other paths.
 
@@ -49,6 +44,7 @@ class AliasFinder:
         path, _, below = name.removeprefix(f"{self.root}.").partition(".")
         if path not in self.homes or not name.startswith(f"{self.root}."):
             return None
+        importlib.import_module(self.root)  # if another thread is importing the package, that comes first
         own = importlib.util.find_spec(f"{self.root}.{self.homes[path]}.{below}".rstrip("."))
         return None if own is None else AliasSpec(name, own)
 
@@ -94,3 +90,6 @@ class AliasLoader:
 
     def is_package(self, name: str) -> bool:
         return self.own.submodule_search_locations is not None
+
+
+sys.meta_path.insert(0, AliasFinder(ROOT, {**MODULES, **LAZY_MODULES, **PROGRAMS}))
