@@ -15,7 +15,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         "edit": "util core transforms nn",
         "checkpoint": "util core partitioning",
         "convert": "util core nn edit checkpoint",
-        "export": "util core checkpoint",
+        "export": "util core edit checkpoint",
         "inspect": "util core transforms partitioning nn edit checkpoint convert export",
         "training": "util core transforms partitioning edit checkpoint inspect",
         "generation": "util core transforms edit",

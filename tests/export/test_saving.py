@@ -98,6 +98,14 @@ def test_a_folder_that_is_no_export_is_never_replaced(tmp_path):
     assert (tmp_path / "work" / "thesis.tex").read_text() == "years"
 
 
+def test_load_says_what_is_at_a_path_without_a_bundle(tmp_path):
+    (tmp_path / "model.onnx").touch()
+    with pytest.raises(ExportError, match=r"(?s)no export at this path.*nowhere.*found +nothing"):
+        load(tmp_path / "nowhere")
+    with pytest.raises(ExportError, match=r"(?s)load runs StableHLO.*found +ONNX"):
+        load(tmp_path)
+
+
 def test_bad_requests_are_named(tmp_path):
     with pytest.raises(ArgumentError, match=r"'onx'(.|\n)*'stablehlo', 'saved_model', 'onnx', 'litert'"):
         save(trained(), tmp_path / "net", inputs=("batch", 4), formats=["onx"])

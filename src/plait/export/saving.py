@@ -7,16 +7,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, ExportError
 from ..typing import FilterLiteral
 from ..util.files import given_path
 from ..util.schemas import file_name
 from .formats.options import WriteOptions
 from .formats.stablehlo import load_stablehlo
-from .formats.table import FORMATS, exports_at, formats_of
+from .formats.table import FORMATS, formats_of
 from .formats.whole_write import ExportPathError, written_whole
 from .program.lowering import PLATFORMS
 from .program.program import SIGNATURE, Program, program_of
+from .proof.describe import find_exports
 
 
 def save(
@@ -143,7 +144,16 @@ def load(path: str | os.PathLike[str], signature: str | None = None) -> Callable
         signature: the function to load; by default the first.
 
     Raises:
-        ExportError: there is no bundle, or one of its files is missing or was changed.
+        ExportError: there is no export, or none of StableHLO; or one of its files is missing or was changed.
     """
-    place = next((place for row, place in exports_at(path) if row.name == "stablehlo"), path)
+    exports = find_exports(path)
+    place = next((place for row, place in exports if row.name == "stablehlo"), None)
+    if place is None:
+        raise ExportError(
+            "load runs StableHLO, and this export has none",
+            at=os.fspath(path),
+            found=", ".join(row.title for row, _ in exports),
+            expected="a StableHLO bundle, or a folder with one",
+            do="export again with formats=['stablehlo', ...], or run the file in its own runtime",
+        )
     return load_stablehlo(place, signature)

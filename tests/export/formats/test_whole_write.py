@@ -2,8 +2,9 @@
 
 import pytest
 
+from plait.errors import ExportError
 from plait.export.formats.table import exports_at
-from plait.export.formats.whole_write import ExportPathError, written_whole
+from plait.export.formats.whole_write import ExportPathError, check_opens, written_whole
 from tests.failing_renames import each_failing_rename, let_renames_fail
 
 
@@ -83,3 +84,21 @@ def test_an_empty_folder_is_a_free_path(tmp_path):
     write(tmp_path / "model")
     assert (tmp_path / "model" / "file").read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def refuse(path, signature):
+    raise RuntimeError("Could not find an implementation for Where(16)")
+
+
+def lack(path, signature):
+    raise ImportError
+
+
+def test_a_file_that_its_runtime_does_not_open_is_not_kept(tmp_path):
+    """E32: where the runtime is installed."""
+    written = written_whole(tmp_path / "model.onnx", overwrite=False)
+    with pytest.raises(ExportError, match=r"(?s)ONNX.*Where\(16\)"), written as draft:
+        draft.write_text("graph")
+        check_opens("ONNX", refuse, draft)
+    assert list(tmp_path.iterdir()) == []
+    check_opens("ONNX", lack, tmp_path / "model.onnx")

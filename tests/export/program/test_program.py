@@ -155,3 +155,30 @@ class Unsigned:
 def test_inputs_of_a_function_without_a_signature_go_by_order():
     program = program_of(({}, Unsigned()), {"b": (1,), "a": (1,)})
     assert program.call({}, {"b": np.float32([7]), "a": np.float32([2])})["y"] == 3
+
+
+class Refs(plait.Module):
+    def __init__(self):
+        self.scale = plait.Param(jnp.full(3, 2.0), ref=True)
+        self.count = plait.BatchStat(jnp.zeros(()), ref=True)
+
+    def __call__(self, x):
+        return x * self.scale[...]
+
+    def counted(self, x):
+        self.count[...] += 1.0
+        return x * self.count[...]
+
+
+def test_a_reference_is_a_variable_of_the_program():
+    """E33: one that is only read does not change; one that is written is state, or refused."""
+    x, model = jnp.ones(3), Refs()
+    program = program_of(model, InputSpec(x.shape, name="x"))
+    np.testing.assert_array_equal(program.call(program.weights, {"x": x})["y"], 2 * x)
+    counted = program_of(model, InputSpec(x.shape, name="x"), method="counted", state=plait.BatchStat)
+    found = counted.call(counted.weights, {"x": x, "count": jnp.float32(4)})
+    assert float(found["count"]) == 5
+    assert float(model.count[...]) == 0
+    refused = program_of(model, InputSpec(x.shape, name="x"), method="counted")
+    with pytest.raises(ExportError, match=r"(?s)at +count"):
+        refused.call(refused.weights, {"x": x})

@@ -9,7 +9,9 @@ from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 from plait.errors import ExportError
-from plait.export.program.lowering import lowered
+from plait.export import InputSpec
+from plait.export.program.lowering import lowered, traced_program
+from plait.export.program.program import program_of
 from plait.export.program.rewriting import FOR_LITERT, FOR_ONE_DEVICE, FOR_ONNX, rewritten
 from tests.sampling import slow_but
 
@@ -237,3 +239,15 @@ def test_what_a_call_has_inside_keeps_its_layers():
     closed = jax.make_jaxpr(rewritten(jax.named_scope("outer")(lambda x: inner(inner(x)) + 1), FOR_ONNX))(X)
     found = [(eqn.primitive.name, str(eqn.source_info.name_stack)) for eqn in closed.eqns]
     assert found == [("sin", "outer/inner"), ("sin", "outer/inner"), ("add", "outer")]
+
+
+def test_nothing_that_is_recomputed_is_left_in_a_program():
+    """E32: nor in a loop, or in another one; what is in it is rewritten, too."""
+    again = jax.checkpoint(lambda x: jax.checkpoint(lambda x: jnp.stack([x, x]).sum(0))(x) * 2)
+    looped = lambda x: lax.scan(lambda x, _: (again(x), None), x, length=2)[0]
+    program, _ = traced_program(program_of(({}, lambda _, x: looped(x)), InputSpec(X.shape, name="x")))
+    for function in (lambda x: program.call({}, {"x": x})["y"], rewritten(looped, FOR_LITERT)):
+        text = str(jax.make_jaxpr(function)(X))
+        assert "remat" not in text
+        assert "checkpoint" not in text
+        np.testing.assert_allclose(function(X), looped(X), rtol=1e-6)

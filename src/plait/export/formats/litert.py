@@ -24,7 +24,7 @@ from ..program.unsupported import refusal_of
 from . import saved_model
 from .descriptions import Description, ReadableTensor, Running, Tensor, size_of
 from .options import WriteOptions
-from .whole_write import written_whole
+from .whole_write import check_opens, written_whole
 
 MOST_BYTES = 2**31 - 2**20  # a flatbuffer's offsets end at 2 GiB
 
@@ -70,6 +70,7 @@ def write(
             convert = functools.partial(_convert_alone, tf)
             expected = "LiteRT's built-in operations"
             raise refusal_of(message, error, known.values(), convert, expected=expected) from error
+        check_opens("LiteRT", run, draft)
 
 
 def _in_known(program: Program) -> Program:

@@ -38,7 +38,7 @@ from ..program.weights import Function
 from .descriptions import Description, ReadableTensor, Running, Tensor, size_of
 from .onnx_pooling import narrow_pools
 from .options import WriteOptions
-from .whole_write import written_whole
+from .whole_write import check_opens, written_whole
 
 NEXT = "_next"
 MOST_BYTES = 2**31 - 2**24  # a protobuf message is limited to 2 GiB; 16 MiB are reserved for the graph
@@ -97,6 +97,7 @@ def write(
         _store_weights(model, program.weights, onnx, None if small else data.name)
         with contextlib.nullcontext() if small else written_whole(data, overwrite=overwrite) as data_draft:
             onnx.save_model(model, os.fspath(draft))  # and the external data file
+            check_opens("ONNX", run, draft)
             if data_draft is not None:
                 draft.with_name(data.name).rename(data_draft)
     if small and overwrite:
@@ -272,7 +273,9 @@ def run(path: str, signature: str | None) -> Running:
     """Run with ONNX Runtime."""
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # it warns of constants that nothing uses
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     given = [each.name for each in session.get_inputs()]
     found = [each.name for each in session.get_outputs()]
     states = {name: name.removesuffix("_next") for name in found if name.removesuffix("_next") in given}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-from ...errors import PlaitError
+from ...errors import ExportError, PlaitError
 from ...util import whole_writes
 from ...util.files import given_path
 
@@ -48,6 +49,28 @@ def written_whole(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[
                 do="free some space, or choose a path on another disk; an existing export is unchanged",
             ) from error
         raise
+
+
+def check_opens(title: str, run: Callable[[str, str | None], Any], draft: Path) -> None:
+    """Raise if the runtime of a file, where it is installed, does not open what is about to be its content. (rule E32)
+
+    Args:
+        run: of the format.
+
+    Raises:
+        ExportError: gives the reason of the runtime.
+    """
+    try:
+        run(os.fspath(draft), None)
+    except ImportError:
+        return
+    except Exception as error:  # each runtime raises its own exceptions
+        raise ExportError(
+            f"the {title} file that the converter wrote cannot be opened, and is not kept",
+            found=f"{type(error).__name__}: {error}"[:600],
+            expected="a file that its runtime opens",
+            do="export to another format, such as formats=['stablehlo'], and report this model",
+        ) from error
 
 
 def _check_free(target: Path, *, overwrite: bool) -> None:

@@ -19,7 +19,7 @@ from .checks import check_known, check_some
 from .input_spec import symbolic
 from .operations import operations
 from .program import Arrays, Program
-from .rewriting import NO_MESH, without_layouts
+from .rewriting import NO_MESH, RECOMPUTED, rewritten, without_layouts
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 KNOWN_PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -39,7 +39,7 @@ def known_platforms(platforms: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def traced_program(program: Program) -> tuple[Program, list[str]]:
-    """The program without unused optional weights, and the names of its outputs.
+    """The program without recomputation and unused optional weights, and the names of its outputs. (rule E32)
 
     Raises:
         ExportError: it cannot be traced, or has Python callbacks; gives JAX's reason, and the path of the layer if it
@@ -51,6 +51,8 @@ def traced_program(program: Program) -> tuple[Program, list[str]]:
         raise
     except Exception as error:  # the model may raise anything
         raise _explained(error) from error
+    if any(eqn.primitive.name in RECOMPUTED for eqn, _ in operations(traced.jaxpr.jaxpr)):
+        return traced_program(dataclasses.replace(program, call=rewritten(program.call, RECOMPUTED)))
     unused = program.optional - _used(traced.jaxpr.jaxpr, sorted(program.weights))  # JAX's order for a dictionary
     kept = {name: array for name, array in program.weights.items() if name not in unused}
     return dataclasses.replace(program, weights=kept), list(traced.out_info)

@@ -23,7 +23,9 @@ from ...core.module_calls.layer_scopes import layer_scopes
 from ...core.objects.filters import to_predicate
 from ...core.objects.pytree import Pytree
 from ...core.objects.state import FlatState, from_flat_state, to_flat_state
+from ...core.objects.visit import iter_variables
 from ...core.states.pure_dicts import plain_value, with_value
+from ...edit.views import with_vars
 from ...errors import ArgumentError, ArgumentTypeError, ExportError
 from ...typing import FilterLiteral
 from ...util.paths import Path, describe_path, layers_of
@@ -125,6 +127,8 @@ def _program_of_module(
             expected="the name of a method",
             do=f"define {where}.{method}, or pass the name of an existing method",
         )
+    if any(variable.get_metadata("ref", False) for _, variable in iter_variables(model)):
+        model = with_vars(model, ref=False, allow_duplicates=True)  # what reads a reference returns a new array
     graphdef, flat = split(model)
     flat = to_flat_state(flat)
     is_state, may_change = to_predicate(state), to_predicate((state, frozen))

@@ -84,11 +84,14 @@ def _jaxpr(jaxpr: Any, rules: Mapping[str, Rule], constants: dict[Any, Any]) -> 
     names: dict[Any, Any] = {}  # variables of the old program that are replaced in the new one
     constvars, consts = [], []
     for eqn in jaxpr.eqns:
+        rule = rules.get(eqn.primitive.name)
+        params = eqn.params
+        if rule is _inlined and isinstance(params.get("jaxpr"), jex.Jaxpr):  # that of a checkpoint has no constants
+            params = {**params, "jaxpr": jex.ClosedJaxpr(params["jaxpr"], ())}
         eqn = eqn.replace(
             invars=[var if _is_literal(var) else names.get(var, var) for var in eqn.invars],
-            params={key: _inside(value, rules) for key, value in eqn.params.items()},
+            params={key: _inside(value, rules) for key, value in params.items()},
         )
-        rule = rules.get(eqn.primitive.name)
         known = [var.val if _is_literal(var) else constants.get(var) for var in eqn.invars]
         replacement = rule(eqn, known) if rule else None
         if replacement is None:
@@ -360,6 +363,8 @@ def _jit_anywhere(eqn: Any, known: list[Any]) -> Any:
     return jax.jit(jex.jaxpr_as_fun(eqn.params["jaxpr"]))
 
 
+# What a backward pass would compute again: a file has none. The names are those of different releases of JAX.
+RECOMPUTED: dict[str, Rule] = {"checkpoint": _inlined, "remat2": _inlined}
 FOR_ONE_DEVICE: dict[str, Rule] = {"sharding_constraint": _anywhere, "jit": _jit_anywhere}
 FOR_ONNX: dict[str, Rule] = {
     "jit": _inlined,
@@ -373,6 +378,7 @@ FOR_ONNX: dict[str, Rule] = {
     "scatter": _batched_update,
 }
 FOR_LITERT: dict[str, Rule] = {
+    **RECOMPUTED,
     "argmax": _largest,
     "argmin": _largest,
     "iota": _grid_of_indices,
