@@ -86,21 +86,6 @@ def arrays_of(*objects):
     return [leaf for each in objects for leaf in jax.tree.leaves(plait.state(each))]
 
 
-@pytest.mark.slow
-def test_a_donated_model_and_optimizer_are_taken_over_and_stay_usable():
-    donating = plait.jit(step, donate_argnums=(0, 1))
-    model, optimizer = made()
-    twin, its_optimizer = made()
-    for _ in range(3):
-        before = arrays_of(model, optimizer)
-        donating(model, optimizer, X)
-        step(twin, its_optimizer, X)
-        assert all(array.is_deleted() for array in before)
-        assert not any(array.is_deleted() for array in arrays_of(model, optimizer))
-    for found, expected in zip(arrays_of(model, optimizer), arrays_of(twin, its_optimizer), strict=True):
-        assert jnp.allclose(found, expected, atol=1e-5)
-
-
 def test_a_clone_is_donated_and_the_original_is_left_alone():
     """G41, flax#5461: with ``arrays=True`` a clone has buffers of its own."""
     donating = plait.jit(step, donate_argnums=(0, 1))
@@ -114,29 +99,6 @@ def test_a_clone_is_donated_and_the_original_is_left_alone():
     assert not any(array.is_deleted() for array in kept)
     donating(*original, X)
     assert all(array.is_deleted() for array in kept)
-
-
-def test_a_clone_that_shares_buffers_is_not_donated_beside_its_original():
-    """Both paths are named, before anything is lost."""
-    model, clone = Dense(), plait.clone(Dense())
-    plait.update(clone, plait.state(model))
-
-    def write_both(model, clone):
-        for each in (model, clone):
-            each.layers[3].bias += 1
-
-    with pytest.raises(plait.errors.ArgumentError, match=r"at +.*layers\[3\]\.bias and .*layers\[3\]\.bias\s"):
-        plait.jit(write_both, donate_argnums=(0, 1))(model, clone)
-    assert not any(array.is_deleted() for array in arrays_of(model))
-
-
-def test_the_optimizer_alone_can_be_donated():
-    donating = plait.jit(step, donate_argnums=1)
-    model, optimizer = made()
-    kept, given = arrays_of(model), arrays_of(optimizer)
-    donating(model, optimizer, X)
-    assert all(array.is_deleted() for array in given)
-    assert not any(array.is_deleted() for array in kept)
 
 
 # Scanned and recomputed layers ----------------------------------------------------------------------------------------

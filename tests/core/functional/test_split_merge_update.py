@@ -1,6 +1,5 @@
 """The functional face of graphs. (rules G24, G31 to G41, G46, G67, section 11)"""
 
-import copy
 import pickle
 import sys
 
@@ -56,19 +55,6 @@ def test_the_state_of_a_leaf_is_the_leaf(case):
     graphdef, nothing, state = plait.split(leaf, plait.Cache, ...)
     assert (type(nothing), len(nothing)) == (plait.State, 0)
     assert type(plait.merge(graphdef, nothing, state)) is type(leaf)
-
-
-def test_states_are_detached_and_share_buffers():
-    """G32: new variables of the same class and metadata around the same arrays; writing goes neither way."""
-    graph = model()
-    for state in (plait.split(graph)[1], plait.state(graph), plait.graph.flatten(graph)[1].to_nested_state()):
-        leaf = state["a"]
-        assert (type(leaf), leaf.note, leaf is graph.a) == (plait.Param, 1, False)
-        assert leaf.get_raw_value() is graph.a.get_raw_value()
-        leaf[...] = 5.0
-        graph.b[0].w.value = 7.0
-        assert (leaf[0], graph.a[0], state["b"][0]["w"].value) == (5.0, 1.0, 2.0)
-        graph.b[0].w.value = 2.0
 
 
 def test_state_needs_no_exhaustive_filters():
@@ -302,23 +288,6 @@ def test_popping_from_an_immutable_container_changes_nothing(case):
     with pytest.raises(ValueError, match=match):
         plait.pop(graph, plait.Cache)
     assert describe(graph) == before
-
-
-# Copies ---------------------------------------------------------------------------------------------------------------
-
-
-def test_clones_differ_in_what_they_share():
-    """G41."""
-    graph = model()
-    plain, shared, deep = plait.clone(graph), plait.clone(graph, variables=False), plait.clone(graph, arrays=True)
-    for other in (plain, shared, deep, copy.deepcopy(graph)):
-        assert_same_graph(other, graph)
-        assert other.b[0] is not graph.b[0]
-    assert (plain.a is graph.a, shared.a is graph.a) == (False, True)
-    assert plain.a.get_raw_value() is graph.a.get_raw_value()
-    for other in (deep, copy.deepcopy(graph)):
-        assert other.a.get_raw_value() is not graph.a.get_raw_value()
-        assert other.x is not graph.x
 
 
 # Graph states ---------------------------------------------------------------------------------------------------------

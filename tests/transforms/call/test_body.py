@@ -81,3 +81,14 @@ def test_the_inner_of_two_vmaps_speaks():
     inner = plait.vmap(writes, in_axes=(None, 0))
     with pytest.raises(ArgumentError, match=r"at +model\.layers\[0\]\.mean"):
         plait.vmap(inner, in_axes=(None, 0))(model(), jnp.ones((2, 3)))
+
+
+@pytest.mark.parametrize("transform", [lambda f: plait.vmap(f, in_axes=(0, None)), plait.grad], ids=["vmap", "grad"])
+def test_a_type_error_of_the_function_stays_its_own(transform):
+    """Also where JAX accepts an argument that is not an array, since it is not mapped or differentiated."""
+
+    def f(x, how):
+        raise TypeError("of the function")
+
+    with pytest.raises(TypeError, match=r"^of the function"):
+        transform(f)(jnp.ones(2), "relu")

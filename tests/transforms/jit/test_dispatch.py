@@ -16,11 +16,10 @@ import pytest
 
 import plait
 from plait.errors import ArgumentError, CapturedModelWarning
-from plait.flax.compat import modes
 from plait.transforms.jit import dispatch, function as jit_module
-from plait.transforms.jit.dispatch import is_plain, write_all
+from plait.transforms.jit.dispatch import write_all
 from tests.sampling import slow_but
-from tests.strategies import Leafy, Node, Pair
+from tests.strategies import Leafy, Node
 
 pytestmark = pytest.mark.unchecked  # the check is a line of the generated code
 
@@ -447,38 +446,6 @@ def test_a_shared_buffer_is_refused_on_the_fast_way_and_nothing_is_lost(f, nativ
     assert raw.is_deleted()
 
 
-def entered(call):
-    """The names of the Python functions that a call enters."""
-    frames = []
-    sys.setprofile(lambda frame, event, argument: frames.append(frame.f_code.co_name) if event == "call" else None)
-    try:
-        call()
-    finally:
-        sys.setprofile(None)
-    return frames[1:]  # without ``call`` itself
-
-
-@pytest.mark.parametrize("native", [True, False], ids=["refused by the runtime", "compared beforehand"])
-def test_a_donating_call_enters_as_few_functions_for_many_variables_as_for_few(native, monkeypatch):
-    """X10: buffers are compared without gathering the arguments."""
-    monkeypatch.setattr(modes.touched, "ever", False)  # where another test set a mode, each call looks at the modes
-    monkeypatch.setattr(dispatch, "refuses_shared_donation", lambda: native)
-
-    def step(m, x):
-        for variable in jax.tree.leaves(m, is_leaf=lambda leaf: isinstance(leaf, plait.Variable)):
-            variable.value = variable.value + x
-
-    counts = []
-    for size in (3, 30):
-        m, jitted = Node(**{f"v{i}": plait.Param(jnp.float32(i)) for i in range(size)}), plait.jit(step, donate=True)
-        x = jnp.float32(1)
-        for _ in range(3):
-            jitted(m, x)
-        counts.append(entered(lambda m=m, jitted=jitted, x=x: jitted(m, x)))
-    assert counts[0] == counts[1]
-    assert len(counts[0]) <= (2 if native else 5), counts[0]
-
-
 def test_plain_arguments_by_name_are_donated():
     """X10: on both ways; a pytree is donated as a whole, and others are not."""
     jitted = plait.jit(lambda m, *, x, y: (m.w.value.sum(), jax.tree.map(lambda a: a + 1, (x, y))), donate_argnames="x")
@@ -600,24 +567,6 @@ def test_a_mode_that_is_set_later_is_obeyed():
     assert not hasattr(shared, "new")
     f(shared), grown(shared)
     assert (m.w.value.tolist(), shared.new) == ([8.0, 8.0], 1)
-
-
-X = jnp.ones(2)
-PLAIN = [X, np.ones(2), 1, 2.5, True, [], (), {}, None, [X, (1, {"a": X})], {"a": [None]}, {1: X, "a": X}, Pair(X, 1)]
-HOLDS = [
-    plait.Param(1.0),
-    [plait.Dict()],
-    {"a": (plait.Param(1.0),)},
-    {1: X, "a": plait.Param(1.0)},
-    Pair(X, [plait.Dict()]),
-]
-
-
-def test_whether_an_argument_holds_an_object():
-    """Lists, tuples and dicts are not flattened by JAX, which rejects keys that cannot be sorted, and does not survive
-    some cycles."""
-    assert [is_plain(value) for value in PLAIN] == [True] * len(PLAIN)
-    assert [is_plain(value) for value in HOLDS] == [False] * len(HOLDS)
 
 
 AT_EXIT = """

@@ -152,13 +152,6 @@ def test_a_change_between_calls_is_seen(edit):
 # Identity -------------------------------------------------------------------------------------------------------------
 
 
-def test_outputs_are_the_objects_themselves():
-    """U15."""
-    m = model()
-    out = plait.jit(lambda m: (m, m.inner, [m.w]))(m)
-    assert (out[0] is m, out[1] is m.inner, out[2][0] is m.w) == (True, True, True)
-
-
 def test_two_names_for_one_object_are_one_object_inside():
     """U16: across arguments, keyword arguments and containers, and the other way round."""
     m = model()
@@ -188,19 +181,6 @@ def test_sharing_made_across_arguments_exists_outside():
     made = f(a, b)
     assert a.child is b.child is made
     assert made.w is a.w
-
-
-def test_swapped_submodules_swap_by_identity():
-    """U18: their variables go with them."""
-    m = Node(a=Leafy(w=plait.Param(1.0)), b=Leafy(w=plait.Param(2.0)))
-    a, b, w = m.a, m.b, m.a.w
-
-    @plait.jit
-    def f(m):
-        m.a, m.b = m.b, m.a
-
-    f(m)
-    assert (m.a is b, m.b is a, m.b.w is w) == (True, True, True)
 
 
 def test_what_is_not_written_is_not_touched():
