@@ -1,7 +1,7 @@
 """Pages of the site that are made of other files of the repository; mkdocs loads this file as a hook.
 
 The changelog, the benchmarks, each example and each notebook get a page. Links to files that have no page lead to the
-repository. The figure on the landing page is drawn from the table in the README, which alone has those numbers.
+repository.
 """
 
 import fnmatch
@@ -23,7 +23,6 @@ FENCED = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
 FENCE_INFO = re.compile(r"^( *```\w+) [^\n]*$", re.MULTILINE)  # what the tests read, as in ``python needs-torch``
 DRAWING = re.compile(r"!\[[^]]*\]\(images/([\w-]+\.svg)\)")
 FOR_CONTRIBUTORS = ("spec/", "decisions/")  # in the navigation of contributors, and not found by a reader's search
-FIGURE = "<!-- figure: dispatch -->"
 
 # Page of the site → the file of the repository that it shows.
 COPIES = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md", "benchmarks.md": "benchmarks/README.md"}
@@ -78,8 +77,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     blocks = [match.span() for match in FENCED.finditer(markdown)]
     in_a_block = lambda link: any(start <= link.start() < end for start, end in blocks)
     markdown = LINK.sub(lambda link: link[0] if in_a_block(link) else follow(link), markdown)
-    markdown = DRAWING.sub(lambda image: drawing(image[1]) or image[0], markdown)
-    return markdown.replace(FIGURE, dispatch_figure()) if FIGURE in markdown else markdown
+    return DRAWING.sub(lambda image: drawing(image[1]) or image[0], markdown)
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
@@ -122,29 +120,3 @@ def output_text(output: dict[str, Any]) -> str:
             f'<img alt="the figure that the cell above draws" src="data:image/png;base64,{"".join(data["image/png"])}">'
         )
     return f"```text\n{''.join(output.get('text', data.get('text/plain', ''))).rstrip()}\n```"
-
-
-def dispatch_figure() -> str:
-    """Host time of a step, as bars, from the table between FIGURES and END OF FIGURES of the README."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    table = readme.partition("<!-- FIGURES")[2].partition("<!-- END OF FIGURES")[0]
-    rows = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in table.splitlines() if line[:1] == "|"]
-    libraries = [name.replace("`", "") for name in rows[0][1:]]
-    sizes = [(row[0], [float(cell) for cell in row[1:]]) for row in rows[2:]]
-    longest = max(value for _, values in sizes for value in values)
-    bar, label, width, height = 16, 190, 720, 0
-    parts = []
-    for place, name in enumerate(libraries):
-        for size, values in sizes:
-            length = values[place] / longest * (width - label - 60)
-            parts.append(f'<text x="{label - 8}" y="{height + 12}" text-anchor="end">{name}, {size}</text>')
-            parts.append(
-                f'<rect class="bar-{place}" x="{label}" y="{height}" width="{length:.1f}" height="{bar - 3}"/>'
-            )
-            parts.append(f'<text x="{label + length + 6:.1f}" y="{height + 12}">{values[place]:g}</text>')
-            height += bar
-        height += 8
-    title = f"Host time of a jitted step relative to jax.jit on a flat list of arrays: {libraries[0]} about 1"
-    return (
-        f'<svg class="dispatch" viewBox="0 0 {width} {height}" role="img" aria-label="{title}">{"".join(parts)}</svg>'
-    )

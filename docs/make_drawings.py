@@ -1,7 +1,7 @@
-"""Write docs/images/*.svg: the logo, the conceptual drawings and the curves of the pages. ``python docs/make_drawings.py``.
+"""Write docs/images/*.svg: the logo, the drawings and the curves of the pages. ``python docs/make_drawings.py``.
 
 Drawings take the colour of the text around them, so they are as good in the dark. The site puts them into its pages
-(``generated_pages.py``); elsewhere they are images.
+(``generated_pages.py``); elsewhere they are images, with the reader's scheme of colours.
 """
 
 # ruff: noqa: E501 (a row of a drawing is one line)
@@ -21,6 +21,7 @@ DOCS = Path(__file__).resolve().parent
 IMAGES = DOCS / "images"
 STRANDS = ("#e4a03b", "#d1495b", "#3d7ea6")
 STYLE = (
+    "svg:root{color:#1f2328}@media(prefers-color-scheme:dark){svg:root{color:#e6edf3}}"
     "text{font:13px sans-serif;fill:currentColor}.m{font-family:monospace}.s{font-size:11px;opacity:.75}"
     ".t{font-weight:bold}.box{fill:currentColor;fill-opacity:.05;stroke:currentColor;stroke-opacity:.5}"
     ".cell{fill:#3d7ea6;fill-opacity:.22;stroke:#3d7ea6}.warm{fill:#e4a03b;fill-opacity:.25;stroke:#e4a03b}"
@@ -51,6 +52,35 @@ def arrow(x: float, y: float, to_x: float, to_y: float) -> str:
     ends = [(to_x - 7 * math.cos(turn + side), to_y - 7 * math.sin(turn + side)) for side in (-0.4, 0.4)]
     head = "".join(f"M{to_x:.1f} {to_y:.1f}L{a:.1f} {b:.1f}" for a, b in ends)
     return f'<path class="line" d="M{x:g} {y:g}L{to_x:g} {to_y:g}{head}"/>'
+
+
+def host_time() -> str:
+    """Python overhead of a step, as bars, from the table between FIGURES and END OF FIGURES of the README.
+
+    A bar is solid up to the smallest of the recorded runs, and faint from there to the largest.
+    """
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    table = readme.partition("<!-- FIGURES")[2].partition("<!-- END OF FIGURES")[0]
+    rows = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in table.splitlines() if line[:1] == "|"]
+    parts = [
+        text(4, 15, "Python overhead of a compiled step", "t"),
+        text(4, 32, "jax.jit on a flat list of arrays = 1", "s"),
+    ]
+    scale, y = 242 / 32, 44
+    for column, library in enumerate(rows[0][1:], 1):
+        parts.append(text(4, y + 12, library.replace("`", ""), "" if column > 1 else "t"))
+        y += 18
+        for row in rows[2:]:
+            low, high = (float(each) for each in row[column].split(" to "))
+            parts.append(text(72, y + 9, row[0], "s", "end"))
+            for value in (low, high):
+                parts.append(
+                    f'<rect fill="{STRANDS[1 if column == 1 else 2]}" fill-opacity=".6" x="78" y="{y}" width="{scale * value:.1f}" height="10"/>'
+                )
+            parts.append(text(84 + scale * high, y + 9, row[column].replace(" to ", "–"), "s"))
+            y += 14
+        y += 6
+    return svg(380, y, "Python overhead of a compiled step, relative to jax.jit on a flat list of arrays", parts)
 
 
 def logo() -> str:
@@ -229,14 +259,21 @@ def first_block(page: str, print_of: str) -> dict[str, object]:
     return names
 
 
-STATIC = {"logo": logo, "variables": variables, "graph": graph, "call": call, "stack": stack, "rooms": rooms}
+STATIC = {
+    "logo": logo,
+    "host-time": host_time,
+    "variables": variables,
+    "graph": graph,
+    "call": call,
+    "stack": stack,
+    "rooms": rooms,
+}
 
 
 def main() -> None:
     """Write all of them; the curves come from the programs on their pages."""
     IMAGES.mkdir(exist_ok=True)
     drawn = {name: draw() for name, draw in STATIC.items()}
-    drawn["landing-curve"] = curve("The loss of the program on this page", first_block("index.md", "losses")["losses"])
     drawn["quickstart-curve"] = curve(
         "The loss of the quickstart's classifier", first_block("quickstart.md", "losses")["losses"]
     )

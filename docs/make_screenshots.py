@@ -1,4 +1,4 @@
-"""Write docs/images: the pages of docs/explore.md as Chromium shows them. Needs what `make browser` installs."""
+"""Write docs/images/explore-*.png: pages of ``plait.explore`` in Chromium. Needs what `make browser` installs."""
 
 import os
 import tempfile
@@ -13,10 +13,12 @@ import plait
 from tests.browser import chromium, opened
 
 IMAGES = Path(__file__).resolve().parent / "images"
+# Name → page, fragment, scheme, size of the window, and the part of it that is shown.
 PICTURES = {
-    "explore-model": ("model", "#blocks%5B2%5D", "light", 760),
-    "explore-variable": ("model", "#blocks%5B2%5D.up.kernel", "dark", 960),
-    "explore-compare": ("pair", "#blocks%5B1%5D.up.kernel", "light", 760),
+    "explore-model": ("model", "#blocks%5B2%5D", "light", (1280, 760), (0, 0, 1280, 760)),
+    "explore-variable": ("model", "#blocks%5B2%5D.up.kernel", "dark", (1280, 960), (0, 0, 1280, 960)),
+    "explore-compare": ("pair", "#blocks%5B1%5D.up.kernel", "light", (1280, 760), (0, 0, 1280, 760)),
+    "explore-narrow": ("model", "", "light", (440, 1500), (0, 752, 440, 520)),
 }
 
 
@@ -71,12 +73,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         write_pages(Path(folder))
         with chromium() as browser:
-            for name, (page, fragment, scheme, height) in PICTURES.items():
+            for name, (page, fragment, scheme, window, part) in PICTURES.items():
                 file = Path(folder) / f"{page}.html"
-                window = {"width": 1280, "height": height}
-                with opened(browser, file, fragment=fragment, color_scheme=scheme, viewport=window) as shown:
+                options = {
+                    "color_scheme": scheme,
+                    "viewport": dict(zip(("width", "height"), window, strict=True)),
+                    "device_scale_factor": 1 if window[0] > 1000 else 2,  # a narrow one is shown enlarged
+                }
+                with opened(browser, file, fragment=fragment, **options) as shown:
                     shown.wait_for_timeout(300)  # for the treemap, which is drawn once its size is known
-                    shown.screenshot(path=IMAGES / f"{name}.png")
+                    clip = dict(zip(("x", "y", "width", "height"), part, strict=True))
+                    shown.screenshot(path=IMAGES / f"{name}.png", clip=clip)
 
 
 if __name__ == "__main__":

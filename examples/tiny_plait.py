@@ -26,8 +26,8 @@ class Variable:
         self.value, self.sharding = value, sharding
 
     def __init_subclass__(cls):
-        restore = lambda sharding, children: cls(*children, sharding=sharding)
-        jax.tree_util.register_pytree_node(cls, lambda v: ((v.value,), v.sharding), restore)
+        new = lambda sharding, children: cls(*children, sharding=sharding)
+        jax.tree_util.register_pytree_node(cls, lambda v: ((v.value,), v.sharding), new)
 
     def __repr__(self):
         value = textwrap.indent(f"value={self.value!r}", "  ")
@@ -96,7 +96,8 @@ def _build(graphdef, modules):
     module = object.__new__(graphdef.type)
     modules[graphdef.index] = module  # before the children, which may refer back to it
     vars(module).update(graphdef.static_fields)
-    vars(module).update({name: _build(child, modules) for name, child in graphdef.submodules.items()})
+    submodules = graphdef.submodules.items()
+    vars(module).update({name: _build(child, modules) for name, child in submodules})
     return module
 
 
@@ -116,7 +117,7 @@ class Module:
                     state[prefix + name] = value
                 elif not isinstance(value, Module):
                     graphdef.static_fields[name] = value
-                elif id(value) in indexes:  # met before: sharing is kept, and a cycle ends
+                elif id(value) in indexes:  # met before: shared, or a cycle
                     graphdef.submodules[name] = indexes[id(value)]
                 else:
                     graphdef.submodules[name] = visit(value, f"{prefix}{name}/")

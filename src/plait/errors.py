@@ -4,43 +4,43 @@ Each answers four questions, in this order: where, what was found, what was expe
 the builtin exception that a user would catch::
 
     PlaitError
-    ├── TraceContextError            (RuntimeError)   a write in a different trace than the object's
-    ├── GraphError                   (ValueError)     a graph that cannot be flattened, merged, updated or popped
-    │   ├── SharingError                              one variable under two different settings
-    │   └── AttributeStatusError                      data under a static attribute, or the reverse
-    ├── GraphTypeError               (TypeError)      not a node, not a graphdef, not a state
-    ├── RegistryError                (RuntimeError)   a node type that no registry knows, or a broken registration
-    ├── FilterError                  (ValueError)     filters that do not cover all leaves, or whose order is invalid
-    ├── FilterTypeError              (TypeError)      an object that is not a filter
-    ├── StaticValueError             (TypeError)      a static value that cannot be hashed
-    ├── MetadataError                (ValueError)     variable metadata that contradicts itself
-    ├── MetadataKeyError             (KeyError)       a missing metadata entry
-    ├── VariableAttributeError       (AttributeError) an attribute that a variable does not have
-    ├── ArgumentError                (ValueError)     an argument with the right type but an invalid value
-    │   └── DonatedArrayError        (RuntimeError)   a deleted array: an earlier call donated its buffer
-    ├── ArgumentTypeError            (TypeError)      an argument of the wrong type
-    ├── ShapeError                   (ValueError)     an array whose shape, rank or dtype a layer rejects
-    ├── NonFiniteError               (FloatingPointError)  a NaN or an infinity, found by ``plait.debug_nans``
-    ├── StreamError                  (ValueError)     a missing random stream, or one that cannot give a key
-    │   ├── StreamAttributeError     (AttributeError)
-    │   └── StreamKeyError           (KeyError)
-    ├── OptimizerError               (ValueError)     gradients that do not match the optimizer
-    │   └── OptimizerAttributeError  (AttributeError)
-    ├── CheckpointError              (ValueError)     a folder that is not an intact checkpoint, or another model's
-    │   └── ConversionError                           another library's checkpoint whose leaves do not match the model
-    ├── ProcessError                 (RuntimeError)   processes that cannot connect, or one that was lost
-    ├── DataError                    (RuntimeError)   training data that did not arrive in time
-    ├── ExportError                  (RuntimeError)   an export that cannot be written, loaded or validated
-    ├── MissingDependencyError       (ImportError)    an optional package that is not installed
-    ├── AlreadyImportedError         (ImportError)    ``flax.nnx`` was imported before ``plait.as_flax``
-    ├── ProgramCacheError            (RuntimeError)   a folder of compiled programs that is not safe
-    ├── RetraceError                 (RuntimeError)   a jitted function was traced more often than allowed
-    ├── InternalError                (RuntimeError)   a bug in plait
-    ├── DispatchError                (AssertionError) the fast path disagreed with a fresh walk (checking mode)
-    ├── PartitioningUnspecifiedError (ValueError)     an axis operation without the name of the axis
-    ├── AxisNameMismatchError        (ValueError, AssertionError)
-    ├── ScopeParamShapeError         (ValueError)
-    └── CollectionTypeError          (ValueError, AssertionError)  a box whose type differs from its collection's
+    ├── TraceContextError (RuntimeError): a write in a different trace than the object's
+    ├── GraphError (ValueError): a graph that cannot be flattened, merged, updated or popped
+    │   ├── SharingError: one variable under two different settings
+    │   └── AttributeStatusError: data under a static attribute, or the reverse
+    ├── GraphTypeError (TypeError): not a node, not a graphdef, not a state
+    ├── RegistryError (RuntimeError): a node type that no registry knows, or a broken registration
+    ├── FilterError (ValueError): filters that do not cover all leaves, or in an invalid order
+    ├── FilterTypeError (TypeError): an object that is not a filter
+    ├── StaticValueError (TypeError): a static value that cannot be hashed
+    ├── MetadataError (ValueError): variable metadata that contradicts itself
+    ├── MetadataKeyError (KeyError): a missing metadata entry
+    ├── VariableAttributeError (AttributeError): an attribute that a variable does not have
+    ├── ArgumentError (ValueError): an argument with the right type but an invalid value
+    │   └── DonatedArrayError (RuntimeError): a deleted array: an earlier call donated its buffer
+    ├── ArgumentTypeError (TypeError): an argument of the wrong type
+    ├── ShapeError (ValueError): an array whose shape, rank or dtype a layer rejects
+    ├── NonFiniteError (FloatingPointError): a NaN or an infinity, found by ``plait.debug_nans``
+    ├── StreamError (ValueError): a missing random stream, or one that cannot give a key
+    │   ├── StreamAttributeError (AttributeError)
+    │   └── StreamKeyError (KeyError)
+    ├── OptimizerError (ValueError): gradients that do not match the optimizer
+    │   └── OptimizerAttributeError (AttributeError)
+    ├── CheckpointError (ValueError): a folder that is no intact checkpoint of the model
+    │   └── ConversionError: another library's checkpoint that does not match the model
+    ├── ProcessError (RuntimeError): processes that cannot connect, or one that was lost
+    ├── DataError (RuntimeError): training data that did not arrive in time
+    ├── ExportError (RuntimeError): an export that cannot be written, loaded or validated
+    ├── MissingDependencyError (ImportError): an optional package that is not installed
+    ├── AlreadyImportedError (ImportError): ``flax.nnx`` was imported before ``plait.as_flax``
+    ├── ProgramCacheError (RuntimeError): a folder of compiled programs that is not safe
+    ├── RetraceError (RuntimeError): a jitted function was traced more often than allowed
+    ├── InternalError (RuntimeError): a bug in plait
+    ├── DispatchError (AssertionError): the fast path and a fresh walk disagree (checking mode)
+    ├── PartitioningUnspecifiedError (ValueError): an axis operation without the name of the axis
+    ├── AxisNameMismatchError (ValueError, AssertionError)
+    ├── ScopeParamShapeError (ValueError)
+    └── CollectionTypeError (ValueError, AssertionError): a box of a wrong type
 
 Warnings: ``CapturedModelWarning``, for a model that a jitted function captures, ``LostUpdateWarning``, for a lost
 change, ``LostSharingWarning``, for a shared part that JAX copies, ``ReplacedVariableWarning``, for an array that
