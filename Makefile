@@ -29,9 +29,6 @@ help: ## this list
 	@sed -nE 's/^([a-z]+):[^#]*## (.*)/make \1|\2/p' Makefile | while IFS='|' read -r name text; do \
 	  printf '%-15s %s\n' "$$name" "$$text"; done
 
-# TensorFlow has these say less.
-demo: export TF_CPP_MIN_LOG_LEVEL := 2
-demo: export TF_ENABLE_ONEDNN_OPTS := 0
 demo: $(VENV)/demo.stamp ## train a small model and look at it; needs nothing but Python 3.11 or newer
 	$(BIN)/python examples/digits.py
 
@@ -117,9 +114,10 @@ $(BIN)/python:
 # uv where there is one; pip otherwise, or where uv does not find its way to the package index. As with uv, Python compiles
 # what it imports, when it does: compiling all of it takes pip as long as installing it.
 define install
-$(if $(UV),$(UV) pip install --quiet --python $(BIN)/python $(1) || \
-  )$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(1)
+$(if $(UV),$(UV) pip install $(QUIET) --python $(BIN)/python $(1) || \
+  )$(BIN)/python -m pip install $(QUIET) --disable-pip-version-check --no-compile $(1)
 endef
+QUIET := --quiet
 
 # Only wheels: an sdist would run its build script, with a build backend that no hash covers. In two steps, because pip
 # wants a hash for all or for nothing, and a folder has none.
@@ -128,8 +126,10 @@ $(call install,--require-hashes --only-binary :all: --requirement $(1))
 $(call install,--no-deps --no-build-isolation --editable .)
 endef
 
-# `make demo` installs little, at the same versions that the tests use.
+# `make demo` installs less than `make test`, at the same versions, and shows how far it is.
+$(VENV)/demo.stamp: QUIET :=
 $(VENV)/demo.stamp: pyproject.toml $(DEMO_LOCK) | $(BIN)/python
+	@echo 'Downloading JAX, TensorFlow, ONNX Runtime and others into $(VENV), once: about 550 MB, 2.3 GB when unpacked; some minutes.'
 	$(call install_locked,$(DEMO_LOCK))
 	@touch $@
 
