@@ -1,15 +1,18 @@
 """What the pages list is what there is: public names, commands, variables of the environment, stored formats."""
 
 import ast
+import collections
 import inspect
 import re
 import tomllib
+import types
 
+import jax
 import pytest
 
 import plait
 from plait.cli.main import main
-from tests.docs.examples import ROOT, blocks_of
+from tests.docs.examples import ROOT, blocks_of, run_block
 from tests.docs.test_names_exist import names_in
 from tests.docs.test_reference import module_of
 
@@ -102,3 +105,34 @@ def test_the_page_lists_the_environment_variables_that_plait_reads():
     for file in (ROOT / "src").rglob("*.py"):
         read |= set(re.findall(r"[\"'](PLAIT_[A-Z_]+)[\"']", file.read_text(encoding="utf-8")))
     assert set(re.findall(r"`(PLAIT_[A-Z_]+)`", text_of("docs/environment.md"))) == read
+
+
+ADDED_UP = {"reduce_sum", "reduce_max", "exp", "rsqrt", "log", "div"}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("users_promotion")
+def test_mixed_precision_keeps_in_float32_what_the_recipe_says():
+    """Norms, softmax, head and loss; all other products are bfloat16, with the scores that softmax takes in float32."""
+    page = types.ModuleType("mixed_precision")
+    for block in blocks_of(DOCS / "mixed-precision.md"):
+        run_block(block, page)
+    graphdef, state = plait.split(page.model)
+    losses = lambda state: page.loss_of(plait.merge(graphdef, state), page.tokens)
+    found = dict(operations(jax.make_jaxpr(losses)(state).jaxpr))
+    assert {dtype for name in ADDED_UP & set(found) for dtype in found[name]} == {"float32"}
+    products = found["dot_general"]
+    blocks = 2
+    assert products.count("bfloat16") == blocks * len(("query", "key", "value", "weighted values", "out", "mlp"))
+    assert products.count("float32") == blocks * len(("scores",)) + len(("head",))
+
+
+def operations(jaxpr):
+    """Operation → the dtypes of its results, in the programs inside too."""
+    found = collections.defaultdict(list)
+    for equation in jaxpr.eqns:
+        found[equation.primitive.name].append(equation.outvars[0].aval.dtype.name)
+        for inside in jax.core.jaxprs_in_params(equation.params):
+            for name, dtypes in operations(inside).items():
+                found[name] += dtypes
+    return found
