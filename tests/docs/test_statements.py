@@ -78,7 +78,12 @@ def refused(nnx):
         theirs, ours = getattr(nnx, name), getattr(plait, name)
         if inspect.isfunction(theirs) and callable(ours) and not takes_any(ours):
             found[name] = keywords(theirs) - keywords(ours)
-        elif inspect.isclass(theirs) and issubclass(theirs, nnx.Module) and "__call__" in vars(theirs):
+        elif (
+            inspect.isclass(theirs)
+            and issubclass(theirs, nnx.Module)
+            and "__call__" in vars(theirs)
+            and not takes_any(ours.__call__)
+        ):
             found[name] = keywords(theirs.__call__) - keywords(ours.__call__) - {"self"}
     return {name: arguments for name, arguments in found.items() if arguments}
 
