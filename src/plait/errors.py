@@ -37,7 +37,7 @@ the builtin exception that a user would catch::
     ├── RetraceError (RuntimeError): a jitted function was traced more often than allowed
     ├── InternalError (RuntimeError): a bug in plait
     ├── DispatchError (AssertionError): the fast path and a fresh walk disagree (checking mode)
-    ├── PartitioningUnspecifiedError (ValueError): an axis operation without the name of the axis
+    ├── PartitioningUnspecifiedError (ValueError): an axis operation without an axis name
     ├── AxisNameMismatchError (ValueError, AssertionError)
     ├── ScopeParamShapeError (ValueError)
     └── CollectionTypeError (ValueError, AssertionError): a box of a wrong type

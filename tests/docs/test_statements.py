@@ -8,6 +8,7 @@ import tomllib
 import types
 
 import jax
+import jax.extend
 import pytest
 
 import plait
@@ -137,7 +138,7 @@ def operations(jaxpr):
     found = collections.defaultdict(list)
     for equation in jaxpr.eqns:
         found[equation.primitive.name].append(equation.outvars[0].aval.dtype.name)
-        for inside in jax.core.jaxprs_in_params(equation.params):
+        for inside in jax.extend.core.jaxprs_in_params(equation.params):
             for name, dtypes in operations(inside).items():
                 found[name] += dtypes
     return found
