@@ -45,7 +45,8 @@ the builtin exception that a user would catch::
 Warnings: ``CapturedModelWarning``, for a model that a jitted function captures, ``LostUpdateWarning``, for a lost
 change, ``LostSharingWarning``, for a shared part that JAX copies, ``ReplacedVariableWarning``, for an array that
 replaces a variable, ``SingleValueWarning``, for statistics of one value, ``NothingSelectedWarning``, for a filter or
-tag that matches nothing, ``UnusedArgumentWarning``, for a keyword that no layer takes, ``UnevenLayoutWarning``, for a
+tag that matches nothing, ``UntrainedPartWarning``, for arrays that nothing trains, ``UnusedArgumentWarning``, for a
+keyword that no layer takes, ``UnevenLayoutWarning``, for a
 dimension that a mesh cannot divide, ``LoggerWarning``, for a logger that failed, ``CheckpointWarning``, for a
 checkpoint that was moved aside, or not removed, and ``ProcessWarning``, for a process that waits for one that does not
 come.
@@ -268,6 +269,10 @@ class SingleValueWarning(UserWarning):
 
 class NothingSelectedWarning(UserWarning):
     """A filter or tag matches nothing, so nothing is differentiated, updated or reseeded."""
+
+
+class UntrainedPartWarning(UserWarning):
+    """A part of a model that is differentiated or optimized holds arrays that are not variables of plait."""
 
 
 class UnusedArgumentWarning(UserWarning):

@@ -17,10 +17,11 @@ from typing import Any, Generic, Protocol, TypeVar
 import jax
 import jax.numpy as jnp
 
-from ..core.functional.split import state
+from ..core.functional.split import graphdef, state
 from ..core.functional.update import update as write_state
 from ..core.graph.locate import describe_place
 from ..core.graph.traversal import own_leaves, variables
+from ..core.graph.untrained import warn_of_untrained
 from ..core.objects.filters import All
 from ..core.objects.nodes import Kind, jax_to_nnx_path, kind_of
 from ..core.objects.pytree import Pytree, copied_buffers
@@ -156,6 +157,7 @@ class Optimizer(Pytree, Generic[M]):
                 so="so no update will change the model",
                 do="select variables that the model has, such as wrt=plait.Param",
             )
+        warn_of_untrained(type(self).__name__, model, graphdef(model))
         values = {path: plain_value(leaf) for path, leaf in selected.items()}
         ways = tuple(groups.ways_of(self.tx, selected, values)) if per_layer else ()
         if set(ways) - {"whole"}:

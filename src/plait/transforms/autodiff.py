@@ -20,6 +20,7 @@ import numpy as np
 
 from ..core.graph.flatten import path_of
 from ..core.graph.graphdef import GraphDef, VariableDef
+from ..core.graph.untrained import warn_of_untrained
 from ..core.objects.named import Sentinel
 from ..core.objects.rngs import RngState
 from ..core.objects.state import FlatState, State
@@ -299,17 +300,20 @@ def _check_differentiable(name: str, call: Call) -> None:
 
 
 def _warn_of_nothing(name: str, call: Call, count: int, given: Sequence[int | DiffState]) -> None:
-    """Warn if nothing is differentiated, or if a given filter matches nothing.
+    """Warn if nothing is differentiated, if a given filter matches nothing, or if a part can never be differentiated.
 
     Args:
         count: the number of positional arguments.
 
     Warns:
         NothingSelectedWarning: names the argument, the filter, and the existing kinds.
+        UntrainedPartWarning: names the path.
     """
     walk, arguments, port = call.gathered.walk, call.gathered.structure.arguments(), call.ports.index(DIFFERENTIATED)
     if walk is None:
         return
+    for root, graphdef in zip(call.gathered.roots, call.gathered.structure.roots, strict=True):
+        warn_of_untrained(name, root, graphdef)
     asked = []
     for argnum in given:
         structure, values, plain = arguments[number_of(argnum) % count]

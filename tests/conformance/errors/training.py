@@ -6,6 +6,7 @@ from plait.errors import (
     NothingSelectedWarning,
     OptimizerAttributeError,
     OptimizerError,
+    UntrainedPartWarning,
 )
 
 from .rows import Row
@@ -36,7 +37,17 @@ EMA = """
 ema = plait.EMA(plait.Linear(2, 3, rngs=rngs), 0.5)
 """
 
+FOREIGN = """
+import optax
+tx, model = optax.sgd(0.1), plait.Linear(2, 3, rngs=rngs)
+class Table: pass
+model.table = Table()
+model.table.rows = jnp.ones(2)
+"""
+
 ROWS = {
+    "a plain object with arrays": Row("plait.Optimizer(model, tx, wrt=plait.Param)", UntrainedPartWarning,
+        ("at +table", "found +a Table"), setup=FOREIGN),
     "an optimizer for nothing in particular": Row("plait.Optimizer(model, tx)", ArgumentTypeError, "found +no wrt",
         setup=OPTIMIZER),
     "a model and its optimizer for nothing": Row("plait.ModelAndOptimizer(model, tx, wrt=plait.LoRAParam)",
