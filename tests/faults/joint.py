@@ -15,7 +15,6 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -154,20 +153,6 @@ class NoTextError(Exception):
     __repr__ = __str__
 
 
-class Log:
-    """A logger that fails in a way that is not given up."""
-
-    def __init__(self, fault: Fault) -> None:
-        self.fault = fault
-
-    def write(self, step: int, values: dict[str, float]) -> None:
-        if step == self.fault.step and self.fault.strikes("logger-exits"):
-            sys.exit(3)
-
-    def close(self) -> None:
-        pass
-
-
 class Notice:
     """A callback with a state, which checkpoints save."""
 
@@ -234,11 +219,6 @@ def main(options: argparse.Namespace) -> None:
         loss = count(model, shared(batch))
         return loss * jnp.nan if number == fault.step and fault.strikes("nan") else loss
 
-    def inner_step(p: plait.Param, x: float) -> None:
-        if fault.strikes("inner-step-raises", "inner-step-is-caught"):  # the others wait for it
-            raise OSError("the inner step is wrong")
-        total(shared(np.arange(8))).block_until_ready()
-
     def evaluate() -> dict[str, float]:
         fault.signal("evaluating")
         model: Any = model_of["model"]
@@ -252,15 +232,6 @@ def main(options: argparse.Namespace) -> None:
                 fault.signal("last")
                 time.sleep(2)
                 raise OSError("the evaluation is wrong")
-        if fault.kind in ("inner-step-raises", "inner-step-is-caught"):
-            try:
-                fit(inner_step, {"p": plait.Param(1.0)}, [1.0], steps=2, show=False)
-            except OSError:
-                if fault.kind == "inner-step-raises":
-                    raise
-                if fault.moment == "returns":
-                    model.steps.value = kept
-                    return {"total": 0.0}
         time.sleep(options.evaluation)
         found = {"total": float(total(shared(np.arange(8))))}
         model.steps.value = kept
@@ -309,9 +280,6 @@ def main(options: argparse.Namespace) -> None:
         if not options.copies:
             held.enter_context(jax.set_mesh(mesh))
         checkpoints = None
-        if fault.strikes("warning-raises"):
-            warnings.simplefilter("error", plait.errors.CheckpointWarning)
-            os.environ["PLAIT_GRACE"] = "0.001"
         if not options.without_checkpoints:
             checkpoints = held.enter_context(Checkpoints(options.folder / "checkpoints"))
         start = 2.0 if fault.strikes("other-model") else 1.0
@@ -322,7 +290,7 @@ def main(options: argparse.Namespace) -> None:
             step, model_of, Batches(lambda epoch: source(fault), epochs=1), checkpoints=checkpoints,
             steps=0 if fault.strikes("wrong-steps") else STEPS,
             save_every=7 if fault.strikes("other-arguments") else options.save_every,
-            log_every=1, loggers=[Log(fault)], show=False,
+            log_every=1, show=False,
             callbacks=[Notice(fault, lambda: float(total(shared(np.arange(8)))))],
             evaluate=evaluate if options.evaluate else None, evaluate_every=MIDDLE if options.evaluate else None,
             data_timeout=5.0 if fault.kind == "data-hangs" else None,

@@ -23,9 +23,6 @@ exit $status
 """
 
 
-_AGAIN = '"$@" && exit 1; mount -o remount,size=50m "$0"; "$@"'
-
-
 def is_possible() -> bool:
     """Whether this user may mount such a disk here."""
     if not all(shutil.which(name) for name in ("unshare", "mount")):
@@ -37,9 +34,3 @@ def is_possible() -> bool:
 def around(folder: Path) -> tuple[list[str], list[str]]:
     """Two commands that take a command: for the whole run, and for each of its processes."""
     return [*_ROOT, f"{_MOUNT}\n{_RUN}", "sh", str(folder)], ["unshare", "-m"]
-
-
-def with_room_later(folder: Path) -> tuple[list[str], list[str]]:
-    """Like ``around``, for a run that has to fail, and is started again when the disk has more room."""
-    first, each = around(folder)
-    return [*first, "sh", "-c", _AGAIN, str(folder / "checkpoints")], each

@@ -185,13 +185,6 @@ def test_a_signal_before_the_run_begins_ends_it(tmp_path, fault):
     assert found.after_fault < 15
 
 
-def test_a_run_of_four_processes_ends_together(tmp_path):
-    found = Outcome(tmp_path, "--fault=data-raises", "--process=2", processes=4)
-    assert (found.status, found.kept) == (1, joint.MIDDLE - 1)
-    assert found.all_say("OSError: the data is gone")
-    assert "process 2 of 4 exited with status 1" in found.errors
-
-
 @pytest.mark.long
 def test_a_step_that_raises_in_one_of_four_processes_is_an_error_in_all(tmp_path):
     """Process 0, whose end ends the others, used not to wait until they had said why they end."""
@@ -310,15 +303,6 @@ def test_callbacks_are_called_after_the_last_steps_by_a_process_that_has_failed_
 
 
 @pytest.mark.long
-def test_callbacks_are_called_in_the_step_whose_logger_ends_the_run(tmp_path):
-    """Process 0, which alone logs, left out those of that step, so each was one call ahead of the others."""
-    found = Outcome(tmp_path, "--fault=logger-exits", "--callbacks-wait", "--process=0")
-    assert found.status == 3, found.errors
-    assert found.kept >= joint.MIDDLE
-    assert found.after_fault < 15
-
-
-@pytest.mark.long
 @in_one_process
 def test_the_last_evaluation_is_not_begun_again_if_it_raises_after_a_signal(tmp_path, process):
     """The signal is the end of the run, at which what was not evaluated is; but the others wait in the first one."""
@@ -326,30 +310,6 @@ def test_the_last_evaluation_is_not_begun_again_if_it_raises_after_a_signal(tmp_
     assert (found.status, found.kept) == (1, joint.STEPS), found.errors
     assert found.all_say("OSError: the evaluation is wrong")
     assert [(tmp_path / f"evaluated-{number}").read_text() for number in range(2)] == [".", "."]
-
-
-@pytest.mark.long
-@in_one_process
-def test_a_run_inside_an_evaluation_that_is_lost_loses_no_step_of_the_outer_one(tmp_path, process):
-    """Its step raised in one process, and it ended the others before the outer run had saved."""
-    options = ["--evaluate", "--save-takes=4", f"--process={process}"]
-    found = Outcome(tmp_path, "--fault=inner-step-raises", *options)
-    assert (found.status, found.kept) == (1, joint.MIDDLE), found.errors
-    assert found.all_say("OSError: the inner step is wrong")
-    assert f"process {process} of 2 exited with status 1" in found.errors
-    assert found.after_fault < 35
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("moment", ["returns", pytest.param("mid", marks=pytest.mark.long)])
-@in_one_process
-def test_the_error_of_a_run_inside_an_evaluation_ends_the_outer_one_if_it_is_caught(tmp_path, process, moment):
-    """The others wait in its step, and ended before the outer run had saved; what caught it may wait for them."""
-    options = ["--evaluate", f"--moment={moment}", f"--process={process}"]
-    found = Outcome(tmp_path, "--fault=inner-step-is-caught", *options)
-    assert (found.status, found.kept) == (1, joint.MIDDLE), found.errors
-    assert found.all_say("OSError: the inner step is wrong")
-    assert found.after_fault < 35
 
 
 @pytest.mark.long
@@ -364,13 +324,6 @@ def test_an_evaluation_that_raises_again_when_the_run_is_resumed_is_the_error_of
         assert found.all_say("OSError: the evaluation is wrong"), found.errors
         assert f"process {process} of 2 exited with status 1" in found.errors
         assert found.after_fault < 12
-
-
-@pytest.mark.long
-def test_an_evaluation_that_raises_does_not_leave_its_own_values(tmp_path):
-    """Neither where it has raised, nor where it waits for that one."""
-    found = Outcome(tmp_path, "--fault=evaluation-raises", "--evaluate")
-    assert (found.status, found.kept) == (1, joint.MIDDLE), found.errors
 
 
 @pytest.mark.long
@@ -414,14 +367,6 @@ def test_a_run_that_cannot_resume_in_one_process_ends_in_all(tmp_path, process):
     found = Outcome(tmp_path, "--fault=restoring-raises", f"--process={process}")
     assert (found.status, found.kept) == (1, joint.MIDDLE - 1), found.errors
     assert found.all_say("OSError: the restoring is wrong"), found.errors
-
-
-@pytest.mark.long
-def test_a_warning_of_process_0_that_is_an_error_is_one_in_all(tmp_path):
-    """It alone warns of the last checkpoint, before it saves the next, in which the others waited for it."""
-    found = Outcome(tmp_path, "--fault=warning-raises", "--process=0", "--save-every=10")
-    assert (found.status, found.kept) == (1, joint.MIDDLE)
-    assert found.all_say("CheckpointWarning: a checkpoint takes longer than the time")
 
 
 def test_processes_that_save_at_different_steps_are_told_so(tmp_path):
@@ -504,17 +449,6 @@ def test_a_disk_that_fails_in_one_process_is_an_error_in_all(tmp_path, fault, sa
     assert found.after_fault < 15
 
 
-@pytest.mark.skipif(not small_disk.is_possible(), reason="needs mounts of its own")
-@pytest.mark.long
-def test_a_run_goes_on_when_a_full_disk_has_room_again(tmp_path):
-    program = ["-m", "tests.faults.joint", str(tmp_path), "--fault=disk-full", "--save-every=10"]
-    status, output, errors = launched(program, 2, small_disk.with_room_later(tmp_path))
-    assert status == 0, errors
-    assert "a checkpoint could not be written" in errors
-    assert output.count('{"step": 40, "reason": "steps"}') == 2
-    assert kept_in(tmp_path) == joint.STEPS
-
-
 @pytest.mark.parametrize("where", [pytest.param("_begin_to_write", marks=pytest.mark.long), "arrive"])
 @in_one_process
 def test_all_are_told_of_a_save_that_failed_and_can_save_again(tmp_path, where, process):
@@ -553,16 +487,6 @@ def test_what_a_callback_of_one_process_has_ended_does_not_go_on_in_any(tmp_path
         status, output, errors = launched(["-c", STOPPED_BY_ONE, str(tmp_path), str(process)], 2)
         assert status == 0, errors
         assert re.findall(r"^\[\d\] ended (\d+) no better", output, re.MULTILINE) == ["6", "6"], output
-
-
-@pytest.mark.skipif(not two_machines.are_possible(), reason="needs namespaces of its own, and ip")
-@pytest.mark.long
-def test_a_network_that_is_gone_ends_all_after_the_heartbeat(tmp_path):
-    found = Outcome(tmp_path, "--fault=network", "--process=0", "--save-every=8", "--load=0.1")
-    assert found.status == 134, found.errors
-    assert found.kept >= 8
-    assert found.after_fault < matrix.SILENCE
-    assert re.search(r"\[1\] plait: process 0, which coordinates this run, does not answer", found.errors)
 
 
 @pytest.mark.skipif("PLAIT_FAULTS" not in os.environ, reason="the nox session faults runs all of it, in 45 minutes")

@@ -159,42 +159,6 @@ def test_values_only():
 # Axis names -----------------------------------------------------------------------------------------------------------
 
 
-@given(st.integers(-3, 2), st.sampled_from([None, "layers"]), st.booleans())
-def test_names_fit_the_rank_on_either_side(axis, name, write):
-    """Ask 8: the number of names is the rank, inside and outside; leaving restores what was there."""
-    names = ["in", "mid", "out"]
-    names[axis] = name or names[axis]
-    v = plait.Param(jnp.ones((2, 2, 2)), out_sharding=tuple(names))
-    seen = []
-
-    def f(v):
-        seen.append(v.out_sharding)
-        assert len(v.out_sharding) == v.ndim
-        if write:
-            v[...] = v[...] * 2
-
-    metadata = {} if name is None else {plait.PARTITION_NAME: name}
-    plait.vmap(f, in_axes=axis, transform_metadata=metadata)(v)
-    assert seen == [tuple(n for i, n in enumerate(names) if i != axis % 3)]
-    assert v.out_sharding == tuple(names)
-
-
-@pytest.mark.slow
-@given(st.lists(st.tuples(st.integers(-1, 0), st.sampled_from([None, "a", "b"])), min_size=1, max_size=4))
-def test_nested_maps_add_one_name_each(levels):
-    """Ask 8: for any nesting of vmaps that make a variable."""
-
-    def make(x):
-        return plait.Param(x, out_sharding=("last",) * x.ndim)
-
-    for axis, name in levels:
-        metadata = {} if name is None else {plait.PARTITION_NAME: name}
-        make = plait.vmap(make, out_axes=axis, transform_metadata=metadata)
-    v = make(jnp.ones((1,) * len(levels) + (3,)))
-    assert len(v.out_sharding) == v.ndim == len(levels) + 1
-    assert [n for n in v.out_sharding if n != "last"].__len__() == len(levels)
-
-
 @pytest.mark.filterwarnings("ignore:hooks in the metadata")
 def test_hooks_run_once_for_a_named_axis():
     """V31, X18."""
@@ -257,32 +221,6 @@ def test_stacked_layers_with_dropout_and_statistics():
 # Errors ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.oracle
-@pytest.mark.parametrize("axes", [(0, None), (0, 1), (None, 0)])
-def test_flax_agrees(axes):
-    """X18: Flax NNX, run as an oracle."""
-    nnx = pytest.importorskip("flax.nnx")
-
-    def run(nnx):
-        class Model(nnx.Module):
-            def __init__(self):
-                self.w = nnx.Param(jnp.arange(4.0).reshape(2, 2))
-                self.count = nnx.BatchStat(jnp.zeros(2))
-
-            def __call__(self, x):
-                self.count[...] = self.count[...] + 1
-                return self.w[...].sum() * x.sum()
-
-        model = Model()
-        mapping = nnx.StateAxes({nnx.Param: axes[0], ...: None})
-        x = jnp.arange(4.0).reshape(2, 2)
-        out = nnx.vmap(lambda m, x: m(x), in_axes=(mapping, axes[1]))(model, x)
-        return out, model.count[...]
-
-    for found, expected in zip(run(plait), run(nnx), strict=True):
-        np.testing.assert_array_equal(found, expected)
-
-
 WRONG_AXES = {
     "in_axes": lambda nnx: nnx.vmap(abs, in_axes=nnx.Dict(a=0)),
     "in a tuple": lambda nnx: nnx.vmap(abs, in_axes=(nnx.Dict(a=0),)),
@@ -301,14 +239,6 @@ def test_axes_that_fit_no_call_are_refused_when_the_function_is_wrapped(wrap):
         ValueError, match=r"found a module or variable inside a prefix: .* prefixes\n +at +(in|out)_(axes|specs)"
     ):
         wrap(plait)
-
-
-@pytest.mark.oracle
-@pytest.mark.parametrize("wrap", WRONG_AXES.values(), ids=WRONG_AXES)
-def test_flax_refuses_the_same_axes_when_it_wraps(wrap):
-    """X2."""
-    with pytest.raises(ValueError, match=r"not allowed|not supported"):
-        wrap(pytest.importorskip("flax.nnx"))
 
 
 def test_a_new_variable_around_a_value_that_came_in_goes_out_by_its_own_axis():

@@ -12,7 +12,6 @@ from jax.test_util import check_grads
 
 import plait
 from plait.errors import ArgumentError, ArgumentTypeError, LostUpdateWarning
-from plait.transforms.call.loop_rules import LoopRules
 from tests.strategies import Node
 
 XS = jnp.arange(6.0).reshape(3, 2)
@@ -280,22 +279,6 @@ def test_a_loop_makes_one_trace():
 # while_loop and fori_loop ---------------------------------------------------------------------------------------------
 
 
-def test_while_loop_keeps_the_callers_objects():
-    """X21."""
-    node = counter()
-    total = node.total
-
-    def body(value):
-        node, i = value
-        node.total += i
-        return node, i + 1
-
-    out, i = plait.jit(lambda node: plait.while_loop(lambda v: v[1] < 4, body, (node, jnp.float32(0))))(node)
-    assert out is node
-    assert node.total is total
-    assert (float(i), total[...].tolist()) == (4.0, [6, 6])
-
-
 GROWTHS = {
     "a list before the variable": lambda node: node.a.append(node.total),
     "a list after the variable": lambda node: node.z.append(node.total),
@@ -441,36 +424,6 @@ def test_a_carry_keeps_its_types(value, found, before):
     assert node.total[...].tolist() == [0, 0]
 
 
-@pytest.mark.slow
-@pytest.mark.oracle
-def test_flax_agrees():
-    """X20: Flax NNX, run as an oracle, with dropout and statistics in stacked layers."""
-    nnx = pytest.importorskip("flax.nnx")
-
-    def run(nnx):
-        class Block(nnx.Module):
-            def __init__(self, rngs):
-                self.linear = nnx.Linear(4, 4, rngs=rngs)
-                self.norm = nnx.BatchNorm(4, rngs=rngs)
-                self.drop = nnx.Dropout(0.5, rngs=rngs)
-
-            def __call__(self, x):
-                return self.drop(self.norm(self.linear(x)))
-
-        @nnx.split_rngs(splits=3)
-        @nnx.vmap(in_axes=0, out_axes=0)
-        def make(rngs):
-            return Block(rngs)
-
-        blocks = make(nnx.Rngs(0))
-        forward = nnx.scan(lambda x, block: block(x), in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
-        x = jnp.linspace(-1, 1, 32).reshape(8, 4)
-        return forward(x, blocks), blocks.norm.mean[...], blocks.linear.kernel[...]
-
-    for found, expected in zip(run(plait), run(nnx), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-
-
 def test_a_symbolic_length_exports():
     """X20, ask 17: a loop over arrays takes its length from them."""
     (length,) = jax.export.symbolic_shape("length")
@@ -532,25 +485,6 @@ def test_a_state_may_be_carried_as_data(name):
     assert (float(last["w"][...]), float(given["w"][...])) == (3.0, 0.0)
 
 
-def test_gradients_are_accumulated_beside_a_model():
-    """U28: a model and a state in one carry, under jit."""
-
-    def micro(carry, x):
-        model, total = carry
-        model.n += 1
-        grads = plait.grad(lambda model: (model.w * x) ** 2)(model)
-        return (model, jax.tree.map(jnp.add, total, grads)), None
-
-    @plait.jit
-    def accumulate(model, xs):
-        (_, total), _ = plait.scan(lambda c, x: (micro(c, x)[0], x))((model, gradients_of(model)), xs)
-        return total
-
-    model = Node(w=plait.Param(jnp.float32(3)), n=plait.BatchStat(jnp.zeros(())))
-    total = accumulate(model, jnp.arange(3.0))
-    assert (float(total["w"][...]), float(model.n[...])) == (30.0, 3.0)
-
-
 @pytest.mark.parametrize("other", [lambda v: v, lambda v: Node(w=v)], ids=["a slot", "a node"])
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_variable_that_something_else_leads_to_is_not_replaced(name, other):
@@ -595,32 +529,6 @@ def test_outputs_that_do_not_fit_out_axes():
         plait.scan(lambda c, x: (c,), out_axes=(plait.Carry, 0))(jnp.zeros(()), XS)
     with pytest.raises(ArgumentError, match=r"(?s)axis 3 of the output is out of range.*\(2,\)"):
         plait.scan(lambda c, x: (c, x), out_axes=(plait.Carry, 3))(jnp.zeros(()), XS)
-
-
-def test_associative_scan_and_map_inside_a_body():
-    """X20: functions of JAX on arrays work inside, with variables of the carry and of the slice."""
-    node = counter()
-
-    def body(node, xs):
-        sums = jax.lax.associative_scan(jnp.add, xs)
-        node.total += jax.lax.map(lambda x: x * 2, sums)
-        return node
-
-    scan(body)(node, XS)
-    np.testing.assert_array_equal(node.total[...], 2 * jnp.cumsum(XS, axis=1).sum(0))
-
-
-def test_map_is_a_scan_without_carry():
-    """X20."""
-    layers = plait.vmap(lambda key: plait.Linear(2, 3, rngs=plait.Rngs(key)))(jax.random.split(jax.random.key(0), 3))
-    found = plait.scan(lambda layer, x: layer(x), in_axes=0, out_axes=0)(layers, XS)
-    expected = jax.lax.map(lambda a: a[0] @ a[1] + a[2], (XS, layers.kernel[...], layers.bias[...]))
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
-
-
-def test_labels_in_programs_are_the_keys_of_the_parts_where_the_loop_is_one_of_a_module():
-    assert LoopRules("scan").names(["m", "[0]"]) == ["m", "[0]"]
-    assert LoopRules("stack", parts="parts").names(["parts[a]", "parts", "x"]) == ["a", "parts", "x"]
 
 
 def statistics(nnx, options):

@@ -38,12 +38,6 @@ class LinenMiddle(nn.Module):
         return Inner(name="inner")(x, train) * 2
 
 
-class HybridMiddle(bridge.Module):
-    @bridge.compact
-    def __call__(self, x, train):
-        return bridge.linen_in_bridge_mdl(Inner(), name="inner")(x, train) * 2
-
-
 class Outer(nn.Module):
     middle: type
 
@@ -94,15 +88,6 @@ def test_plait_around_all_of_it_is_the_pure_model_too():
 def attributes(model):
     attrs = {name: value for name, value in vars(model).items() if not name.startswith("to_nnx__")}
     return bridge.nnx_attrs_to_linen_vars(attrs)
-
-
-def test_linen_in_a_bridge_module_is_the_pure_model():
-    variables = HybridMiddle().init(0, X, False)
-    given = {name: {"inner": tree["inner"]} for name, tree in variables.items()}
-    out, updates = HybridMiddle().apply(variables, X, True, mutable=["batch_stats"])
-    expected, pure_updates = LinenMiddle().apply(given, X, True, mutable=["batch_stats"])
-    same_trees(out, expected)
-    same_trees(updates, plain(pure_updates))
 
 
 # Compositions of vmap, scan and the bridge ---------------------------------------------------------------------------
@@ -164,10 +149,6 @@ class PlaitStack(plait.Module):
 def plait_kernel(rngs):
     init = plait.with_partitioning(plait.initializers.lecun_normal(), ("in", "out"))
     return plait.Linear(2, 2, use_bias=False, kernel_init=init, rngs=rngs)
-
-
-def born(make, rngs):
-    return bridge.ToNNX(make(), rngs).lazy_init(X)
 
 
 def composed(steps, side):

@@ -329,26 +329,6 @@ class Collides(bridge.Module):
             self.variable(collection, name, jnp.zeros, ()) if collection else Dense(2, name=name)(X)
 
 
-def test_what_a_constructor_makes_belongs_to_the_module_that_it_makes():
-    """B35: the module whose compact method calls the constructor gives no number to it."""
-
-    class Holder(bridge.Module):
-        inner: Dense = dataclasses.field(default_factory=lambda: Dense(2))
-
-        @bridge.compact
-        def __call__(self, x):
-            return self.inner(x)
-
-    class Outer(bridge.Module):
-        @bridge.compact
-        def __call__(self, x):
-            return Dense(3)(Holder()(x))
-
-    made = Outer().init(0, X)["params"]
-    shapes = {"Holder_0": {"inner": {"kernel": (2, 2)}}, "Dense_0": {"kernel": (2, 3)}}
-    assert jax.tree.map(jnp.shape, made) == shapes
-
-
 def test_a_constructor_gives_no_names():
     """B35: only a running module has names to give, whoever calls the constructor."""
 

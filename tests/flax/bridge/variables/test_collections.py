@@ -206,20 +206,3 @@ def test_the_variables_of_a_linen_module_survive_the_trip():
     variables = Block().init({"params": jax.random.key(0)}, jnp.ones((1, 2)), mutable=True)
     back = bv.nnx_attrs_to_linen_vars(bv.linen_vars_to_nnx_attrs(variables))
     same_trees(back, plain(variables))
-
-
-def test_collections_serve_flaxs_train_state():
-    """Code that keeps parameters in a dictionary trains a plait model through ToLinen."""
-    import optax
-    from flax.training.train_state import TrainState
-
-    x = jnp.ones((4, 2))
-    model = plait.Linear(2, 3, rngs=plait.Rngs(0))
-    module = bridge.to_linen(plait.Linear, 2, 3)
-    params = bridge.to_collections(model)["params"]
-    train = TrainState.create(apply_fn=module.apply, params=params, tx=optax.sgd(0.1))
-    grads = jax.grad(lambda params: train.apply_fn({"params": params}, x).sum())(train.params)
-    train = train.apply_gradients(grads=grads)
-    back = bridge.from_collections({"params": train.params}, model)
-    expected = model.kernel - 0.1 * plait.grad(lambda model: model(x).sum())(model)["kernel"][...]
-    assert jnp.allclose(back.kernel[...], expected)

@@ -447,14 +447,6 @@ def test_axis_names_follow_scan_and_vmap_of_linen(over):
     assert out.shape == ((4, 2) if over is nn.scan else (3, 4, 2))
 
 
-def test_nothing_is_said_where_nothing_is_unknown():
-    """B30."""
-    module = net()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert module.apply(module.init(KEY, X), X).shape == (4, 3)
-
-
 def test_an_instance_in_the_place_of_the_class_is_refused():
     module = bridge.to_linen(plait.Linear(2, 3, rngs=plait.Rngs(0)), 2, 3)
     with pytest.raises(ArgumentTypeError, match=r"an instance of Linear(.|\n)*bridge\.to_linen\(Linear, \.\.\.\)"):

@@ -406,23 +406,6 @@ def test_a_call_under_jit_leaves_no_array_behind():
     del out
 
 
-@pytest.mark.slow
-def test_remat_and_cond_carry_updates_out():
-    """B26: as for any module; gradients are those without remat."""
-    model = block()
-    twin = plait.clone(model)
-    keys = {"dropout": jax.random.key(2)}
-
-    def loss(model):
-        return (model(X, True, rngs=keys, mutable=["batch_stats"]) ** 2).sum()
-
-    same_trees(plait.grad(plait.remat(loss))(model), plait.grad(loss)(twin))
-    same_trees(variables_of(model), variables_of(twin))
-    plait.cond(True, loss, lambda model: 0.0, model)
-    loss(twin)
-    same_trees(variables_of(model), variables_of(twin))
-
-
 def sharded_dense(*names):
     init = nn.with_logical_partitioning(nn.initializers.ones, names)
     return bridge.ToNNX(nn.Dense(8, kernel_init=init), plait.Rngs(0))
