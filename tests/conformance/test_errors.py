@@ -38,7 +38,6 @@ ELSEWHERE = {
         "check_same",
     ): "needs several processes: its own tests",
     ("training/loop/ahead.py", "go_back"): "needs several processes or a signal: tests/training/loop/test_ahead.py",
-    ("training/loop/ahead.py", "look_again"): "needs several processes: tests/training/loop/test_ahead.py",
     (
         "training/loop/processes/copies.py",
         "_warn",

@@ -74,7 +74,6 @@ def calls(monkeypatch):
     asked = []
     monkeypatch.setattr(jax.distributed, "initialize", lambda **options: asked.append(options))
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    monkeypatch.setattr(processes, "watch_coordinator", lambda heartbeat: asked[-1].update(listens=heartbeat))
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     for name in (processes.ADDRESS, processes.COUNT, processes.NUMBER):
         monkeypatch.delenv(name, raising=False)
@@ -86,7 +85,6 @@ PATIENCE = {
     "heartbeat_timeout_seconds": 20,
     "initialization_timeout": 300,
     "shutdown_timeout_seconds": 30,
-    "listens": 20,
 }
 
 
@@ -150,7 +148,7 @@ def test_where_jax_knows_the_cluster_it_is_told_nothing_but_how_long_to_wait(cal
     monkeypatch.setattr(processes, "in_cluster", lambda: True)
     given = {"heartbeat_timeout_seconds": 1, "initialization_timeout_seconds": 2, "shutdown_timeout_seconds": 3}
     assert plait.partitioning.connect_processes(**given) == 2
-    assert calls == [dict(zip(PATIENCE, (1, 2, 3, 1), strict=True))]
+    assert calls == [dict(zip(PATIENCE, (1, 2, 3), strict=True))]
 
 
 def test_processes_that_are_connected_stay_so(calls, monkeypatch):

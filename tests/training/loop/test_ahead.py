@@ -257,19 +257,6 @@ def test_data_that_cannot_go_back_does_not_end_a_run_with_an_error():
         found.go_back()
 
 
-def test_an_evaluation_that_takes_batches_after_those_in_hand_is_told():
-    """After a restart they are those that the training reads next, so the numbers are others."""
-    data = Batches([1.0, 2.0, 3.0, 4.0])
-    found = Ahead(data, 2, 0)
-    found.fill(1, 4)
-    found.take()
-    found.look_again()
-    next(data)
-    with pytest.warns(CheckpointWarning, match=r"(?s)has taken batches.*'index': 3} to {'epoch': 0, 'index': 4}"):
-        found.look_again()
-    assert found.get_state() == {"epoch": 0, "index": 1}
-
-
 def test_data_may_fill_one_array_with_every_batch():
     """FD3: the batches that are held are those that the data has returned."""
     rows = np.zeros(4)

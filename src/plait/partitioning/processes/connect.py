@@ -3,7 +3,7 @@
 Every process of a run executes the same program; JAX's distributed runtime joins their devices. A process notices that
 another has ended in one of two ways: a collective of both fails, or the other's heartbeats stop. The first is a Python
 error, which gets a readable message here; after the second, JAX itself ends the process, with a message that another
-task has most likely died. If it is process 0 that is silent, ``coordinator_watchdog.py`` says so before.
+task has most likely died.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import jax
 
 from ...errors import ProcessError
 from ...util.jax_versions import in_cluster
-from .coordinator_watchdog import watch_coordinator
 from .key_value_store import barrier
 from .launched import NUMBER, tell_first
 
@@ -94,7 +93,6 @@ def connect_processes(
     os.environ[HOLDER] = f"{os.getpid()} {place}"
     _take_back(signal.SIGTERM)
     _end_at_once_on_errors()
-    watch_coordinator(heartbeat_timeout_seconds)
     return jax.process_count()
 
 

@@ -124,20 +124,8 @@ class Ahead:
 
     def look_again(self) -> None:
         """An evaluation may have moved the data: if no batch is held, that is the position to save."""
-        if not self._knows or self._was_interrupted:
-            return
-        where = self._where()
-        if not self._held:
-            self._newest = where
-        elif repr(where) != repr(self._newest):
-            warn(
-                CheckpointWarning,
-                "an evaluation has taken batches from the data of the training, after those that are in hand",
-                at="data",
-                found=f"a position that moved from {self._newest} to {where}",
-                expected="other batches for the evaluation: a resumed run trains on what this one took",
-                do="give the evaluation an iterator of its own",
-            )
+        if self._knows and not self._was_interrupted and not self._held:
+            self._newest = self._where()
 
     def go_back(self) -> None:
         """Give the batches that were not used back to the data, if it has a position and can go there."""
