@@ -8,7 +8,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 # They change what a process prints, or what plait does, so a test that is about one sets it itself.
 SETTINGS = (
     "PYTHONWARNINGS", "PYTHONDEVMODE", "PYTHONOPTIMIZE", "PYTHONUNBUFFERED", "COLUMNS", "NO_COLOR", "FORCE_COLOR",
-    "PLAIT_CACHE", "PLAIT_EXPLAIN_RETRACES", "PLAIT_GRAPH_MODE", "PLAIT_GRAPH_UPDATES", "PLAIT_PROGRESS",
+    "PLAIT_CACHE", "PLAIT_EXPLAIN_RETRACES", "PLAIT_GRAPH_MODE", "PLAIT_GRAPH_UPDATES",
 )  # fmt: skip
 
 

@@ -38,7 +38,6 @@ from ...transforms.call.inside import TracedArguments
 from ...util.paths import Path, format_path
 from ...util.restoring import Restoring
 from ...util.words import with_article
-from .first_calls import watched
 
 R = TypeVar("R")
 
@@ -192,8 +191,6 @@ def around_body(body: Body, entered: TracedArguments, call: Callable[[], R]) -> 
     with names_in_program() if is_program else contextlib.nullcontext():
         if body.loop is not None and wants_labels():
             call = functools.partial(_iteration, body.name, body.f(), call)
-        if is_program:
-            call = functools.partial(watched, call)
         if _naming.frame is None:
             return call()
         captured = (lambda: named_captures(body.f())) if is_program else dict
