@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -20,13 +19,11 @@ from ..core.objects.variables import Variable
 from ..partitioning.mesh import axes_of, fitted_spec, get_global_mesh
 from ..partitioning.specs import describe_leaf, variable_spec
 from ..util.words import in_bytes
+from .tables import rendered
 
 # The number of bytes from which replication on every device of a mesh is worth a remark.
 LARGE = 1 << 20
-_COLORS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#edc948", "#76b7b2")
-_WHOLE = "#d5d5d5"
-_REMARKED = "#e15759"
-_LEGEND = (("replicated", _WHOLE), ("large and replicated", _REMARKED))
+_WIDTH = 200  # characters of a table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +54,7 @@ class ShardedVariable:
 
 @dataclasses.dataclass(frozen=True)
 class ShardingReport:
-    """How a model is sharded. ``str`` gives a table, ``svg`` a picture, and notebooks show the picture.
+    """How a model is sharded. ``str`` gives a table.
 
     Attributes:
         mesh: the sizes of the mesh axes; empty without a mesh.
@@ -78,11 +75,11 @@ class ShardingReport:
         return sum(row.bytes_per_device for row in self.variables)
 
     def __str__(self) -> str:
-        lines = _recorded(self).export_text().splitlines()
-        return "\n".join(line.rstrip() for line in lines)
+        return rendered(self, width=_WIDTH)
 
     def __rich__(self) -> Any:
         from rich.table import Table
+        from rich.text import Text
 
         where = ", ".join(f"{name}={size}" for name, size in self.mesh.items())
         title = f"{len(self.variables)} variables on {f'the mesh {where}' if where else 'no mesh'}"
@@ -95,7 +92,7 @@ class ShardingReport:
             remark = "large, not sharded" if row.large_and_whole else ""
             sizes = (in_bytes(row.bytes), in_bytes(row.bytes_per_device))
             cells = (row.path, row.kind, shape, names, str(row.spec), *sizes, remark)
-            table.add_row(*map(_unmarked, cells))
+            table.add_row(*map(Text, cells))
         table.add_section()
         table.add_row("all", "", "", "", "", in_bytes(self.bytes), in_bytes(self.bytes_per_device), "")
         return table
@@ -106,51 +103,6 @@ class ShardingReport:
             return None
         total = in_bytes(sum(row.bytes for row in whole))
         return f"{len(whole)} large variables, {total} in all, are replicated on every device"
-
-    def svg(self) -> str:
-        """A bar for each variable, whose length is its bytes on one device, in the colours of its mesh axes."""
-        return _recorded(self._picture()).export_svg(title="bytes on each device")
-
-    def _picture(self) -> Any:
-        from rich.table import Table
-        from rich.text import Text
-
-        colors = dict(zip((name for name, size in self.mesh.items() if size > 1), itertools.cycle(_COLORS)))
-        longest = max([row.bytes_per_device for row in self.variables] or [1])
-        legend = [*((f"sharded over {name}", color) for name, color in colors.items()), *_LEGEND]
-        picture = Table.grid(padding=(0, 1))
-        picture.add_row("", Text("  ").join(Text.assemble(("■ ", color), label) for label, color in legend))
-        for row in self.variables:
-            cutting = [colors[name] for entry in row.spec for name in axes_of(entry) if name in colors]
-            parts = cutting or [_REMARKED if row.large_and_whole else _WHOLE]
-            length = max(len(parts), round(_BAR * row.bytes_per_device / longest))
-            ends = [length * place // len(parts) for place in range(len(parts) + 1)]
-            bar = [
-                ("█" * (end - start), color)
-                for (start, end), color in zip(itertools.pairwise(ends), parts, strict=True)
-            ]
-            words = f" {in_bytes(row.bytes_per_device)}  {row.spec}"
-            picture.add_row(Text(row.path), Text.assemble(*bar, words))
-        total = f"{in_bytes(self.bytes_per_device)} on each device, {in_bytes(self.bytes)} in all"
-        picture.add_row("", Text(total))
-        return picture
-
-    def _repr_svg_(self) -> str:
-        return self.svg()
-
-
-_WIDTH, _BAR = 200, 60  # characters
-
-
-def _recorded(shown: Any) -> Any:
-    """A console with recorded output, which can export it as text or as a picture."""
-    import io
-
-    from rich.console import Console
-
-    console = Console(file=io.StringIO(), width=_WIDTH, record=True)
-    console.print(shown)
-    return console
 
 
 def sharding_report(tree: Any, mesh: Any = None) -> ShardingReport:
@@ -232,10 +184,3 @@ def item_size(dtype: Any) -> int:
 
 def _plain(names: Any) -> str:
     return ", ".join(map(str, names)) if isinstance(names, (tuple, list)) else str(names)
-
-
-def _unmarked(text: str) -> str:
-    """Text that rich does not parse as markup, such as ``[3]``."""
-    from rich.markup import escape
-
-    return escape(text)

@@ -82,32 +82,6 @@ def test_operations_inside_loops_branches_and_calls_are_found_and_the_loop_is_no
     assert [each.name for each in unsupported_operations(program, refusing("scan"))] == ["scan"]
 
 
-def test_operations_that_do_not_go_together_give_the_first_that_fails():
-    def convert(function, shapes):
-        text = str(jax.make_jaxpr(function)(*shapes))
-        if " sin " in text and " cos " in text and len(shapes) == 1:
-            raise ValueError("sin and cos in one model")
-
-    program = program_of(({}, lambda params, x: jnp.exp(jnp.cos(jnp.sin(x) + 1))), ("n",))
-    (found,) = unsupported_operations(program, convert)
-    assert (found.name, found.layers) == ("cos", ("the function itself",))
-
-
-def test_a_call_that_fails_after_others_has_the_name_of_its_function():
-    @jax.jit
-    def scaled(x):
-        return x * 2
-
-    def convert(function, shapes):
-        text = str(jax.make_jaxpr(function)(*shapes))
-        if " sin " in text and "scaled" in text:
-            raise ValueError("no call after sin")
-
-    program = program_of(({}, lambda params, x: scaled(jnp.sin(x))), ("n",))
-    (found,) = unsupported_operations(program, convert)
-    assert (found.name, found.reason) == ("scaled", "ValueError: no call after sin")
-
-
 def test_values_without_a_dtype_are_left_to_their_neighbours():
     """A token, which orders what a program does, is no input of a function."""
 

@@ -2,8 +2,7 @@
 
 Converters stop at the first unsupported operation, and few report its location. So after a conversion has failed, the
 program is traced with fixed sizes, and its operations are converted separately, in groups that are bisected if they
-fail. The result is exactly the set of operations that the converter rejects, whatever its reasons and its version. If
-each operation alone is accepted, the first one is found that fails together with those before it.
+fail. The result is exactly the set of operations that the converter rejects, whatever its reasons and its version.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from typing import Any
 import jax
 import jax.extend.core
 
-from ...core.module_calls.layer_scopes import layer_of
 from ...errors import ExportError
 from ...util.dtypes import is_number_dtype
 from .input_spec import has_free_sizes
@@ -59,15 +57,14 @@ def unsupported_operations(program: Program, convert: Convert) -> list[Operation
     kinds: dict[Any, tuple[Any, list[str]]] = {}
     for eqn, layer in operations(closed.jaxpr):
         if _can_stand_alone(eqn):
-            key = (_name(eqn), str(eqn.params), str([var.aval for var in eqn.invars]))
+            key = (eqn.primitive.name, str(eqn.params), str([var.aval for var in eqn.invars]))
             kinds.setdefault(key, (eqn, []))[1].append(layer or NO_LAYER)
     refused = _refused([eqn for eqn, _ in kinds.values()], convert)
     found: dict[tuple[str, str], list[str]] = {}
     for eqn, layers in kinds.values():
         if id(eqn) in refused:
-            found.setdefault((_name(eqn), refused[id(eqn)]), []).extend(layers)
-    listed = [Operation(name, tuple(dict.fromkeys(layers)), reason) for (name, reason), layers in found.items()]
-    return listed or _first_refused(closed, convert)
+            found.setdefault((eqn.primitive.name, refused[id(eqn)]), []).extend(layers)
+    return [Operation(name, tuple(dict.fromkeys(layers)), reason) for (name, reason), layers in found.items()]
 
 
 def refusal_of(
@@ -135,11 +132,6 @@ def _is_plain(aval: Any) -> bool:
     return hasattr(aval, "dtype") and is_number_dtype(aval.dtype)
 
 
-def _name(eqn: Any) -> str:
-    """The name of an operation in JAX, or of the function that it calls."""
-    return eqn.params.get("name", eqn.primitive.name) if eqn.primitive.name in CALLS else eqn.primitive.name
-
-
 def _refused(eqns: list[Any], convert: Convert) -> dict[int, str]:
     """The reason for each operation that cannot be converted, by identity, found by bisection."""
     if not eqns:
@@ -161,46 +153,12 @@ def _together(eqns: list[Any]) -> tuple[Callable[..., Any], list[jax.ShapeDtypeS
     def function(*arrays: Any) -> tuple[Any, ...]:
         given, outputs = iter(arrays), []
         for eqn in eqns:
-            outputs += _results(eqn, [var.val if hasattr(var, "val") else next(given) for var in eqn.invars])
+            operands = [var.val if hasattr(var, "val") else next(given) for var in eqn.invars]
+            results = eqn.primitive.bind(*operands, **eqn.params)
+            outputs += results if eqn.primitive.multiple_results else [results]
         return tuple(outputs)
 
     return function, [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
-
-
-def _results(eqn: Any, operands: list[Any]) -> list[Any]:
-    results = eqn.primitive.bind(*operands, **eqn.params)
-    return results if eqn.primitive.multiple_results else [results]
-
-
-def _first_refused(closed: Any, convert: Convert) -> list[Operation]:
-    """The first operation that cannot be converted together with all those before it, if any."""
-    eqns, shapes = closed.jaxpr.eqns, [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in closed.in_avals]
-    works, fails, reason = 0, None, ""
-    while works < (len(eqns) if fails is None else fails - 1):
-        count = len(eqns) if fails is None else (works + fails) // 2
-        try:
-            convert(_beginning(closed, count), shapes)
-            works = count
-        except Exception as error:  # converters raise their own exception types
-            fails, reason = count, _line(error)
-    if fails is None:
-        return []
-    return [Operation(_name(eqns[fails - 1]), (layer_of(eqns[fails - 1]) or NO_LAYER,), reason)]
-
-
-def _beginning(closed: Any, count: int) -> Callable[..., Any]:
-    """A function with the first operations of a program that returns the results of the last of them."""
-    jaxpr = closed.jaxpr
-
-    def function(*arrays: Any) -> tuple[Any, ...]:
-        values = dict(zip((*jaxpr.invars, *jaxpr.constvars), (*arrays, *closed.consts), strict=True))
-        results: Any = ()
-        for eqn in jaxpr.eqns[:count]:
-            results = _results(eqn, [var.val if hasattr(var, "val") else values[var] for var in eqn.invars])
-            values.update(zip(eqn.outvars, results, strict=True))
-        return tuple(results)
-
-    return function
 
 
 def _line(error: Any) -> str:
