@@ -134,15 +134,6 @@ def test_donated_buffers_go_and_the_variables_have_new_ones():
     assert (model.count[0].item(), x.is_deleted()) == (3.0, False)
 
 
-def test_a_buffer_that_two_variables_hold_is_not_donated():
-    f = plait.pmap(lambda model: model.a[...] + model.b[...], donate_argnums=(0,))
-    array = jax.pmap(lambda x: x)(jnp.ones(DEVICES))
-    model = Node(a=plait.Param(array), b=plait.Param(array), c=plait.Param(jax.pmap(lambda x: x)(jnp.ones(DEVICES))))
-    held = model.c.get_raw_value()
-    np.testing.assert_allclose(f(model), 2 * np.ones(DEVICES))
-    assert (array.is_deleted(), held.is_deleted()) == (False, True)
-
-
 def on_devices():
     return jax.pmap(lambda x: x)(jnp.ones(DEVICES))
 

@@ -3,15 +3,12 @@
 import collections
 import types
 
-import jax
 import jax.numpy as jnp
 import pytest
 from hypothesis import given
 
 import plait
-from plait.core.graph.flatten import Walk
-from plait.core.graph.graphdef import path_of
-from plait.core.graph.state_leaves import leaves_in_order, nested_state
+from plait.core.graph.state_leaves import leaves_in_order
 from tests.strategies import Node, graphs
 
 
@@ -29,16 +26,6 @@ def test_leaves_of_nested_states_come_in_walk_order(graph):
     nested = flat.to_nested_state().raw_mapping
     for mapping in (nested, reversed_entries(nested), types.MappingProxyType(nested)):
         assert list(map(id, leaves_in_order(graphdef, mapping))) == list(map(id, flat.leaves))
-
-
-@given(graphs())
-def test_nested_states_are_made_of_leaves_in_walk_order(graph):
-    """G24: the inverse of the above."""
-    walk = Walk()
-    graphdef = walk.add(graph)
-    nested = nested_state(graphdef, walk.links, range(len(walk.links)))
-    assert dict(nested.flat_state()) == {path_of(link): place for place, link in enumerate(walk.links)}
-    assert leaves_in_order(graphdef, nested) == jax.tree.leaves(nested) == list(range(len(walk.links)))
 
 
 def model():

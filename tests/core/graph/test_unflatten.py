@@ -5,7 +5,7 @@ import pytest
 
 import plait
 from plait.graph import flatten, unflatten
-from tests.oracles import assert_same_graph, describe
+from tests.oracles import describe
 from tests.strategies import Leafy, Node
 
 
@@ -34,24 +34,6 @@ def test_objects_are_made_without_running_user_code():
     ran.clear()
     assert unflatten(graphdef, raw).w.get_raw_value() == 1.0
     assert ran == []
-
-
-STATES = {
-    "flat": lambda flat, raw: flat,
-    "nested": lambda flat, raw: flat.to_nested_state(),
-    "dict": lambda flat, raw: flat.to_nested_state().raw_mapping,
-    "pure dict": lambda flat, raw: plait.to_pure_dict(flat.to_nested_state()),
-    "list": lambda flat, raw: raw,
-}
-
-
-@pytest.mark.parametrize("form", STATES)
-def test_states_of_every_form_are_taken(form):
-    """G25, G36."""
-    graph = model()
-    graphdef, flat = flatten(graph)
-    raw = flatten(graph, with_paths=False)[1]
-    assert_same_graph(unflatten(graphdef, STATES[form](flat, raw)), graph)
 
 
 def test_variables_of_the_state_are_used_or_copied():

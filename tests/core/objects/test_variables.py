@@ -16,7 +16,6 @@ from hypothesis import given, strategies as st
 import plait as nnx
 from plait.core.objects import variable_metadata, variables
 from plait.core.objects.cells import PLAIN_METADATA
-from plait.core.objects.variables import make_variable
 from plait.errors import TraceContextError
 
 KINDS = {
@@ -999,16 +998,6 @@ def test_flatten_and_unflatten_are_inverse(metadata, as_param):
     assert again.get_raw_value() is v.get_raw_value()
     assert jax.tree.structure(again) == structure
     assert repr(again.get_metadata()) == repr(v.get_metadata())
-
-
-def test_plain_metadata_is_one_shared_dict():
-    """Crossings tell plain metadata by identity; a change replaces it and never edits it."""
-    a, b = nnx.Param(1.0), nnx.BatchStat(2.0)
-    assert a._cell.metadata is b._cell.metadata is PLAIN_METADATA
-    a.set_metadata(note=1)
-    assert b.get_metadata() == {"hijax": False, "ref": False, "eager_sharding": True}
-    assert jax.tree.map(lambda x: x, b)._cell.metadata is PLAIN_METADATA
-    assert type(make_variable(nnx.Cache, 1, PLAIN_METADATA, None)) is nnx.Cache
 
 
 def test_a_variable_can_be_referred_to_weakly_and_refuses_hashing():

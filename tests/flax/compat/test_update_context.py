@@ -319,21 +319,6 @@ def test_any_hashable_value_is_a_tag(tag):
         pass
 
 
-def test_the_fields_follow_the_four_steps():
-    """U4: which map is there after which step."""
-    pair = Pair()
-    with plait.update_context("fields") as context:
-        assert (context.ref_index, context.index_ref) == (None, None)
-        graphdef, state = context.split(pair)
-        assert isinstance(context.ref_index, plait.graph.RefMap)
-        assert context.ref_index[pair] == 0
-        inner = context.merge(graphdef, state)
-        assert context.index_ref[0] is inner
-        graphdef, state = context.split(inner)
-        assert context.index_ref is None
-        assert context.merge(graphdef, state) is pair
-
-
 @pytest.mark.parametrize("given", [True, None])
 def test_the_step_of_a_merge_is_told_or_read_from_the_graphdef(given):
     """U7: a root with a mapping is a step-4 merge, one without is step 2."""
