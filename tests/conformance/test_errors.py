@@ -28,6 +28,11 @@ ELSEWHERE = {
     ("transforms/jit/saved.py", "read"): "needs another machine: tests/transforms/jit/test_saved.py",
     ("transforms/jit/stages.py", "save"): "needs a file: tests/transforms/jit/test_saved.py",
     ("core/objects/filters.py", "_check_not_of_flax"): "needs Flax: tests/flax/test_as_flax.py",
+    (
+        "flax/compat/private_functions.py",
+        "resolve_kwargs",
+    ): "under as_flax: tests/flax/compat/test_private_functions.py",
+    ("flax/compat/private_functions.py", "wrapper"): "under as_flax: tests/flax/compat/test_private_functions.py",
     ("flax/compat/old_methods.py", "_to_pure_dict"): "a deprecated method: tests/flax/compat/test_old_methods.py",
     (
         "flax/compat/old_methods.py",

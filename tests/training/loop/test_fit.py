@@ -1866,7 +1866,7 @@ def test_a_folder_one_logger_and_one_callback_are_enough(tmp_path, capsys):
         {"steps": None},
         {"data": iter([1.0]), "epochs": 2},
     ],
-    ids=str,
+    ids=lambda wrong: next(iter(wrong)),
 )
 def test_wrong_arguments_are_named_before_the_first_step(wrong):
     given = {"step": note, "objects": {"p": plait.Param(1.0)}, "data": [1.0], "steps": 2, **wrong}
@@ -1875,7 +1875,9 @@ def test_wrong_arguments_are_named_before_the_first_step(wrong):
 
 
 @pytest.mark.parametrize(
-    "returned", [(1.0, [2.0, 3.0]), [1.0], "1.0", {"loss": (1.0,)}, plait.Param(jnp.ones(2))], ids=str
+    "returned",
+    [(1.0, [2.0, 3.0]), [1.0], "1.0", {"loss": (1.0,)}, plait.Param(jnp.ones(2))],
+    ids=["a tuple", "a list", "text", "a tuple in a dict", "a variable"],
 )
 def test_a_step_that_returns_no_numbers_is_named(returned):
     with pytest.raises(ArgumentTypeError, match=r"at +(the result|loss)\n *found .*(tuple|list|str|shape)"):
