@@ -12,7 +12,7 @@ from tests import conftest  # first: it sets what JAX reads once
 
 ROOT = Path(__file__).parents[1]
 REPORT = Path("runs") / "new-flax.txt"
-PAGE = ROOT / "docs" / "flax-differences.md"
+PAGE = ROOT / "docs" / "flax" / "names.md"
 HEAD = "| name in Flax | what is missing or differs | why |\n| --- | --- | --- |\n"
 
 
@@ -26,7 +26,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.new_flax", description=__doc__)
     parser.add_argument("-n", type=int, default=400, help="how many drawn programs")
     parser.add_argument("--seed", default="0")
-    parser.add_argument("--write", action="store_true", help="write the table of docs/flax-differences.md instead")
+    parser.add_argument("--write", action="store_true", help="write the table of docs/flax/names.md instead")
     args = parser.parse_args()
     if args.write:
         text = PAGE.read_text(encoding="utf-8")

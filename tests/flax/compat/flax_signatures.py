@@ -183,7 +183,7 @@ class _Sample(abc.ABC):  # noqa: B024  # all that it has is what Python gives su
 
 
 def table(flax: ModuleType, plait: ModuleType) -> str:
-    """The table of ``docs/flax-differences.md``: what differs by name, and why."""
+    """The table of ``docs/flax/names.md``: what differs by name, and why."""
     missing: dict[str, list[str]] = {}
     for name in absent(flax, plait):
         missing.setdefault(reason(name) or "?", []).append(f"`{name}`")
