@@ -193,22 +193,6 @@ def test_latest_finds_nothing_where_there_is_nothing(tmp_path):
     assert latest(tmp_path / "missing") is None
 
 
-def test_a_folder_appears_only_when_it_is_complete(tmp_path):
-    with new_folder(tmp_path / "deep" / "a", overwrite=False) as draft:
-        (draft / "file").write_text("x")
-        assert not (tmp_path / "deep" / "a").exists()
-        assert latest(tmp_path / "deep") is None
-    assert os.listdir(tmp_path / "deep") == ["a"]
-
-
-def test_a_body_that_fails_leaves_what_was_there(tmp_path):
-    path = make(tmp_path / "a", step=1)
-    with pytest.raises(ZeroDivisionError, match="zero"), new_folder(path, overwrite=True) as draft:
-        (draft / MANIFEST).write_text(str(1 // 0))
-    assert os.listdir(tmp_path) == ["a"]
-    assert check_whole(path).step == 1
-
-
 @each_failing_rename
 def test_a_rename_that_fails_loses_nothing(tmp_path, monkeypatch, failures, error):
     """What was there is in its place, or, if it cannot be put back, is found by the next reader."""
@@ -235,24 +219,11 @@ def test_latest_finds_what_a_killed_writer_was_replacing(tmp_path, monkeypatch):
     assert check_whole(path).step == 1
 
 
-def test_a_first_checkpoint_whose_rename_fails_leaves_nothing(tmp_path, monkeypatch):
-    let_renames_fail(monkeypatch, (0,), OSError("no rename today"))
-    with pytest.raises(OSError, match="no rename today"):
-        make(tmp_path / "a")
-    assert os.listdir(tmp_path) == []
-
-
 def test_an_empty_folder_is_in_nobody_s_way(tmp_path):
     (tmp_path / "a").mkdir()
     with new_folder(tmp_path / "a", overwrite=False) as draft:
         write_manifest(draft, EMPTY)
     assert check_whole(tmp_path / "a") == EMPTY
-
-
-def test_what_was_replaced_is_gone(tmp_path):
-    make(tmp_path / "a", step=1)
-    assert check_whole(make(tmp_path / "a", step=2)).step == 2
-    assert os.listdir(tmp_path) == ["a"]
 
 
 def test_a_path_that_is_taken_is_an_error_before_the_body(tmp_path):

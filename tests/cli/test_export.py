@@ -85,17 +85,6 @@ def test_inspect_shows_signatures_and_weights(folder):
 
 
 @pytest.mark.slow
-def test_validate_runs_it_apart_and_reports(folder):
-    np.savez(folder / "data.npz", x=np.ones((3, 4), np.float32))
-    done = run(folder, "validate", "out", "--inputs", "data.npz", "--json", "report.json")
-    assert done.returncode == 0, done.stderr
-    report = json.loads((folder / "report.json").read_text())
-    assert [one["passed"] for one in report["reports"]] == [True]
-    assert "3 examples" not in done.stdout
-    assert "1 examples, 6 values" in done.stdout
-
-
-@pytest.mark.slow
 def test_a_checkpoint_is_restored_before_the_export(folder, monkeypatch):
     monkeypatch.syspath_prepend(folder)
     model = importlib.import_module("my_model").make()
@@ -108,25 +97,6 @@ def test_a_checkpoint_is_restored_before_the_export(folder, monkeypatch):
     assert done.returncode == 0, done.stderr
     apply = load(folder / "trained")
     np.testing.assert_allclose(apply(np.ones((1, 4), np.float32)), [[3.0, 3.0]], atol=1e-6)
-
-
-def test_what_cannot_be_done_is_said_in_words(folder):
-    (folder / "bad.npz").write_bytes(b"no archive")
-    for arguments, text in (
-        (["inspect", "nowhere"], "there is no export at this path"),
-        (["validate", "out", "--inputs", "bad.npz"], "the inputs cannot be read"),
-        (["export", "my_modl:make", "new", "--input", "x:float32[4]"], "No module named 'my_modl'"),
-        (["export", "my_model:mke", "new", "--input", "x:float32[4]"], "has no attribute 'mke'"),
-        (["export", "my_model:nothing", "new", "--input", "x:float32[4]"], "the factory did not return a model"),
-        (["export", "my_model:make", "out", "--input", "x:float32[batch,4]"], "overwrite"),
-        (["export", "my_model:make", "new", "--input", "x:float[batch"], "is not an input"),
-        (["export", "my_model:make", "new", "--input", "x:float32[4]", "--formats", "onx"], "not a list of formats"),
-    ):
-        done = run(folder, *arguments)
-        assert done.returncode == 2, arguments
-        assert text in done.stderr, (arguments, done.stderr)
-        assert "Traceback" not in done.stderr
-    assert not (folder / "new").exists()
 
 
 def test_a_mistake_in_the_factory_is_not_a_missing_factory(folder):

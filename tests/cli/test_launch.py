@@ -335,45 +335,6 @@ def test_when_one_is_asked_to_end_all_have_time_to_save(tmp_path):
 
 
 @pytest.mark.slow
-def test_processes_that_are_asked_to_end_have_time_to_save(tmp_path):
-    """More than a process has whose sibling has failed, and no more than ``--grace``."""
-    program = (
-        "import os, signal, sys, time\n"
-        f"place = {str(tmp_path)!r} + '/' + os.environ['JAX_PROCESS_ID']\n"
-        "def save(*_):\n"
-        "    time.sleep(1 if place.endswith('0') else 600); open(place + '.saved', 'w').close(); sys.exit(0)\n"
-        "signal.signal(signal.SIGTERM, save); open(place, 'w').close(); time.sleep(600)"
-    )
-    running = start(program, "--grace=3", patience=0.3)
-    wait_for_files(tmp_path, 2)
-    running.send_signal(signal.SIGTERM)
-    running.communicate(timeout=LIMIT)
-    assert running.returncode == 128 + signal.SIGTERM
-    assert sorted(os.listdir(tmp_path)) == ["0", "0.saved", "1"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("shell", [["sh", "-c", '"$@"; exit $?'], ["bash", "-c", 'trap : EXIT; "$@"; exit $?']])
-def test_what_a_shell_has_started_has_time_to_save(tmp_path, shell):
-    """The shell ends at once, at a signal to both, or to itself if it handles the signal."""
-    program = (
-        "import os, signal, sys, time\n"
-        f"place = {str(tmp_path)!r} + '/' + os.environ['JAX_PROCESS_ID']\n"
-        "def save(*_):\n"
-        "    time.sleep(1); open(place + '.saved', 'w').close(); sys.exit(0)\n"
-        "signal.signal(signal.SIGTERM, save); open(place, 'w').close(); time.sleep(600)"
-    )
-    running = start(program, before=[*shell, "shell"])
-    wait_for_files(tmp_path, 2)
-    begun = time.monotonic()
-    running.send_signal(signal.SIGTERM)
-    running.communicate(timeout=LIMIT)
-    assert running.returncode == 128 + signal.SIGTERM
-    assert sorted(os.listdir(tmp_path)) == ["0", "0.saved", "1", "1.saved"]
-    assert time.monotonic() - begun < launch.GRACE
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("saves", "says"),
     [("0", "process 0 still saves after 1 s and is"), ("", "processes 0, 1 still save after 1 s and are"), ("0", None)],

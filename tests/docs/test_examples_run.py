@@ -115,13 +115,6 @@ def test_a_block_that_prints_something_else_fails_with_its_place(tmp_path):
         run_page(page)
 
 
-def test_a_block_that_raises_fails_with_its_place(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("text\n\n- item\n\n  ```python\n  x = 1\n  x.missing\n  ```\n")
-    with pytest.raises(AssertionError, match=r"page\.md:6: the block raises AttributeError: 'int' object"):
-        run_page(page)
-
-
 def test_a_block_whose_library_is_missing_is_left_out(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(
@@ -129,9 +122,3 @@ def test_a_block_whose_library_is_missing_is_left_out(tmp_path):
     )
     ran, (left_out,) = run_page(page)
     assert (ran, left_out.needs, left_out.line) == (2, "nowhere", 6)
-
-
-def test_a_block_marked_no_run_is_left_alone(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("```python no-run\nraise SystemExit\n```\n")
-    assert blocks_of(page) == []

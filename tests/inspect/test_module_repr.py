@@ -297,17 +297,3 @@ def test_tracers_show_shape_and_dtype():
     look(nnx.Dict(w=nnx.Param(jnp.ones(2))), jnp.int32(3))
     expected = "Dict(model=Dict(w=Param(float32[2])), seen=Array(shape=(), dtype=int32))"
     assert [text.partition("  #")[0] for text in texts] == [expected]
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (nnx.State({"a": Broken(), "b": 1}), "State({\n  'a': <Broken, whose repr raises RuntimeError>,\n  'b': 1\n})"),
-        (nnx.State({"a\nb": nnx.Param(1.0)}), "State({\n  'a\\nb': Param(value=1.0)\n})"),
-        (nnx.Variable(1, note=Broken()), "Variable(value=1, note=<Broken, whose repr raises RuntimeError>)"),
-        (nnx.Variable(Broken()), "Variable(value=<Broken, whose repr raises RuntimeError>)"),
-    ],
-    ids=["state", "name", "metadata", "value"],
-)
-def test_states_and_variables_show_any_value(value, text):
-    assert repr(value) == text

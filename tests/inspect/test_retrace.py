@@ -127,14 +127,6 @@ def test_the_environment_switches_it_on():
     assert "traced for the first time" in done.stderr
 
 
-def test_of_two_equally_near_traces_the_latest_is_named():
-    jitted = plait.jit(lambda x: x + 1)
-    with plait.explain_retraces(report=lambda _: None) as heard:
-        for size in (3, 4, 5):
-            jitted(jnp.ones(size))
-    assert heard.messages[-1].endswith("arg x: float32[4] -> float32[5]")
-
-
 def traced_again(change, *calls):
     """The message of the second trace."""
     f = plait.jit(lambda x: x * 2)

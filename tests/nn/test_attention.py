@@ -162,15 +162,6 @@ def test_l27_metadata_and_initializers_reach_the_parameters_as_in_flax():
         np.testing.assert_array_equal(mine[path], other[path], err_msg=path)
 
 
-@pytest.mark.slow
-def test_l27_masked_positions_do_not_matter():
-    layer, x = Attention(2, 4, rngs=plait.Rngs(0)), some_input(2, 3, 4)
-    tokens = jnp.array([[1, 1, 0], [1, 1, 1]])
-    y = layer(x, mask=plait.make_attention_mask(jnp.ones_like(tokens), tokens))
-    np.testing.assert_allclose(y[0, :2], layer(x[0, :2]), rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(y[1], layer(x[1]), rtol=1e-5, atol=1e-5)
-
-
 def test_l27_weights_are_sown_on_demand():
     layer, x = Attention(2, 4, rngs=plait.Rngs(0)), some_input(2, 3, 4)
     y, seen = plait.capture(layer, plait.Intermediate)(x, sow_weights=True)
@@ -259,21 +250,6 @@ def test_l5_shardings_are_handed_on():
         y = layer(x, out_sharding=jax.P(None, None, "model"))
         assert jax.typeof(y).sharding.spec == jax.P(None, None, "model")
     np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_l27_symbolic_sizes_trace_through():
-    """Ask 17: any batch and any length."""
-    layer = Attention(
-        2, 4, num_kv_heads=1, normalize_qk=True, rotary_fn=plait.apply_rotary_embedding, rngs=plait.Rngs(0)
-    )
-    batch, length = jax.export.symbolic_shape("batch, length")
-    x = jax.ShapeDtypeStruct((batch, length, 4), jnp.float32)
-    mask = jax.ShapeDtypeStruct((batch, 1, length, length), jnp.bool_)
-    exported = jax.export.export(jax.jit(lambda x, mask: layer(x, mask=mask, is_causal=True)))(x, mask)
-    for sizes in ((1, 2), (3, 5)):
-        x, mask = some_input(*sizes, 4), jnp.ones((sizes[0], 1, sizes[1], sizes[1]), bool)
-        np.testing.assert_allclose(exported.call(x, mask), layer(x, is_causal=True), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ from hypothesis import given, settings, strategies as st
 import plait
 from plait.errors import ArgumentTypeError, ShapeError, StreamAttributeError, StreamError
 from tests.nn.twins import (
-    HALF_TOLERANCE,
     TOLERANCE,
     Encoder,
     compare,
@@ -73,23 +72,6 @@ def test_a_step_is_flax_s_forward_and_backward(name, batch, in_features, hidden,
 
 @pytest.mark.slow
 @pytest.mark.oracle
-@every_cell
-@pytest.mark.parametrize("dtypes", [("float32", "bfloat16", "float32"), ("bfloat16", None, "float16")])
-def test_a_step_computes_in_flax_s_dtype(name, dtypes):
-    """L3."""
-    x_dtype, dtype, param_dtype = dtypes
-    options = {"recurrent_kernel_init": plait.initializers.lecun_normal(), "param_dtype": jnp.dtype(param_dtype)}
-    ours, theirs = twins(name, 3, 4, dtype=dtype, **options)
-    carry, x = ours.initialize_carry((2, 3), plait.Rngs(0)), some_input(2, 3, dtype=x_dtype)
-    with users_promotion():
-        expected = theirs(theirs.initialize_carry((2, 3), flax_nnx().Rngs(0)), x)
-    for mine, other in zip(jax.tree.leaves(ours(carry, x)), jax.tree.leaves(expected), strict=True):
-        assert mine.dtype == other.dtype
-        compare(mine, other, HALF_TOLERANCE, "output")
-
-
-@pytest.mark.slow
-@pytest.mark.oracle
 @pytest.mark.parametrize(
     ("name", "options"),
     slow_but(
@@ -127,55 +109,6 @@ def test_carries_are_drawn_as_flax_draws_them(name, seeds):
     mine, other = pure(plait.state(ours)), pure(nnx.state(theirs), nnx)
     for path in mine:
         np.testing.assert_array_equal(mine[path], other[path], err_msg=path)
-
-
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
-
-
-def exact(name, cell, carry, x):
-    """The papers' formulas in float64."""
-    p = {path: np.asarray(value, np.float64) for path, value in pure(plait.state(cell)).items()}
-    if name == "SimpleCell":
-        h = np.tanh(x @ p["dense_i.kernel"] + p["dense_i.bias"] + carry @ p["dense_h.kernel"])
-        return h, h
-    if name == "GRUCell":
-        x_r, x_z, x_n = np.split(x @ p["dense_i.kernel"] + p["dense_i.bias"], 3, -1)
-        h_r, h_z, h_n = np.split(carry @ p["dense_h.kernel"], 3, -1)
-        z = sigmoid(x_z + h_z)
-        h = (1 - z) * np.tanh(x_n + sigmoid(x_r + h_r) * h_n) + z * carry
-        return h, h
-    c, h = carry
-    if name == "LSTMCell":
-        i, f, g, o = (x @ p[f"{i}.kernel"] + h @ p[f"{j}.kernel"] + p[f"{j}.bias"] for i, j in LSTM_MAPS)
-    else:
-        i, f, g, o = np.split(x @ p["dense_i.kernel"] + h @ p["dense_h.kernel"] + p["dense_h.bias"], 4, -1)
-    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
-    h = sigmoid(o) * np.tanh(c)
-    return (c, h), h
-
-
-LSTM_MAPS = [("ii", "hi"), ("if_", "hf"), ("ig", "hg"), ("io", "ho")]
-
-
-@every_cell
-def test_a_step_is_the_formula(name):
-    """L29 to L32."""
-    cell = make(name, 3, 4, bias_init=plait.initializers.normal(1.0))
-    carry, x = carry_of(name, 2, 4), some_input(2, 3)
-    expected = exact(name, cell, jax.tree.map(lambda c: np.asarray(c, np.float64), carry), np.asarray(x, np.float64))
-    for mine, other in zip(jax.tree.leaves(cell(carry, x)), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-6)
-
-
-def test_both_lstm_cells_are_one_function():
-    """L31: the gates side by side, in the order i, f, g, o."""
-    cell, optimized = make("LSTMCell", 3, 4), make("OptimizedLSTMCell", 3, 4)
-    optimized.dense_i.kernel[...] = jnp.concatenate([getattr(cell, i).kernel[...] for i, _ in LSTM_MAPS], -1)
-    optimized.dense_h.kernel[...] = jnp.concatenate([getattr(cell, h).kernel[...] for _, h in LSTM_MAPS], -1)
-    carry, x = carry_of("LSTMCell", 2, 4), some_input(2, 3)
-    for one, other in zip(jax.tree.leaves(cell(carry, x)), jax.tree.leaves(optimized(carry, x)), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
 @every_cell

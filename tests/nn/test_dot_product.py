@@ -231,14 +231,6 @@ def test_f4_mixed_dtypes_are_promoted_and_the_function_is_the_caller_s():
     assert seen == [(3, jnp.float32)]
 
 
-@pytest.mark.slow
-def test_f4_mask_and_bias_are_applied_the_same_way_with_two_batch_axes():
-    arrays = operands(batch=(2, 3), group=2)
-    bias, mask = some_input(2, 1, 4, 1, 4, seed=5), some_input(1, 3, 1, 3, 4, seed=6) > 0
-    y = plait.dot_product_attention(*arrays, bias=bias, mask=mask)
-    np.testing.assert_allclose(y, reference(*arrays, bias, mask), rtol=1e-4, atol=1e-4)
-
-
 class Sower(plait.Module):
     def __call__(self, *arrays, **options):
         return plait.dot_product_attention(*arrays, module=self, **options)
@@ -331,18 +323,6 @@ def test_an_implementation_that_cannot_follow_is_refused(options, found):
     arrays = operands(value_depth=options.pop("value_depth", None))
     with pytest.raises(ArgumentError, match=rf"implementation='cudnn'\s+found +{found}"):
         plait.dot_product_attention(*arrays, **options, implementation="cudnn")
-
-
-def test_f4_symbolic_sizes_trace_through():
-    """Ask 17: any batch, any length, with a mask, on both ways."""
-    batch, length = jax.export.symbolic_shape("batch, length")
-    query = jax.ShapeDtypeStruct((batch, length, 4, 8), jnp.float32)
-    key = jax.ShapeDtypeStruct((batch, length, 2, 8), jnp.float32)
-    mask = jax.ShapeDtypeStruct((batch, 1, length, length), jnp.bool_)
-    for options in ({}, OWN):
-        attend = jax.jit(functools.partial(plait.dot_product_attention, is_causal=True, **options))
-        exported = jax.export.export(attend)(query, key, key, mask=mask)
-        assert str(exported.out_avals[0].shape) == "(batch, length, 4, 8)"
 
 
 WRONG = [

@@ -2,7 +2,6 @@
 
 import re
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -121,29 +120,6 @@ def test_l6_a_view_decodes_with_a_cache_of_its_own():
 def test_l6_a_view_makes_the_cache_in_the_layer_s_dtype():
     layer = plait.MultiHeadAttention(2, 4, dtype=jnp.bfloat16, rngs=plait.Rngs(0))
     assert plait.view(layer, batch_size=1, max_length=2).cached_key[...].dtype == jnp.bfloat16
-
-
-@pytest.mark.slow
-def test_l28_symbolic_batch_traces_through():
-    """Ask 17: one step for any batch, the cache passed in and out."""
-    layer = plait.MultiHeadAttention(2, 4, decode=True, rngs=plait.Rngs(0))
-    layer.init_cache((3, LENGTH, 4))
-    graphdef, cache, rest = plait.split(layer, plait.Cache, ...)
-
-    def one_step(cache, x):
-        model = plait.merge(graphdef, cache, rest)
-        return model(x), plait.state(model, plait.Cache)
-
-    (batch,) = jax.export.symbolic_shape("batch")
-
-    def free(leaf):
-        return jax.ShapeDtypeStruct((batch, *leaf.shape[1:]) if leaf.ndim else (), leaf.dtype)
-
-    exported = jax.export.export(jax.jit(lambda flat, x: jax.tree.leaves(one_step(treedef.unflatten(flat), x))))
-    leaves, treedef = jax.tree.flatten(cache)
-    x = some_input(3, 1, 4)
-    y, *_ = exported(list(map(free, leaves)), free(x)).call(leaves, x)
-    compare(y, layer(x), TOLERANCE, "exported step")
 
 
 # Errors. Each names the path of the layer.
@@ -271,30 +247,6 @@ def test_l28_a_prompt_that_is_too_long():
     with pytest.raises(ArgumentError, match=r"position 5 with a cache of 4"):
         layer(x[:, :2], decode=True)
     assert layer.cache_index.tolist() == [3, 3]
-
-
-def test_l28_a_view_with_a_position_for_each_sequence():
-    layer = plait.MultiHeadAttention(2, 4, rngs=plait.Rngs(0))
-    decoder = plait.view(layer, decode=True, batch_size=3, max_length=LENGTH, per_sequence=True)
-    assert decoder.cache_index.shape == (3,)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("per_sequence", [False, True])
-def test_l28_past_the_end_of_the_cache_is_an_error_in_a_stack_too(per_sequence):
-    """Eagerly, as in a list; nothing that the loop wrote stays."""
-    rngs = plait.Rngs(0)
-    blocks = plait.Stack(lambda rngs: plait.MultiHeadAttention(2, 4, decode=False, rngs=rngs), 3, rngs=rngs)
-    decoder = plait.view(plait.Dict(blocks=blocks), decode=True, batch_size=2, max_length=3, per_sequence=per_sequence)
-    x = some_input(2, LENGTH, 4)
-    decoder.blocks(x[:, :3])
-    before = jax.tree.leaves(plait.state(decoder, plait.Cache))
-    with pytest.raises(
-        ArgumentError, match=r"at +.*blocks\[0:3\][^\n]*\n +found +position 4 with a cache of 3 positions"
-    ):
-        decoder.blocks(x[:, 3:])
-    assert all(a is b for a, b in zip(before, jax.tree.leaves(plait.state(decoder, plait.Cache)), strict=True))
-    plait.jit(lambda decoder, x: decoder.blocks(x))(decoder, x[:, 3:])  # unknown while it is traced
 
 
 @pytest.mark.parametrize(

@@ -314,25 +314,6 @@ def test_it_works_where_graph_updates_are_off():
     np.testing.assert_array_equal(y, rnn(x))
 
 
-@pytest.mark.slow
-def test_a_symbolic_batch_and_length_export():
-    """Ask 17."""
-    layer = plait.Bidirectional(rnn_of("LSTMCell"), rnn_of())
-    graphdef, state = plait.split(layer)
-    batch, time = jax.export.symbolic_shape("batch, time")
-
-    def forward(x, lengths):
-        return plait.merge(graphdef, state)(x, seq_lengths=lengths, return_carry=True)
-
-    shapes = [jax.ShapeDtypeStruct((batch, time, 3), jnp.float32), jax.ShapeDtypeStruct((batch,), jnp.int32)]
-    exported = jax.export.export(jax.jit(forward))(*shapes)
-    for size in (1, 3):
-        x, lengths = some_input(size, size + 1, 3), jnp.arange(1, size + 1, dtype=jnp.int32)
-        expected = forward(x, lengths)
-        for mine, other in zip(jax.tree.leaves(exported.call(x, lengths)), jax.tree.leaves(expected), strict=True):
-            np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("lengths", "found"),
     [(jnp.ones(3), r"float32 of shape \(3,\)"), (jnp.ones(2, jnp.int32), r"int32 of shape \(2,\)")],

@@ -253,16 +253,6 @@ def test_what_a_model_shares_is_shared_in_its_abstract_model():
     assert found.w.get_raw_value().sharding.spec == P("data", None)
 
 
-def test_names_follow_optimizer_state():
-    """M33, ask 8: mirrors of variables have their metadata."""
-    optax = pytest.importorskip("optax")
-    net = Net(plait.Rngs(0))
-    optimizer = plait.Optimizer(net, optax.adam(1e-3), wrt=plait.Param)
-    specs = plait.get_partition_spec(plait.state(optimizer, plait.OptVariable))
-    found = [leaf.get_raw_value() for leaf in jax.tree.leaves(specs, is_leaf=lambda x: isinstance(x, plait.Variable))]
-    assert found.count(P(None, "model")) == 2  # mu and nu of the kernel
-
-
 def test_inside_shard_map_names_stay_metadata():
     """V39: a function that sees one device's share makes its variables as they are."""
     seen = []
@@ -317,21 +307,6 @@ def test_names_of_a_variable_without_a_shape_are_not_fitted(value):
     assert named["v"].get_raw_value() == NamedSharding(mesh(), P("data", "model"))
     unnamed = plait.get_named_sharding({"v": plait.Param(value)}, mesh())
     assert unnamed["v"].get_raw_value() is None
-
-
-def test_an_activation_without_names_or_mesh_stays():
-    """Its names are not even looked at."""
-    x = {"x": jnp.ones((8, 4))}
-    for none in (None, jax.sharding.get_mesh()):
-        assert plait.with_sharding_constraint(x, ("data", "data"), none) is x
-    with jax.set_mesh(mesh()):
-        assert plait.with_sharding_constraint(x, None) is x
-
-
-def test_no_names_at_all_mean_a_whole_copy():
-    v = plait.Param(jnp.ones((8, 4)), out_sharding=())
-    named = plait.get_named_sharding({"v": v}, jax.make_mesh((8,), ("model",)))
-    assert named["v"].get_raw_value().spec == P()
 
 
 def test_create_sharded_returns_a_dict_in_the_order_in_which_it_was_made():

@@ -37,12 +37,6 @@ def left(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_folder_is_there_for_the_block_alone(tmp_path):
-    with scratch_folder(tmp_path / "step-1") as scratch:
-        assert scratch.parent == tmp_path
-    assert left(tmp_path) == []
-
-
 @pytest.mark.slow
 def test_what_a_killed_writer_leaves_is_removed_by_the_next(tmp_path, writer):
     os.kill(writer.pid, signal.SIGKILL)
@@ -100,12 +94,6 @@ def test_a_block_that_fails_puts_back_what_it_had_taken_away(tmp_path, error, wa
             taken_away(scratch, draft=True)
         raise error
     assert left(tmp_path) == ["step-1"] * was_replaced
-
-
-def test_a_block_that_succeeds_leaves_nothing(tmp_path):
-    with scratch_folder(tmp_path / "step-1") as scratch:
-        taken_away(scratch, draft=False)
-    assert left(tmp_path) == []
 
 
 @pytest.mark.parametrize("content", ["theirs", "writing.unlocked"])

@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import json
-import shutil
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,6 @@ import pytest
 from plait.errors import ExportError
 from plait.export import InputSpec, load_stablehlo, save_stablehlo, validate_export
 from plait.export.formats import stablehlo_loader
-from plait.export.formats.whole_write import ExportPathError
 from tests.export.conv_net import IMAGES, inputs, log_probabilities, outputs, params
 
 
@@ -61,39 +59,6 @@ def test_the_folder_carries_its_loader(model):
         assert (model / "load.py").read_bytes() == source.read()
 
 
-@pytest.mark.parametrize("name", ["weights.safetensors", "serving_default.jax_export"])
-def test_a_changed_file_is_refused_by_name(model, tmp_path, name):
-    copy = shutil.copytree(model, tmp_path / "copy")
-    content = bytearray((copy / name).read_bytes())
-    content[-1] ^= 1
-    (copy / name).write_bytes(content)
-    with pytest.raises(ExportError, match=rf"{name} was changed\n  at +.*copy.{name}"):
-        load_stablehlo(copy)
-
-
-def test_what_was_compared_with_the_manifest_is_what_is_used(model, tmp_path, monkeypatch):
-    """The file may change as soon as it was read: it is hashed in memory. (issue O)"""
-    copy = shutil.copytree(model, tmp_path / "copy")
-    read = np.fromfile
-
-    def read_before_it_changes(place, dtype):
-        content = read(place, dtype)
-        place.write_bytes(bytes(place.stat().st_size))
-        return content
-
-    monkeypatch.setattr(stablehlo_loader.np, "fromfile", read_before_it_changes)
-    apply = load_stablehlo(copy)
-    for x, y in zip(inputs(), outputs(), strict=True):
-        np.testing.assert_allclose(apply(x), y, atol=1e-5)
-
-
-def test_a_missing_file_is_refused_by_name(model, tmp_path):
-    copy = shutil.copytree(model, tmp_path / "copy")
-    (copy / "weights.safetensors").unlink()
-    with pytest.raises(ExportError, match=r"weights\.safetensors cannot be read"):
-        load_stablehlo(copy)
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -125,19 +90,6 @@ def test_every_dtype_and_shape_survives(tmp_path):
     for name, array in weights.items():
         assert read[name].dtype == array.dtype, name
         np.testing.assert_array_equal(read[name], np.asarray(array))
-
-
-def test_a_folder_is_replaced_only_when_asked(tmp_path):
-    def save(factor, **options):
-        weights = {"factor": jnp.float32(factor)}
-        save_stablehlo(lambda p, x: p["factor"] * x, weights, tmp_path / "m", input_spec=InputSpec(()), **options)
-
-    save(2)
-    with pytest.raises(ExportPathError, match=r"do .*overwrite=True"):
-        save(3)
-    assert load_stablehlo(tmp_path / "m")(np.float32(1)) == 2
-    save(3, overwrite=True)
-    assert load_stablehlo(tmp_path / "m")(np.float32(1)) == 3
 
 
 @pytest.mark.slow

@@ -123,20 +123,6 @@ def test_a_refusal_shows_the_operations_or_the_converter_s_own_words():
     assert "fix the sizes" not in str(refusal("no", ValueError("a size"), [], expected="less", free=False))
 
 
-MESSAGES = {
-    "\n  no such size\nmore\n": "E: no such size",
-    "x\nnet.mlir: error: no sort\nerror: y": "E: no sort",
-    "": "E",
-}
-
-
-@pytest.mark.parametrize("message", MESSAGES, ids=["its first line", "the first error", "none"])
-def test_of_a_converter_s_message_one_line_is_told(message):
-    error = type("E", (Exception,), {})(message)
-    shown = refusal("no", error, [], expected="less")
-    assert shown.parts["found"] == f"{MESSAGES[message]}; each operation alone is supported"
-
-
 # The converters themselves -------------------------------------------------------------------------------------------
 
 

@@ -33,38 +33,6 @@ def first(ours, theirs, **options):
     return Judge(tuple(zip(ours, theirs, strict=True)), **options).first()
 
 
-def test_of_a_chain_the_first_layer_whose_output_departs_is_named():
-    found = first(chain(1, 2, 3, whole=3), chain(1, 5, 7, whole=7))
-    assert (found.pair[0].place, found.inside) == ("layer1", None)
-    assert (found.inputs.largest, found.output.largest) == (0, 3)
-
-
-def test_what_departs_before_a_layer_is_named_by_the_module_around_it():
-    ours, theirs = (
-        [call("layer", out, given=(given,), times=(1, 2)), call("", out, times=(0, 3))]
-        for out, given in ((4, 2), (5, 3))
-    )
-    found = first(ours, theirs)
-    assert (found.pair[0].path, found.inside[0].place, found.inputs.largest) == ((), "layer", 0)
-
-
-def test_a_model_whose_own_inputs_depart_is_named_as_a_whole():
-    found = first(chain(2, whole=2), chain(3, whole=3, start=9.0))
-    assert found.pair[0].path == ()
-    assert (found.inside, found.inputs.largest) == (None, 8)
-
-
-def test_a_departure_inside_of_a_call_that_agrees_does_not_count():
-    def run(inner, after):
-        return [
-            call("a.inner", inner, times=(2, 3)), call("a", 1, times=(1, 4)), call("b", after, times=(5, 6)),
-            call("", after, times=(0, 7)),
-        ]  # fmt: skip
-
-    assert first(run(1, 1), run(2, 1)) is None
-    assert first(run(1, 1), run(2, 3)).pair[0].place == "b"
-
-
 GROWTH = {  # differences in units of the tolerance, from layer to layer, and the layer that is named
     (0, 0.5, 2, 8): "layer1",
     (0.05, 0.1, 0.9, 8): "layer2",
@@ -81,16 +49,6 @@ def test_a_departure_that_grows_begins_with_a_jump_to_an_eighth_of_the_tolerance
     if errors[1]:  # a tolerance that is asked for is the one that counts
         beyond = next(f"layer{n}" for n, each in enumerate(errors) if each > 1)
         assert first(ours, theirs, tolerance=unit).pair[0].place == beyond
-
-
-def test_the_tolerance_is_that_of_the_narrowest_dtype_that_both_have_used_so_far():
-    def run(*dtypes):
-        return [call(f"c{n}", 1, dtype=dtype) for n, dtype in enumerate(dtypes)]
-
-    half, single, double = 8 * 2.0**-10, 256 * 2.0**-23, 256 * 2.0**-52
-    both = tuple(zip(run(np.float64, F32, np.float16, F32), run(np.float64, np.float16, np.float16, F32), strict=True))
-    assert [*Judge(both).tolerances.values()] == [double, single, half, half]
-    assert {*Judge(both, tolerance=0.5).tolerances.values()} == {0.5}
 
 
 def inputs_of(ours, theirs, *, channels=None, path="layer", kinds=("Layer", "Layer"), statics=({}, {})):

@@ -67,14 +67,6 @@ def test_keyword_arguments_may_be_random_streams():
     assert rngs.default.count[...] == 0
 
 
-def test_the_model_stays_as_it_is():
-    model = Twice()
-    before = jax.tree.map(jnp.copy, plait.state(model))
-    calls_of(model, (jnp.ones((4, 3)),), {})
-    assert all(jax.tree.leaves(jax.tree.map(jnp.array_equal, before, plait.state(model))))
-    assert set(vars(model)) == set(vars(Twice()))
-
-
 class Scanned(plait.Module):
     def __init__(self):
         @plait.split_rngs(splits=5)
@@ -151,11 +143,6 @@ def test_calls_inside_and_outside_of_a_branch_are_told_apart():
 
     calls = calls_of(Choosing(both), (X,), {})["inner", "linear"]
     assert [call.inside for call in calls] == ["", "cond"]
-
-
-def test_what_is_shut_in_is_said_on_the_page(tmp_path):
-    text = plait.explore(Choosing(SHUT_IN["switch"]), X, to=tmp_path / "page.html").read_text()
-    assert '"inside":"switch"' in text
 
 
 class Making(plait.Module):

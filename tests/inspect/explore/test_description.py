@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 import plait
 from plait.inspect.explore.description import description, tiles_of
 from plait.inspect.explore.graphs import outline_of_graph
-from plait.inspect.explore.outline import LEAF, LINK, NODE, Call, Entry, Layout, Outline, outline_of_leaves
+from plait.inspect.explore.outline import LEAF, LINK, NODE, Entry, Layout, Outline, outline_of_leaves
 from tests.strategies import graphs
 
 
@@ -129,67 +129,6 @@ def test_tiles_are_the_parts_that_jax_gives_each_device(axes, cut, end):
     assert math.prod(grid) == len(set(tiles))
 
 
-def described(*entries):
-    """What the page has of these entries, by the last key."""
-    outline = Outline("file", "checkpoint", [Entry((), NODE), *entries], {"step": "3"})
-    return {node["step"]: node["sides"][0] for node in description([outline])["nodes"]}
-
-
-def test_a_place_has_what_is_known_of_it_and_nothing_else():
-    array = np.array([1.0, 2.0, 2.0, np.nan], np.float32)
-    calls = [Call("__call__", ("f",), ("g",), 2), Call("encode", (), ("h",), inside="cond")]
-    found = described(
-        Entry(("a",), LEAF, "Param", "float32", (4,), 16, lambda: array, attributes={"axis": "0"}, calls=calls),
-        Entry(("b",), LEAF, dtype="float32", shape=("n", 3), bytes=12, why="not read"),
-        Entry(("c",), LEAF, dtype="float32", shape=(2, 0), read=lambda: np.zeros((2, 0), np.float32)),
-        Entry(("d",), LEAF, dtype="int64", shape=(1,), bytes=8, read=lambda: np.array([2**60])),
-        Entry(("e",), LEAF, dtype="str", shape=(1,), bytes=8, read=lambda: np.array(["text"])),
-        Entry(("f",), NODE, "Linear", costs={"FLOPs": 3.0, "more": math.inf, "none": 0.0}),
-    )
-    numbers = found[".a"].pop("statistics")
-    assert numbers == {
-        "count": 4, "low": 1.0, "high": 2.0, "mean": pytest.approx(5 / 3), "std": pytest.approx(math.sqrt(2) / 3),
-        "zeros": 0, "nans": 1, "infinities": 0,
-    }  # fmt: skip
-    counts = found[".a"].pop("histogram")
-    assert (counts["low"], counts["high"], counts["counts"]) == (1.0, 2.0, [1, *[0] * 46, 2])
-    assert found == {
-        "": {"role": NODE},
-        ".a": {
-            "role": LEAF, "type": "Param", "dtype": "float32", "shape": [4], "bytes": 16, "count": 4,
-            "attributes": [["axis", "0"]],
-            "calls": [
-                {"method": "__call__", "inputs": ("f",), "outputs": ("g",), "times": 2},
-                {"method": "encode", "inputs": (), "outputs": ("h",), "times": 1, "inside": "cond"},
-            ],
-        },
-        ".b": {"role": LEAF, "why": "not read", "dtype": "float32", "shape": ["n", 3], "bytes": 12, "count": 3},
-        ".c": {
-            "role": LEAF, "dtype": "float32", "shape": [2, 0], "bytes": 0, "count": 0,
-            "statistics": {name: None if name in ("low", "high", "mean", "std") else 0 for name in numbers},
-        },
-        ".d": {
-            "role": LEAF, "dtype": "int64", "shape": [1], "bytes": 8, "count": 1,
-            "statistics": {"count": 1, "low": 2.0**60, "high": 2.0**60, "mean": 2.0**60, "std": 0.0, "zeros": 0,
-                           "nans": 0, "infinities": 0},
-        },
-        ".e": {"role": LEAF, "dtype": "str", "shape": [1], "bytes": 8, "count": 1},
-        ".f": {"role": NODE, "type": "Linear", "costs": {"FLOPs": 3.0, "more": "inf", "none": 0.0}},
-    }  # fmt: skip
-
-
-def test_the_sides_and_their_facts_stand_beside_the_nodes():
-    first, second = Outline("a", "model", [Entry((), NODE)], has_objects=True), Outline("b", "x", [], {"step": "3"})
-    assert description([first, second]) == {
-        "sides": [
-            {"name": "a", "origin": "model", "facts": {}, "hasObjects": True},
-            {"name": "b", "origin": "x", "facts": {"step": "3"}, "hasObjects": False},
-        ],
-        "layouts": [],
-        "nodes": [{"step": "", "sides": [{"role": NODE}, None]}],
-    }
-
-
 def compared(first, second, *, has_objects=(True, True)):
     outlines = [Outline("o", "x", [Entry((), NODE), each], has_objects=known)
                 for each, known in zip((first, second), has_objects, strict=True)]  # fmt: skip
@@ -240,17 +179,6 @@ def test_values_differ_by_numbers_and_keys_by_being_others():
         assert "changes" not in compared(entry(1, **one), entry(1, **other))
         assert "difference" not in compared(entry(1, **one), entry(2, **other))
     assert "difference" not in compared(entry(1.0), entry(1.0, 2.0))
-
-
-def test_a_layout_is_described_once():
-    leaves = [Entry((name,), LEAF, shape=(4,), layout=each) for name, each in (("a", X), ("b", Y), ("c", X))]
-    made = description([Outline("o", "x", [Entry((), NODE), *leaves])])
-    assert [node["sides"][0].get("layout") for node in made["nodes"]] == [None, 0, 1, 0]
-    assert made["layouts"] == [
-        {"mesh": [["x", 2]], "spec": [["x"]], "devices": [0, 1], "grid": [2], "tiles": [0, 1]},
-        {"mesh": [["x", 2]], "spec": [[]], "devices": [0, 1], "grid": [1], "tiles": [0, 0]},
-    ]
-    assert tiles_of(Layout((), ((),))) == ([1], [0])
 
 
 def test_a_side_without_finite_numbers_has_the_bins_of_the_other():

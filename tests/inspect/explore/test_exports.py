@@ -141,13 +141,6 @@ def test_values_that_lie_elsewhere_are_refused(onnx, tmp_path, location):
     assert not (tmp_path / "page.html").exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"nothing of the kind"], ids=["empty", "words"])
-def test_a_damaged_onnx_file_is_refused(onnx, tmp_path, content):
-    (tmp_path / "model.onnx").write_bytes(content)
-    with pytest.raises(plait.errors.ExportError, match=r"at +\S*model\.onnx"):
-        outline_of_file(tmp_path / "model.onnx")
-
-
 @pytest.mark.slow
 @pytest.mark.oracle
 def test_onnx_as_plait_writes_it(onnx, bundle, tmp_path):

@@ -1,9 +1,8 @@
 """Outlines from leaves alone, and two of them put together. (W10, W12)"""
 
-import numpy as np
 import pytest
 
-from plait.inspect.explore.outline import LEAF, LINK, NODE, Entry, Outline, outline_of_leaves, put_together, step_of
+from plait.inspect.explore.outline import LEAF, LINK, Entry, outline_of_leaves, put_together
 
 
 def outline(leaves, *, has_objects=False, target=None):
@@ -20,24 +19,6 @@ def outline(leaves, *, has_objects=False, target=None):
 
 def paths(outline):
     return [".".join(entry.path) for entry in outline.entries]
-
-
-def test_there_is_a_node_for_every_prefix_and_owners_come_first():
-    made = outline({"a.b.c": (1,), "a.d": (2,), "e": (3,)})
-    assert [(entry.role, ".".join(entry.path)) for entry in made.entries] == [
-        (NODE, ""), (NODE, "a"), (NODE, "a.b"), (LEAF, "a.b.c"), (LEAF, "a.d"), (LEAF, "e"),
-    ]  # fmt: skip
-    assert (made.name, made.origin, made.facts, made.has_objects) == ("file", "checkpoint", {"step": "3"}, False)
-    assert [(entry.path, entry.role) for entry in outline({}).entries] == [((), NODE)]
-    root = Entry((), LEAF, shape=(4,))
-    assert outline_of_leaves("", "", {(): root}, {}).entries == [root]
-
-
-@pytest.mark.parametrize(
-    ("path", "step"), [((), ""), (("a",), ".a"), (("a", 3), "[3]"), ((3, "kernel"), ".kernel"), (("a b",), "['a b']")]
-)
-def test_a_step_is_the_last_key_as_it_is_written_after_the_others(path, step):
-    assert step_of(path) == step
 
 
 MODEL = {"up.kernel": (4, 8), "up.bias": (8,), "down.kernel": (8, 2)}
@@ -81,12 +62,3 @@ def test_two_of_three_arrays_are_enough_and_one_side_may_be_a_model():
     run, model = outline(HALF), outline(MODEL, has_objects=True)
     put_together(model, run)
     assert model.facts["shown at"] == "model"
-
-
-def test_entries_have_nothing_that_is_not_known():
-    entry = Entry(("a",), NODE)
-    assert (entry.type, entry.dtype, entry.shape, entry.bytes, entry.read, entry.why) == ("", "", (), 0, None, "")
-    assert (entry.is_key, entry.attributes, entry.target, entry.layout) == (False, {}, None, None)
-    assert (entry.calls, entry.costs) == ((), {})
-    assert (Outline("n", "model", []).facts, Outline("n", "model", []).has_objects) == ({}, False)
-    assert np.array_equal(Entry((), LEAF, read=lambda: np.ones(2)).read(), np.ones(2))

@@ -20,7 +20,7 @@ import plait
 from plait.errors import ArgumentError, ArgumentTypeError, FilterError, GraphError, ShapeError, SharingError
 from tests.sampling import slow_but
 
-from .stacks import FEATURES, KINDS, Block, Net, Wider, blocks_of, pair
+from .stacks import FEATURES, Block, Net, Wider, blocks_of, pair
 
 X = jnp.linspace(-1.0, 2.0, 6 * FEATURES).reshape(6, FEATURES) ** 3
 
@@ -196,20 +196,6 @@ def test_captured_gradients_go_back_into_a_stack() -> None:
     for a, b in zip(jax.tree.leaves(found[0]), jax.tree.leaves(found[1]), strict=True):
         assert float(jnp.abs(a).max()) > 0
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.slow
-@settings(max_examples=2, deadline=None)
-@given(depth=st.integers(1, 7), period=st.integers(1, 3))
-def test_made_by_a_factory_it_has_the_keys_of_the_list(depth: int, period: int) -> None:
-    """ST2: values, keys and counts, and the streams go on where the list leaves them."""
-    theirs, ours = plait.Rngs(3, dropout=4), plait.Rngs(3, dropout=4)
-    looped = [KINDS[i % period](rngs=theirs) for i in range(depth)]
-    makers = [lambda rngs, kind=kind: kind(rngs=rngs) for kind in KINDS[:period]]
-    stack = plait.Stack(makers, depth, rngs=ours)
-    assert_same(Net(stack), Net(plait.List(looped)), rtol=1e-6)
-    for name, stream in theirs.items():
-        assert int(stream.count.get_value()) == int(ours[name].count.get_value())
 
 
 @pytest.mark.slow
@@ -539,16 +525,6 @@ def test_nested_stacks_become_lists_and_stacks_again(period: int) -> None:
     assert numbers(again) == expected
     assert plait.graphdef(again) == plait.graphdef(plait.as_stack(looped))
     assert numbers(plait.as_list(again)) == expected
-
-
-def test_stacks_of_three_levels_become_lists() -> None:
-    model = Holder(plait.Stack([nested(plait.Stack, 1, 3) for _ in range(2)]))
-    for i, block in enumerate(model.inner):
-        for j, middle in enumerate(block.inner):
-            for k, leaf in enumerate(middle.inner):
-                leaf.w[...] = jnp.float32(100 * i + 10 * j + k)
-    found = [numbers(block) for block in plait.as_list(model).inner]
-    assert found == [[[100.0 * i + 10 * j + k for k in range(2)] for j in range(3)] for i in range(2)]
 
 
 def test_nested_stacks_are_exported_as_lists() -> None:
@@ -893,30 +869,6 @@ def test_no_block_at_this_index() -> None:
 
 
 # Surgery --------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_surgery_is_that_of_the_list() -> None:
-    """Parts are given layer by layer, with the paths of the list."""
-    changed = []
-    for model in pair(5, 2):
-        model.eval()
-        paths = []
-
-        def halved(path: Any, value: Any, paths: Any = paths) -> Any:
-            paths.append(path)
-            return value / (2 + path[1])
-
-        plait.select(model, "blocks[*].linear.kernel").map(halved)
-        plait.select(model, "blocks[*].dropout.rate").set(0.1)
-        plait.add_lora(plait.select(model, "blocks[*].linear"), 2, rngs=plait.Rngs(9))
-        plait.select(model, "blocks[*].linear", plait.LoRA).replace(lambda path, layer: plait.Sequential(layer))
-        changed.append((model, sorted(paths)))
-    (looped, their_paths), (stacked, our_paths) = changed
-    assert our_paths == their_paths == [("blocks", i, "linear", "kernel") for i in range(5)]
-    assert type(stacked.blocks[1].linear.layers[0]).__name__ == "LoRA"
-    assert {block.dropout.rate for block in stacked.blocks} == {0.1}
-    np.testing.assert_allclose(stacked(X), looped(X), rtol=1e-5, atol=1e-6)
 
 
 class CausalBlock(plait.Module):

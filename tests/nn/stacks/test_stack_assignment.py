@@ -147,36 +147,6 @@ def test_more_assigned_blocks_are_those_of_a_list_of_copies(program: Any) -> Non
     check(*program)
 
 
-def test_two_layers_are_exchanged() -> None:
-    stack = made(plait.Stack, "one period")
-    stack[0], stack[1] = stack[1], stack[0]
-    stack[1], stack[2], stack[3] = stack[3], stack[1], stack[2]
-    assert [float(block.w[0]) for block in stack] == [1.0, 3.0, 0.0, 2.0]
-    plait.jit(lambda stack: exchange(stack, 0, 3))(stack)
-    assert [float(block.w[0]) for block in stack] == [2.0, 3.0, 0.0, 1.0]
-
-
-def test_a_replaced_block_keeps_its_values_and_is_written_alone() -> None:
-    stack = made(plait.Stack, "one period")
-    old, part = stack[0], stack[0].w
-    stack[0] = Leaf(7.0)
-    assert (float(old.w[0]), float(part[0]), old in stack) == (0.0, 0.0, False)
-    plait.jit(doubled)(old)
-    old.w[0] = 5.0
-    assert float(stack[0].w[0]) == 7.0
-    plait.jit(lambda stack, old: old.w.set_value(stack[1].w.value))(stack, old)
-    assert old.w.value.tolist() == [1.0, 1.0]
-
-
-def test_a_block_of_its_own_place_stays_a_view() -> None:
-    stack = made(plait.Stack, "one period")
-    block = stack[0]
-    stack[0] = block
-    stack[:2] = stack[:2]
-    block.w[0] = 5.0
-    assert float(stack[0].w[0]) == 5.0
-
-
 @pytest.mark.parametrize(
     ("block", "error", "match"),
     [

@@ -384,18 +384,6 @@ def test_what_hangs_is_not_waited_for_when_its_position_is_set():
     assert [*late] == [*range(8)]
 
 
-def test_an_item_that_was_late_is_the_next_one():
-    freed = threading.Event()
-    late = timed(numbers(wait=lambda number: number != 1 or freed.wait(SLOW)), 0.05)
-    assert next(late) == 0
-    for _ in range(2):
-        with pytest.raises(plait.errors.DataError):
-            next(late)
-    freed.set()
-    late.seconds = SLOW
-    assert [*late] == [*range(1, 8)]
-
-
 def test_a_position_that_cannot_be_set_is_the_next_error():
     freed = threading.Event()
     data = Batches(lambda epoch: numbers(wait=lambda number: freed.wait(SLOW)), epochs=1)

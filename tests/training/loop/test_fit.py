@@ -21,7 +21,6 @@ import pytest
 
 import plait
 from plait.checkpoint import Checkpoints, Keep, orbax, restore
-from plait.core.objects.clock import clock
 from plait.core.objects.visit import visit
 from plait.errors import (
     ArgumentError,
@@ -36,7 +35,6 @@ from plait.errors import (
 from plait.training import Batches, EarlyStop, JsonLines, fit, prefetch
 from plait.training.loop import reports, run as run_of_fit
 from plait.training.loop.ahead import Ahead
-from plait.training.loop.before_evaluation import BeforeEvaluation
 from plait.training.loop.processes.agreement import SingleProcess
 from tests.compare import assert_same, readable
 from tests.sampling import slow_but
@@ -359,25 +357,6 @@ def test_a_loss_that_is_not_finite_names_the_variables_and_is_not_saved(tmp_path
             fit(step, objects, source, steps=9, checkpoints=checkpoints, save_every=1, log_every=4, show=False)
         assert caught.value.parts["at"] == "model.first.kernel"
         assert [saved.step for saved in checkpoints.all()] == [2, 3, 4]
-
-
-def test_a_loss_that_is_not_finite_is_found_among_other_numbers(tmp_path):
-    """Whatever else is NaN, and whichever name comes first; another number alone may be."""
-
-    @plait.jit
-    def step(model, batch):
-        return {"loss": batch.sum(), "accuracy": jnp.log(batch - 1).sum(), "norm": batch.max()}
-
-    for bad, told in [([1.0, np.nan], True), ([1.0, 0.5], False)]:
-        data = [np.float32([2, 2]), np.float32(bad)]
-        with Checkpoints(tmp_path / str(told)) as checkpoints:
-            options = {"steps": 2, "log_every": 1, "checkpoints": checkpoints, "save_every": 1, "show": False}
-            if told:
-                with pytest.raises(NonFiniteError, match="the loss is nan at step 2"):
-                    fit(step, {"model": plait.Param(1.0)}, data, **options)
-            else:
-                assert np.isnan(fit(step, {"model": plait.Param(1.0)}, data, **options).values["accuracy"])
-            assert [saved.step for saved in checkpoints.all()] == ([1] if told else [1, 2])
 
 
 def test_what_the_error_advises_names_the_layer(tmp_path):
@@ -927,17 +906,6 @@ def test_the_last_step_is_logged_however_the_run_ends():
     assert only_at_the_end.values == {"loss": 2.0}
 
 
-def test_only_a_loss_has_to_be_finite():
-    """Another metric may be NaN, such as the precision without a positive answer."""
-
-    def run(values):
-        return fit(lambda p, x: values, {"p": plait.Param(1.0)}, [1], steps=1, show=False)
-
-    assert np.isnan(run({"train_loss": 0.3, "precision": jnp.nan}).values["precision"])
-    with pytest.raises(NonFiniteError, match="the train_loss is inf"):
-        run({"train_loss": jnp.inf, "precision": 1.0})
-
-
 def test_a_checkpoint_has_the_metrics_of_its_own_step(tmp_path):
     """Also between two logs; ``Keep(best=...)`` ranks by them."""
     with Checkpoints(tmp_path) as checkpoints:
@@ -1084,32 +1052,6 @@ def test_a_save_that_failed_does_not_take_the_next_one_with_it(tmp_path, monkeyp
 
 def test_steps_may_be_a_number_of_numpy():
     assert fit(lambda p, x: x, {"p": plait.Param(1.0)}, [1.0], steps=np.int64(2), show=False).step == 2
-
-
-def test_an_evaluation_that_raises_loses_no_steps(tmp_path):
-    def evaluate():
-        raise OSError("no such file")
-
-    with Checkpoints(tmp_path) as checkpoints:
-        with pytest.raises(OSError, match="no such file"):
-            fit(train, start(), source, steps=4, checkpoints=checkpoints, evaluate=evaluate, show=False)
-        assert [saved.step for saved in checkpoints.all()] == [4]
-
-
-def test_an_evaluation_that_raises_leaves_no_variables_of_its_own(tmp_path):
-    """They were in the checkpoint, with which a program that is started again could not go on."""
-    objects = start()
-
-    def evaluate():
-        objects["model"].cache = plait.Cache(jnp.zeros(3))
-        objects["model"].last.extra = {"inside": plait.List([plait.Param(jnp.zeros(3))])}
-        raise OSError("the evaluation is wrong")
-
-    with Checkpoints(tmp_path) as checkpoints:
-        with pytest.raises(OSError, match="the evaluation is wrong"):
-            fit(train, objects, source, steps=4, checkpoints=checkpoints, evaluate=evaluate, show=False)
-        fitted = fit(train, start(), source, steps=5, checkpoints=checkpoints, show=False)
-    assert fitted.step == 5
 
 
 @pytest.mark.parametrize("by_signal", [False, True])
@@ -1283,19 +1225,6 @@ def test_an_evaluation_that_raises_leaves_the_structure_as_it_was(tmp_path, chan
     batches = itertools.chain.from_iterable(source(epoch) for epoch in itertools.count())
     train_parts(*objects.values(), next(itertools.islice(batches, 4, None)))  # compiled before the evaluation
     assert_same(values(objects), parts_after(5))
-
-
-def test_what_an_evaluation_has_not_changed_is_not_touched_when_it_is_undone():
-    """Another thread may undo it while it runs: a node that is cleared and filled again would be empty for a moment."""
-    objects = start_parts()
-    train_parts(*objects.values(), source(0)[0])
-    before, now = BeforeEvaluation(objects), clock.now
-    before.put_back(objects)
-    assert clock.now == now
-    objects["parts"].mode = "eval"
-    before.put_back(objects)
-    assert clock.now > now
-    assert objects["parts"].mode == "train"
 
 
 def test_an_array_that_an_evaluation_has_donated_stays_what_was_made_of_it(tmp_path):
@@ -1523,24 +1452,12 @@ def test_the_profiler_records_the_steps_that_were_asked_for(tmp_path):
     assert list(tmp_path.rglob("*.xplane.pb"))
 
 
-@pytest.mark.slow
-def test_a_profile_ends_with_the_run(tmp_path):
-    fit(train, start(), source, steps=2, profile=(range(2, 9), str(tmp_path)), show=False)
-    assert list(tmp_path.rglob("*.xplane.pb"))
-
-
 @pytest.mark.parametrize(
     "number", [jnp.bfloat16(0.5), jnp.float16(0.5), jnp.array(True), True, 3, np.float64(2)], ids=repr
 )
 def test_numbers_of_any_dtype_are_logged(number):
     fitted = fit(lambda model, batch: {"x": number}, {"model": plait.Param(1.0)}, [1], steps=1, show=False)
     assert fitted.values == {"x": float(number)}
-
-
-def test_warnings_of_the_loop_are_none():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        fit(train, start(), source, steps=3, show=False)
 
 
 def scalars():

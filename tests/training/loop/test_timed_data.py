@@ -40,24 +40,6 @@ def test_only_data_with_a_position_has_one():
     assert next(data) == "b"
 
 
-def test_the_error_of_the_data_is_raised():
-    def broken():
-        yield 1
-        raise OSError("the disk is gone")
-
-    data = timed(broken(), 10)
-    assert next(data) == 1
-    with pytest.raises(OSError, match="the disk is gone"):
-        next(data)
-
-
-def test_an_item_that_does_not_arrive_is_an_error():
-    freed = threading.Event()
-    with pytest.raises(DataError, match=r"at +data\n +found +nothing after 0.05 s\n(?s:.*)data_timeout"):
-        next(timed(iter(freed.wait, None), 0.05))
-    freed.set()
-
-
 def test_a_signal_that_is_handled_for_longer_than_the_timeout_does_not_lengthen_it():
     """Up to Python 3.12, ``SimpleQueue.get`` then waits forever; so it does in a process that was stopped."""
     freed = threading.Event()
@@ -129,22 +111,3 @@ def test_the_thread_ends_with_the_iterator(data):
         assert gone(thread)
     finally:
         gc.enable()
-
-
-def test_the_thread_of_data_that_hung_ends_when_the_data_goes_on():
-    freed = threading.Event()
-
-    def slow():
-        freed.wait()
-        yield 1
-
-    before = threads()
-    data = timed(slow(), 0.05)
-    with pytest.raises(DataError):
-        next(data)
-    (thread,) = set(threads()) - set(before)
-    del data
-    time.sleep(0.05)
-    assert thread.is_alive()
-    freed.set()
-    assert gone(thread)

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import plait
-from plait.errors import ArgumentError, ProcessError
+from plait.errors import ArgumentError
 from plait.partitioning.processes import all_processes, key_value_store
 from plait.training import fit
 from plait.training.loop import run as run_of_fit
 from plait.training.loop.ahead import Ahead, Pace
 from plait.training.loop.batches import Batches
 from plait.training.loop.processes import agreement
-from plait.training.loop.processes.agreement import AHEAD, Ending, MultiProcess, SingleProcess, check_same, error_ending
+from plait.training.loop.processes.agreement import AHEAD, Ending, MultiProcess, check_same, error_ending
 
 STEPS = 12
 
@@ -191,25 +191,6 @@ def test_all_end_after_the_same_step_with_the_same_reason(simulated, schedule):
         assert done == min([*batches, STEPS])
     else:
         assert done <= min(after for after, kind in calls if kind) + AHEAD
-
-
-def test_the_first_error_is_that_of_all(simulated):
-    def act(number):
-        agreed = MultiProcess(lambda event: None, lambda: None)
-        if number == 1:
-            agreed.call(error_ending(own := OSError("gone")))
-        done = 0
-        while agreed.begins(done + 1, done + 1 + AHEAD, False):
-            done += 1
-            time.sleep(0.001)
-        error = agreed.first_error(own if number == 1 else None)
-        agreed.close()
-        return error
-
-    first, second = simulated(2, act)
-    assert isinstance(first, ProcessError)
-    assert "OSError: gone" in first.parts["found"]
-    assert isinstance(second, OSError)
 
 
 def test_processes_with_other_arguments_are_an_error_in_all(simulated):
@@ -402,19 +383,6 @@ def test_a_process_that_is_lost_votes_although_it_lacks_the_batches_of_the_last_
     assert simulated(2, act) == [("lost", 3)] * 2
 
 
-def test_alone_nothing_is_ahead():
-    alone, data = SingleProcess(), Batches([1, 2, 3], epochs=1)
-    ahead = Ahead(data, alone.ahead, 0)
-    ahead.fill(1, 9)
-    assert ahead.take() == 1
-    assert data.get_state() == ahead.get_state() == {"epoch": 0, "index": 1}
-    assert alone.begins(1, ahead.last, False)
-    alone.call(Ending("signal", "SIGTERM"))
-    alone.call(Ending("data", "data"))
-    assert not alone.begins(2, 2, False)
-    assert alone.ending.reason == "SIGTERM"
-
-
 def test_the_position_is_that_of_the_last_batch_that_was_used():
     data = Batches([1, 2, 3, 4], epochs=1)
     ahead = Ahead(data, 2, 0)
@@ -457,32 +425,6 @@ def test_a_run_of_several_processes_keeps_the_pace_of_its_results(simulated, mon
     )
     assert (first, first.reason) == (second, "steps")
     assert kept == {0: [1.0, 2.0, 1.0, 2.0, 1.0], 1: [1.0, 2.0, 1.0, 2.0, 1.0]}
-
-
-def test_the_pace_looks_at_the_sharding_of_each_result(monkeypatch):
-    """It remembers the last one: ``is_fully_addressable`` takes longer than all else before a step."""
-
-    class Result:
-        def __init__(self, sharding, is_fully_addressable):
-            self.sharding, self.is_fully_addressable, self.waits = sharding, is_fully_addressable, 0
-
-        def block_until_ready(self):
-            self.waits += 1
-
-        def is_deleted(self):
-            return self.is_donated
-
-        is_donated = False
-
-    monkeypatch.setattr("plait.training.loop.ahead.ArrayImpl", Result)
-    pace, shared, own = Pace(2), object(), object()
-    results = [Result(shared, False), Result(shared, False), Result(own, True), Result(shared, False)]
-    waited = []
-    for result in results:
-        pace.keep(result)
-        waited.append(pace.wait({}))
-    assert waited == [True, True, True, False]
-    assert [result.waits for result in results] == [1, 1, 0, 0]
 
 
 def test_the_pace_does_not_wait_for_a_result_that_a_later_step_has_donated():
