@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING
 
 from . import _public
-from .util import public_modules as _public_modules  # first, since other threads may import public modules from here on
+from .util import public_modules as _public_modules
 from .inspect import hooks as _inspect_hooks  # first, since what is loaded below takes its own hooks
 from .flax.compat import old_methods as _old_methods
 from .core.objects.attributes import Data as Data

@@ -32,7 +32,6 @@ ELSEWHERE = {
         "flax/compat/private_functions.py",
         "resolve_kwargs",
     ): "under as_flax: tests/flax/compat/test_private_functions.py",
-    ("flax/compat/private_functions.py", "wrapper"): "under as_flax: tests/flax/compat/test_private_functions.py",
     ("flax/compat/old_methods.py", "_to_pure_dict"): "a deprecated method: tests/flax/compat/test_old_methods.py",
     (
         "flax/compat/old_methods.py",

@@ -283,14 +283,14 @@ def refuses(error, expected, layer, *inputs, **call):
 
 def test_l7_decode_is_always_required():
     layer = plait.MultiHeadAttention(2, 4, rngs=plait.Rngs(0))
-    expected = r"decode=None[\s\S]*MultiHeadAttention\(\.\.\., decode=True\).*layer\(x, .*plait\.view\(model, decode="
+    expected = r"decode=None[\s\S]*MultiHeadAttention\(\.\.\., decode=False\).*layer\(x, .*plait\.view\(model, decode="
     refuses(ArgumentError, expected, layer, some_input(3, 4))
     assert layer(some_input(3, 4), decode=False).shape == (3, 4)
 
 
 def test_l7_deterministic_is_required_with_a_rate_only():
     layer = Attention(2, 4, dropout_rate=0.5, rngs=plait.Rngs(0))
-    expected = r"deterministic=None[\s\S]*MultiHeadAttention\(\.\.\., deterministic=True\).*plait\.view\(model"
+    expected = r"deterministic=None[\s\S]*MultiHeadAttention\(\.\.\., deterministic=False\).*plait\.view\(model"
     refuses(ArgumentError, expected, layer, some_input(3, 4))
     assert Attention(2, 4, rngs=plait.Rngs(0))(some_input(3, 4)).shape == (3, 4)
 

@@ -65,34 +65,3 @@ def test_a_module_that_lives_elsewhere(house, case):
 def test_import_plait_alone_loads_no_place_of_lazy_modules():
     code = "import sys, plait; print([n for n in sys.modules if n.startswith(('plait.bridge', 'plait.training'))])"
     assert run_python("-c", code, check=True).stdout == "[]\n"
-
-
-def test_threads_may_import_a_public_module_while_plait_loads():
-    """The others start when plait begins to load, and wait for it."""
-    code = """
-import importlib, sys, threading
-errors, threads = [], []
-
-def load(name):
-    try:
-        importlib.import_module(name)
-    except ImportError as error:
-        errors.append(error)
-
-class Watch:
-    def find_spec(self, name, *_):
-        if name == "plait.core":
-            names = "metrics", "graph", "bridge"
-            threads.extend(threading.Thread(target=load, args=[f"plait.{each}"]) for each in names)
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join(0.05)
-
-sys.meta_path.insert(0, Watch())
-import plait
-for thread in threads:
-    thread.join()
-print(len(threads), errors)
-"""
-    assert run_python("-c", code, check=True).stdout == "3 []\n"

@@ -44,7 +44,6 @@ class AliasFinder:
         path, _, below = name.removeprefix(f"{self.root}.").partition(".")
         if path not in self.homes or not name.startswith(f"{self.root}."):
             return None
-        importlib.import_module(self.root)  # if another thread is importing the package, that comes first
         own = importlib.util.find_spec(f"{self.root}.{self.homes[path]}.{below}".rstrip("."))
         return None if own is None else AliasSpec(name, own)
 

@@ -67,7 +67,6 @@ CASES = {
         lambda _, n: normalized(n, (0,), (1, 2), jnp.ones((4, 3)) * 2, dtype=jnp.bfloat16),
         lambda _, n: normalized(n, (0, 2), 1, jnp.arange(4.0), x=X.astype(jnp.bfloat16)),
     ],
-    "deprecations.deprecated": [lambda n, _: n(call).__name__],
 }  # fmt: skip
 
 

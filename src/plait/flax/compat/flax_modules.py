@@ -23,7 +23,6 @@ HOMES: dict[str, str] = {
     "": "",
     **{path: path for path in _SAME_PLACE.split()},
     **dict.fromkeys(_PUBLIC_NAMES.split(), ""),
-    "deprecations": "",
     "graphlib": "graph",
     "ids": "flax.compat.ids",
     "summary": "",
@@ -54,7 +53,6 @@ _PRIVATE = "flax.compat.private_functions"
 # Flax module → name → a public name of plait, or a module below plait and the name in it.
 RENAMED: dict[str, dict[str, str]] = {
     "bridge.module": {"MODULE_CONTEXT": f"{_PRIVATE}:MODULE_CONTEXT"},
-    "deprecations": {"deprecated": f"{_PRIVATE}:deprecated"},
     "nn.linear": {"_conv_dimension_numbers": f"{_PRIVATE}:conv_dimension_numbers"},
     "nn.normalization": {
         "_canonicalize_axes": f"{_PRIVATE}:canonicalize_axes",

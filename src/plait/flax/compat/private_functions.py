@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -126,14 +125,3 @@ class _ModuleContext:
 
 
 MODULE_CONTEXT = _ModuleContext()
-
-
-def deprecated(f: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, which warns; ``nnx.deprecations`` has it for Flax's own old names."""
-
-    @functools.wraps(f)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        warnings.warn(f"This function is deprecated. Use {f.__name__} instead.", DeprecationWarning, stacklevel=2)
-        return f(*args, **kwargs)
-
-    return wrapper
