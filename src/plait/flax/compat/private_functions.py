@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
@@ -75,8 +75,8 @@ def compute_stats(
     x: Any,
     axes: int | Sequence[int],
     dtype: DTypeLike | None,
-    axis_name: str | None = None,
-    axis_index_groups: Any = None,
+    axis_name: Hashable | None = None,
+    axis_index_groups: Sequence[Sequence[int]] | None = None,
     use_mean: bool = True,
     use_fast_variance: bool = True,
     mask: Array | None = None,
