@@ -15,7 +15,7 @@ _SAME_PLACE = (
 )
 # Modules for which plait has only its public names.
 _PUBLIC_NAMES = (
-    "extract helpers nn nn.stochastic transforms transforms.autodiff transforms.compilation "
+    "deprecations extract helpers nn nn.stochastic transforms transforms.autodiff transforms.compilation "
     "transforms.general transforms.iteration transforms.transforms visualization"
 )
 # Flax module below flax.nnx → modules below plait, separated by spaces.
