@@ -46,7 +46,8 @@ def test_welford_is_flax_s(batches):
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("jit", [False, True])
-def test_welford_is_flax_s_bit_for_bit(jit):
+def test_the_state_of_welford_is_flax_s(jit):
+    """To a rounding: plait keeps what Flax's sums round off. (O12)"""
     nnx, found = flax_nnx(), []
     for lib in (plait, nnx):
         metric = lib.metrics.Welford("loss")
@@ -56,7 +57,7 @@ def test_welford_is_flax_s_bit_for_bit(jit):
                 update(metric, (1 + number) * some_input(5, 3, seed=number))
         found.append([value[...] for value in (metric.count, metric.mean, metric.m2)])
     for mine, other in zip(*found, strict=True):
-        np.testing.assert_array_equal(mine, other)
+        np.testing.assert_allclose(mine, other, rtol=3e-7)
 
 
 @pytest.mark.parametrize("metric", [Average, Welford])
