@@ -161,7 +161,7 @@ class RNN(Module):
         self, x: Array, initial_carry: Any, time: int, seq_lengths: Array | None, *, backwards: bool
     ) -> tuple[Any, Any]:
         """The loop. With lengths, it also carries the carry after the last step of each sequence."""
-        step = jax.eval_shape(lambda x: jax.lax.reduce_max(x, (time,)), x)  # of an empty sequence too
+        step = jax.eval_shape(_one_step(time), x)
         initial_carry = _widened(self.cell, initial_carry, step)
         # `capture`: values recorded by steps are stacked, values recorded by `initialize_carry` are not.
         recorded = {_is_of_a_step: 0, PathContains(RECORD): Carry}
@@ -263,6 +263,12 @@ def _laid_out(x: Array, like: jax.ShapeDtypeStruct) -> Array:
         x = jax.sharding.reshard(x, sharding)
     varying = tuple(varying_axes(like) - varying_axes(x))
     return jax.lax.pcast(x, varying, to="varying") if varying else x
+
+
+@functools.lru_cache(64)  # JAX keeps traces by function
+def _one_step(axis: int) -> Callable[[Array], Array]:
+    """A function to the inputs of one step, of an empty sequence too."""
+    return lambda x: jax.lax.reduce_max(x, (axis,))
 
 
 @functools.lru_cache(64)

@@ -76,7 +76,7 @@ def _is_untrained(place: Place) -> bool:
 
 def _is_marked(owner: Any, key: Any) -> bool:
     """Whether the user wrote ``plait.data`` or ``plait.static`` around the value."""
-    return isinstance(owner, Pytree) and key in {**owner._pytree__declared, **(own_info(owner).marks or {})}
+    return isinstance(owner, Pytree) and (key in owner._pytree__declared or key in (own_info(owner).marks or ()))
 
 
 def _is_weight(value: Any) -> bool:

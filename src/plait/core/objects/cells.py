@@ -20,6 +20,7 @@ REQUIRED_METADATA = frozenset({"hijax", "ref", "eager_sharding"})
 
 
 ARRAYS = (jax.Array, np.ndarray)
+_DELETABLE = (ArrayImpl, KeyArray)
 
 
 SCALARS = (bool, int, float, complex)
@@ -88,12 +89,13 @@ def has_ref(cell: Cell) -> bool:
 
 def is_gone(value: Any) -> bool:
     """Whether a value is an array whose buffer was donated to an earlier call."""
-    return (type(value) is ArrayImpl or type(value) is KeyArray) and value.is_deleted()
+    return type(value) in _DELETABLE and value.is_deleted()
 
 
 def is_unusable(value: Any) -> bool:
     """Whether a value is an array whose buffer was donated, or a shape without values."""
-    return type(value) is jax.ShapeDtypeStruct or is_gone(value)
+    kind = type(value)  # and not ``is_gone``, to save a call per argument of a layer
+    return kind is jax.ShapeDtypeStruct or (kind in _DELETABLE and value.is_deleted())
 
 
 def unusable(value: Any, at: str | None) -> PlaitError:

@@ -42,6 +42,7 @@ from ...transforms.loops import scan
 from ...util.counts import check_count
 from ...util.jax_versions import is_staged
 from ...util.paths import layers_key
+from ...util.restoring import Restoring
 from ...util.words import describe_type
 from .every_layer import note_stack
 from .layer_scan import Recomputing, scan_layers
@@ -193,12 +194,9 @@ class Stack(Module, Generic[B]):
         check_count("number", number, "blocks", "24")
         number = int(number)
         self.depth, self.period = number, len(makers)
-        # References cannot leave the transforms that make the blocks.
-        in_references, defaults.ref = defaults.ref, False
-        try:
+        in_references = defaults.ref
+        with Restoring(defaults, ref=False):  # references cannot leave the transforms that make the blocks
             self._make_groups(makers, number, rngs)
-        finally:
-            defaults.ref = in_references
         if in_references:
             store_in_references(self)
 
