@@ -161,8 +161,7 @@ class RNN(Module):
         self, x: Array, initial_carry: Any, time: int, seq_lengths: Array | None, *, backwards: bool
     ) -> tuple[Any, Any]:
         """The loop. With lengths, it also carries the carry after the last step of each sequence."""
-        step = jax.eval_shape(_one_step(time), x)
-        initial_carry = _widened(self.cell, initial_carry, step)
+        initial_carry = _widened(self.cell, initial_carry, x, time)
         # `capture`: values recorded by steps are stacked, values recorded by `initialize_carry` are not.
         recorded = {_is_of_a_step: 0, PathContains(RECORD): Carry}
         state_axes = StateAxes({**recorded, **self.state_axes})
@@ -245,12 +244,12 @@ def _checked_lengths(seq_lengths: Any, batch: tuple[int, ...], layer: RNN) -> Ar
     return jnp.broadcast_to(lengths, batch)
 
 
-def _widened(cell: RNNCellBase, carry: Any, x: jax.ShapeDtypeStruct) -> Any:
+def _widened(cell: RNNCellBase, carry: Any, x: Array, time: int) -> Any:
     """The initial carry in the dtypes and, on a mesh, in the layouts that the cell returns: a loop cannot change the
     types of its carry."""
     graphdef, state = split(cell)
     make = _carry_after if type(cell).__module__ == _CELLS else _carry_after.__wrapped__  # JAX keeps traces by function
-    after = jax.eval_shape(make(graphdef), state, carry, x)
+    after = jax.eval_shape(make(graphdef, time), state, carry, x)
     if jax.tree.structure(after) != jax.tree.structure(carry):
         return carry  # the loop will raise the error
     return jax.tree.map(lambda old, new: _laid_out(as_dtype(old, common_dtype(old, new)), new), carry, after)
@@ -265,22 +264,16 @@ def _laid_out(x: Array, like: jax.ShapeDtypeStruct) -> Array:
     return jax.lax.pcast(x, varying, to="varying") if varying else x
 
 
-@functools.lru_cache(64)  # JAX keeps traces by function
-def _one_step(axis: int) -> Callable[[Array], Array]:
-    """A function to the inputs of one step, of an empty sequence too."""
-    return lambda x: jax.lax.reduce_max(x, (axis,))
-
-
 @functools.lru_cache(64)
-def _carry_after(graphdef: Any) -> Callable[[Any, Any, Array], Any]:
-    """The carry after a step of the cell with this structure."""
+def _carry_after(graphdef: Any, time: int) -> Callable[[Any, Any, Array], Any]:
+    """The carry after a step of the cell with this structure, of sequences along this axis, which may be empty."""
 
     def step(state: Any, carry: Any, x: Array) -> Any:
         cell = merge(graphdef, state)
         for _, node in iter_graph_nodes(cell):  # `capture` records all steps together; this call is a single one
             if sows(node):
                 delattr(node, RECORD)
-        return cell(carry, x)[0]
+        return cell(carry, jax.lax.reduce_max(x, (time,)))[0]
 
     return step
 
