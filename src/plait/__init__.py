@@ -273,7 +273,6 @@ if TYPE_CHECKING:
     from . import generation as generation
     from .generation.continuation import generate as generate
     from . import inspect as inspect
-    from .inspect.compile_times import explain_compile as explain_compile
     from .inspect.cost import cost as cost
     from .inspect.display import display as display
     from .inspect.compare.comparison import compare as compare

@@ -125,7 +125,6 @@ _LAZY_NAMES: dict[str, str] = {
     "inspect.compare.comparison": "compare",
     "inspect.explore.page": "explore",
     "generation.continuation": "generate",
-    "inspect.compile_times": "explain_compile",
     "inspect.cost": "cost",
     "inspect.display": "display",
     "inspect.retrace": "explain_retraces",

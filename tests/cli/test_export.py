@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from plait import checkpoint
-from plait.cli.export import made
+from plait.cli.export import _made
 from plait.export import load
 from plait.export.formats.descriptions import Description, Tensor
 from plait.export.proof.report import ExportReport
@@ -247,10 +247,9 @@ def test_a_text_that_is_no_input_or_format_is_quoted_on_one_line(option, text, r
 def test_a_module_is_looked_for_in_the_current_folder_and_the_path_is_as_before(folder, monkeypatch):
     before = list(sys.path)
     monkeypatch.chdir(folder)
-    asked = {"what": "the factory", "default": "nothing", "do": "this"}
-    assert made("my_model", **asked) == made("my_model:nothing", **asked) == 3
+    assert _made("my_model:nothing") == 3
     with pytest.raises(AttributeError, match="Linera"):
-        made("my_model:mistaken", **asked)
+        _made("my_model:mistaken")
     assert sys.path == before
 
 

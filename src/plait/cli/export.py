@@ -91,12 +91,7 @@ def _export(options: argparse.Namespace) -> int:
     from ..core.objects.module import Module
     from ..export.saving import save
 
-    model = made(
-        options.factory,
-        what="the model's factory",
-        default="make_model",
-        do="plait export my_model:make FOLDER --input 'x:float32[batch,8]'",
-    )
+    model = _made(options.factory)
     if not isinstance(model, Module):
         raise ArgumentError(
             "the factory did not return a model",
@@ -141,13 +136,8 @@ def _types(text: str | None) -> Any:
     return tuple(found)
 
 
-def made(text: str, *, what: str, default: str, do: str) -> Any:
-    """The result of the user's function ``MODULE:FUNCTION``.
-
-    Args:
-        what: what the function is, for the error.
-        default: the name of the function if only the module is given.
-        do: a command that works.
+def _made(text: str) -> Any:
+    """The result of the user's function ``MODULE:FUNCTION``; without a name, of ``make_model``.
 
     Raises:
         ArgumentError: there is no such module or function.
@@ -155,14 +145,14 @@ def made(text: str, *, what: str, default: str, do: str) -> Any:
     module, _, function = text.partition(":")
     sys.path.insert(0, os.getcwd())
     try:
-        factory = getattr(importlib.import_module(module), function or default)
+        factory = getattr(importlib.import_module(module), function or "make_model")
     except (ImportError, AttributeError, ValueError) as error:  # ValueError: empty module name
         raise ArgumentError(
-            f"{what} cannot be found",
+            "the model's factory cannot be found",
             at=text,
             found=str(error),
             expected="MODULE:FUNCTION, a function without arguments in an importable module",
-            do=do,
+            do="plait export my_model:make FOLDER --input 'x:float32[batch,8]'",
         ) from error
     else:
         return factory()  # its errors are the user's, with their tracebacks
@@ -208,7 +198,7 @@ def _validate(options: argparse.Namespace) -> int:
 
     from ..export.proof.prove import prove
 
-    inputs = read_arrays(options.inputs) if options.inputs is not None else None
+    inputs = _read_arrays(options.inputs) if options.inputs is not None else None
     reports, times = prove(
         options.path, inputs=inputs, signature=options.signature, tolerance=options.tolerance, python=options.python
     )
@@ -228,7 +218,7 @@ def _validate(options: argparse.Namespace) -> int:
     return 0 if all(report.passed for report in reports) else 1
 
 
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an .npz file, in its order."""
     try:
         with open_file(given_path(path)) as content, np.load(content, allow_pickle=False) as file:

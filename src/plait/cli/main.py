@@ -1,7 +1,7 @@
 """The command ``plait``.
 
-Exit status: 0 for success; 1 if an export's output differs from its model's, or two compared models depart; 2 for an
-invalid request (with the reason on standard error); 130 after Ctrl-C.
+Exit status: 0 for success; 1 if an export's output differs from its model's; 2 for an invalid request (with the reason
+on standard error); 130 after Ctrl-C.
 ``plait launch`` returns the status of the first process that failed, or 128 plus the number of the signal that ended
 it.
 """
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from ..errors import ArgumentError, PlaitError
-from . import compare as cli_compare, explore as cli_explore, export as cli_export
+from . import explore as cli_explore, export as cli_export
 
 _PLAIT = str(__package__).partition(".")[0]
 
@@ -75,7 +75,6 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     cli_export.add_commands(commands)
     cli_explore.add_command(commands)
-    cli_compare.add_command(commands)
     _add_run(commands.add_parser("run", help="run a program written for Flax NNX with plait", allow_abbrev=False))
     _add_launch(commands.add_parser("launch", help="start several processes of one run", allow_abbrev=False))
     return parser

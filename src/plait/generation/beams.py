@@ -105,7 +105,7 @@ def beam_search(
         raise ArgumentError("there is no beam", found=f"beams={beams}", expected="1 or more", do="omit beams")
     prompts = resolve_prompts(prompt, mask)
     batch, longest = prompts.tokens.shape
-    check_lengths(longest + max_new_tokens, max_new_tokens, 1, max_length)
+    check_lengths(longest + max_new_tokens, max_new_tokens, max_length)
     decoder = decoder_of(model, batch * beams, bucket(longest + max_new_tokens, max_length))
     tokens = np.zeros((batch, bucket(longest, max_length)), np.int32)
     tokens[:, :longest] = prompts.tokens

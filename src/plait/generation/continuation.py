@@ -26,7 +26,6 @@ from .decoder import bucket, decoder_of, logits_of, set_positions
 from .progress import Progress, folded
 from .prompts import Prompts, resolve_prompts
 from .sampling import Sampling, draw, log_probabilities, resolve_sampling, seen_in
-from .speculation import speculate
 
 
 class Generated(NamedTuple):
@@ -67,7 +66,7 @@ def generate(model: Any, prompt: Any, max_new_tokens: int, *, pad: int = 0, **op
         max_new_tokens: how many tokens each sequence gets at most.
         pad: the token in the result after the end of a sequence.
         **options: those of ``plait.generation.stream``: ``mask``, ``temperature``, ``top_k``, ``top_p``, ``min_p``,
-            ``repetition_penalty``, ``stop``, ``draft``, ``draft_tokens``, ``max_length`` and ``rngs``.
+            ``repetition_penalty``, ``stop``, ``max_length`` and ``rngs``.
 
     Raises:
         ArgumentError: the model has no decoding view; a prompt is empty; a setting is outside of its range; the
@@ -105,8 +104,6 @@ def stream(
     min_p: ArrayLike | None = None,
     repetition_penalty: ArrayLike | None = None,
     stop: int | Sequence[int] = (),
-    draft: Any = None,
-    draft_tokens: int = 4,
     max_length: int | None = None,
     rngs: Rngs | RngStream | Array | None = None,
     steps: int = 1,
@@ -127,11 +124,7 @@ def stream(
         repetition_penalty: what the positive logits of tokens that the sequence already has are divided by, and the
             negative multiplied.
         stop: the tokens that end a sequence; they are part of it.
-        draft: a smaller model with the same vocabulary that proposes tokens, which the model then checks in one call:
-            speculative decoding. The tokens have the same distribution as without it.
-        draft_tokens: how many tokens it proposes in each step.
-        max_length: how many positions the model has, if the number is limited, as by learned embeddings of positions;
-            with a draft, ``draft_tokens`` of them stay free.
+        max_length: how many positions the model has, if the number is limited, as by learned embeddings of positions.
         rngs: source of randomness: an ``Rngs``, of which the stream ``sample`` is used, a stream, one key, or one key
             for each prompt.
         steps: how many steps to run for each item of the iterator.
@@ -155,7 +148,7 @@ def stream(
     """
     options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     options |= {"mask": mask, "repetition_penalty": repetition_penalty, "stop": stop, "max_length": max_length}
-    run = _Run(model, prompt, max_new_tokens, draft=draft, draft_tokens=draft_tokens, rngs=rngs, **options)
+    run = _Run(model, prompt, max_new_tokens, rngs=rngs, **options)
     shown = run.starts
     while not run.progress.done.all():
         run.advance(steps)
@@ -166,7 +159,7 @@ def stream(
 
 
 class _Run:
-    """One call: the decoders, with the prompts in their caches, and how far they have come."""
+    """One call: the decoder, with the prompts in its caches, and how far the sequences have come."""
 
     def __init__(
         self,
@@ -176,8 +169,6 @@ class _Run:
         *,
         mask: Any = None,
         stop: int | Sequence[int] = (),
-        draft: Any = None,
-        draft_tokens: int = 4,
         max_length: int | None = None,
         rngs: Rngs | RngStream | Array | None = None,
         **settings: Any,
@@ -186,20 +177,17 @@ class _Run:
         batch, longest = prompts.tokens.shape
         self.is_single, self.starts = prompts.is_single, prompts.lengths
         self.sampling = resolve_sampling(batch, **settings)
-        self.draft_tokens = 0 if draft is None else draft_tokens
-        needed = longest + max_new_tokens + self.draft_tokens
-        check_lengths(needed, max_new_tokens, draft_tokens, max_length)
+        needed = longest + max_new_tokens
+        check_lengths(needed, max_new_tokens, max_length)
         capacity = bucket(needed, max_length)
         keys = None if self.sampling.temperature is None else _keys(rngs, batch)
         self.progress = _begun(prompts, capacity, max_new_tokens, stop, keys)
-        self.decoders = tuple(decoder_of(each, batch, capacity) for each in (model, draft) if each is not None)
-        for decoder in self.decoders:
-            fill(decoder, self.progress.tokens[:, : bucket(longest, capacity)])
+        self.decoder = decoder_of(model, batch, capacity)
+        fill(self.decoder, self.progress.tokens[:, : bucket(longest, capacity)])
 
     def advance(self, steps: int) -> Array:
         """Run some steps, and return how many there were."""
-        given = self.decoders, self.progress, self.sampling, jnp.int32(steps)
-        self.progress, count = _continue(*given, draft_tokens=self.draft_tokens)
+        self.progress, count = _continue(self.decoder, self.progress, self.sampling, jnp.int32(steps))
         return count
 
 
@@ -217,10 +205,8 @@ def fill(decoder: Any, tokens: Array) -> None:
     decoder(tokens)
 
 
-@functools.partial(jit, donate=Cache, static_argnames="draft_tokens")
-def _continue(
-    decoders: tuple[Any, ...], progress: Progress, sampling: Sampling, steps: Array, draft_tokens: int
-) -> tuple[Progress, Array]:
+@functools.partial(jit, donate=Cache)
+def _continue(decoder: Any, progress: Progress, sampling: Sampling, steps: Array) -> tuple[Progress, Array]:
     """Run steps until all sequences have ended; the sequences then, and how many steps there were."""
 
     def goes_on(carry: Any) -> Array:
@@ -228,27 +214,21 @@ def _continue(
         return (count < steps) & ~jnp.all(progress.done)
 
     def turn(carry: Any) -> Any:
-        decoders, progress, sampling, count, steps = carry
-        progress = (
-            speculate(decoders[0], decoders[1], progress, sampling, draft_tokens)
-            if draft_tokens
-            else _next_token(decoders[0], progress, sampling)
-        )
-        return decoders, progress, sampling, count + 1, steps
+        decoder, progress, sampling, count, steps = carry
+        return decoder, _next_token(decoder, progress, sampling), sampling, count + 1, steps
 
-    _, progress, _, count, _ = while_loop(goes_on, turn, (decoders, progress, sampling, jnp.int32(0), steps))
+    _, progress, _, count, _ = while_loop(goes_on, turn, (decoder, progress, sampling, jnp.int32(0), steps))
     return progress, count
 
 
 def _next_token(decoder: Any, progress: Progress, sampling: Sampling) -> Progress:
-    """One turn without a draft."""
+    """The sequences after one call of the model."""
     set_positions(decoder, progress.lengths - 1)
     logits = logits_of(decoder, progress.last())[:, 0]
     seen = None
     if sampling.repetition_penalty is not None:
         seen = seen_in(progress.tokens, progress.lengths, logits.shape[-1])
-    token = draw(progress.keys_of_step(), log_probabilities(logits, sampling, seen))
-    return progress.with_tokens(token[:, None], jnp.ones_like(progress.lengths))
+    return progress.with_token(draw(progress.keys_of_step(), log_probabilities(logits, sampling, seen)))
 
 
 @functools.partial(jax.jit, static_argnames="count")
@@ -296,14 +276,15 @@ def _keys(rngs: Any, batch: int) -> Array:
     return key
 
 
-def check_lengths(needed: int, new: int, drafted: int, longest: int | None) -> None:
-    for name, count in (("max_new_tokens", new), ("draft_tokens", drafted)):
-        if count < 1:
-            raise ArgumentError(f"{name} is not positive", found=f"{name}={count}", expected="1 or more", do="pass 1")
+def check_lengths(needed: int, new: int, longest: int | None) -> None:
+    if new < 1:
+        raise ArgumentError(
+            "max_new_tokens is not positive", found=f"max_new_tokens={new}", expected="1 or more", do="pass 1"
+        )
     if longest is not None and needed > longest:
         raise ArgumentError(
             "the sequences do not fit into the positions of the model",
-            found=f"{needed} positions for the longest prompt, the new tokens and the proposals of a draft",
+            found=f"{needed} positions for the longest prompt and the new tokens",
             expected=f"at most max_length={longest}",
             do="generate fewer tokens, or shorten the prompts",
         )

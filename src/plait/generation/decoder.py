@@ -1,8 +1,8 @@
 """The decoding view of a model: its own caches beside the model's variables, with a position for each sequence.
 
 A decoder is called with the next tokens of each sequence. The caches called ``cache_index`` say how many positions each
-sequence has behind it. To write them is all that is needed after a padded prompt, or to take back rejected tokens:
-entries of a cache from its index on are ignored, and then overwritten.
+sequence has behind it. To write them is all that is needed after a padded prompt: entries of a cache from its index on
+are ignored, and then overwritten.
 """
 
 from __future__ import annotations

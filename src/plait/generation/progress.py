@@ -41,23 +41,13 @@ class Progress(NamedTuple):
         """A key for what follows each sequence: it depends on the sequence's own key, and on its length."""
         return None if self.keys is None else folded(self.keys, self.lengths)
 
-    def with_tokens(self, new: Array, counts: Array) -> Progress:
-        """The sequences continued, each up to its first stop token and its limit, unless it has ended.
-
-        Args:
-            new: ``(batch, number)``.
-            counts: how many of these each sequence gets, ``(batch,)``.
-        """
-        places = jnp.arange(new.shape[1], dtype=jnp.int32)[None]
-        counts = jnp.where(self.done, 0, jnp.minimum(counts, self.limits - self.lengths))
-        stops = jnp.any(new[..., None] == self.stop[None, None], axis=-1) & (places < counts[:, None])
-        is_stopped = jnp.any(stops, axis=1)
-        counts = jnp.where(is_stopped, jnp.argmax(stops, axis=1).astype(jnp.int32) + 1, counts)
+    def with_token(self, new: Array) -> Progress:
+        """The sequences that have not ended, each continued by its token of ``new``, ``(batch,)``."""
         outside = self.tokens.shape[1]
-        columns = jnp.where(places < counts[:, None], self.lengths[:, None] + places, outside)
-        rows = jnp.arange(new.shape[0])[:, None]
-        tokens = self.tokens.at[rows, columns].set(new, mode="drop")
-        lengths = self.lengths + counts
+        columns = jnp.where(self.done, outside, self.lengths)
+        tokens = self.tokens.at[jnp.arange(new.shape[0]), columns].set(new, mode="drop")
+        lengths = self.lengths + jnp.where(self.done, 0, 1)
+        is_stopped = jnp.any(new[:, None] == self.stop[None], axis=1)
         done = self.done | is_stopped | (lengths >= self.limits)
         return self._replace(tokens=tokens, lengths=lengths, done=done)
 

@@ -153,7 +153,7 @@ def cost(f: Callable[..., Any], /, *args: Any, compile: bool = True, **kwargs: A
         >>> report.flops == 2 * 32 * 256 * 128 + 32 * 128
         True
     """
-    f, args = called(f, args)
+    f, args = _called(f, args)
     jitted: Any = f if hasattr(f, "trace") else jit(f)
     traced = jitted.trace(*args, **kwargs)
     gathered = gather((args, kwargs))
@@ -173,12 +173,12 @@ def cost(f: Callable[..., Any], /, *args: Any, compile: bool = True, **kwargs: A
     )
 
 
-def called(f: Any, args: tuple[Any, ...], who: str = "cost") -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def _called(f: Any, args: tuple[Any, ...]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """A function and its arguments; for a module, its ``__call__``."""
     from ..core.objects.pytree import Pytree
 
     if not isinstance(f, Pytree):
-        check_function(f, who)
+        check_function(f, "cost")
         return f, args
 
     def call(model: Any, /, *args: Any, **kwargs: Any) -> Any:

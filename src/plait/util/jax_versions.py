@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
-import itertools
 import os
 import sys
 from collections.abc import Iterator
@@ -263,17 +262,7 @@ def trace_settings() -> Any:
     return _settings()
 
 
-# Looking at a first call ----------------------------------------------------------------------------------------------
-
-_fresh_trace = jax.make_user_context(0)  # made here: JAX forgets what it compiled before one was made
-_fresh_traces = itertools.count(1)
-
-
-@contextlib.contextmanager
-def traced_afresh() -> Iterator[None]:
-    """Inside the block, JAX uses no cached traces: every function is traced again."""
-    with _fresh_trace(next(_fresh_traces)):
-        yield
+# Programs on disk ----------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager

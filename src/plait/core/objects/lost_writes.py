@@ -89,8 +89,8 @@ class UnreadCell(Cell):
     def raw(self, value: Any) -> None:
         _set_raw(self, value)
 
-    def __del__(self, written: dict[int, Any] = _WRITTEN) -> None:  # at interpreter shutdown, globals are gone
-        if id(self) in written:
+    def __del__(self) -> None:
+        if id(self) in _WRITTEN:
             _warn(self)
 
 
@@ -115,6 +115,7 @@ def _warn_at_exit() -> None:
     for cell in gc.get_objects() if _WRITTEN else ():
         if type(cell) is UnreadCell and id(cell) in _WRITTEN:
             _warn(cell)
+    del UnreadCell.__del__  # what dies later may do so when this module has been taken apart
 
 
 def package_of(frame: FrameType) -> str:
