@@ -117,15 +117,6 @@ def older_tensorflow(session: nox.Session, tensorflow: str) -> None:
 
 
 @in_venv
-def trackers(session: nox.Session) -> None:
-    """Runs are logged by Weights & Biases, MLflow and ClearML, offline."""
-    make(session, ".venv/dev.stamp")
-    packages = ("wandb==0.31.0", "mlflow==3.17.2", "clearml==2.1.12")
-    session.run(str(PYTHON), "-m", "pip", "install", "--quiet", *packages, external=True)
-    tests(session, "-n", "0", "tests/training/loop/test_trackers.py")
-
-
-@in_venv
 def long(session: nox.Session) -> None:
     """More of what slow tests show: the other half of the zoo, and most of each slow test with many cases."""
     tests(session, "-m", "long and not browser")
@@ -187,6 +178,6 @@ def nightly(session: nox.Session) -> None:
     """What runs each night, one session after the other; .github/workflows runs them side by side."""
     for name in (
         "long", "long-browser", "older-tensorflow", "between", "newest-slow", "lowest", "laws", "differential",
-        "faults", "optimized", "trackers",
+        "faults", "optimized",
     ):  # fmt: skip
         session.notify(name)

@@ -13,8 +13,8 @@ from plait.checkpoint import Checkpoints, Keep, orbax
 from plait.training import Batches, fit
 
 SOURCE = Path(plait.__file__).parent
-# Dates: of a metric in MLflow, and of a checkpoint.
-DATES = {"training/loop/trackers.py", "checkpoint/orbax.py"}
+# The date of a checkpoint.
+DATES = {"checkpoint/orbax.py"}
 
 
 def reads_the_date(path):

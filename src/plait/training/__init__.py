@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from .loop.loggers import JsonLines as JsonLines, Logger as Logger, TensorBoard as TensorBoard
     from .loop.prefetching import prefetch as prefetch
     from .loop.run import FitResult as FitResult
-    from .loop.trackers import ClearML as ClearML, MLflow as MLflow, WeightsAndBiases as WeightsAndBiases
 
 _NAMES = {
     "accumulation": "accumulated_value_and_grad",
@@ -26,7 +25,6 @@ _NAMES = {
     "loop.fit": "fit",
     "loop.prefetching": "prefetch",
     "loop.run": "FitResult",
-    "loop.trackers": "ClearML MLflow WeightsAndBiases",
 }
 
 if not TYPE_CHECKING:  # to a type checker any other name is an error

@@ -165,7 +165,7 @@ ROWS = {
     "a folder in place of a log": Row("JsonLines('taken').write(1, {'loss': 2.0})", ArgumentError, "at +taken",
         setup=TRAINING + "import os; os.makedirs('taken', exist_ok=True)"),
     "a log without tensorboardX": Row("with patch.dict(sys.modules, tensorboardX=None):\n    TensorBoard('log')",
-        MissingDependencyError, "found +no module tensorboardX",
+        MissingDependencyError, "found +tensorboardX is not installed",
         setup=TRAINING + "import sys\nfrom unittest.mock import patch"),
     "a logger that fails": Row("run(loggers=[Broken()])", LoggerWarning,
         "Broken could not write step 1, and is disabled: OSError: the",

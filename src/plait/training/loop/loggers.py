@@ -9,7 +9,8 @@ import os
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from ...errors import ArgumentError, MissingDependencyError
+from ...errors import ArgumentError
+from ...util.dependencies import require
 from ...util.files import given_path, read_file
 
 
@@ -126,15 +127,7 @@ class TensorBoard:
 
     def __init__(self, folder: str | os.PathLike[str], *, every_process: bool = False) -> None:
         self.every_process = every_process
-        try:
-            import tensorboardX
-        except ImportError as error:
-            raise MissingDependencyError(
-                "TensorBoard's files are written by tensorboardX, which is not installed",
-                found="no module tensorboardX",
-                expected="the package tensorboardX",
-                do="pip install 'plait[tensorboard]'",
-            ) from error
+        tensorboardX = require("tensorboardX", extra="tensorboard", purpose="to write TensorBoard's files")
         self._writer = tensorboardX.SummaryWriter(os.path.expanduser(folder))
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
