@@ -127,7 +127,7 @@ class TensorBoard:
 
     def __init__(self, folder: str | os.PathLike[str], *, every_process: bool = False) -> None:
         self.every_process = every_process
-        tensorboardX = require("tensorboardX", extra="tensorboard", purpose="to write TensorBoard's files")
+        tensorboardX = require("tensorboardX", extra="tensorboard", purpose="to write files for TensorBoard")
         self._writer = tensorboardX.SummaryWriter(os.path.expanduser(folder))
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
