@@ -1,11 +1,14 @@
 """The structure clock: what ticks it, and what does not. (rule U33)"""
 
+import itertools
+import sys
 import threading
 
 import jax.numpy as jnp
 import pytest
 
 import plait
+from plait.core.graph import walks
 from plait.core.objects.clock import Stamp, clock, mark_changed, mark_seen
 from tests.strategies import Node
 
@@ -67,6 +70,49 @@ def test_objects_that_no_crossing_has_seen_do_not_tick():
     graph.a.set_metadata(note=1)
     del graph.a
     assert clock.now == before
+
+
+def stopped_at(number, work):
+    """Run in a thread up to a line of the walk, and return what lets it go on; ``None`` if there are fewer lines."""
+    left, at_the_line, go = itertools.count(number, -1), threading.Event(), threading.Event()
+
+    def trace(frame, event, _):
+        if frame.f_globals["__name__"] not in ("plait.core.graph.flatten", "plait.core.objects.clock", walks.__name__):
+            return None
+        if event == "line" and next(left) == 0:
+            at_the_line.set()
+            go.wait()
+        return trace
+
+    def run():
+        sys.settrace(trace)
+        work()
+        sys.settrace(None)
+        stopped.append(at_the_line.is_set())
+        at_the_line.set()
+
+    stopped = []
+    thread = threading.Thread(target=run)
+    thread.start()
+    at_the_line.wait()
+    return None if stopped else (go.set, thread.join)
+
+
+def test_a_change_during_a_walk_of_another_thread_is_never_hidden():
+    """U33: the walk is stopped at each of its lines, while this thread walks a part, and changes it."""
+    for number in itertools.count():
+        part = Node(w=plait.Param(jnp.ones(2)))
+        whole = Node(part=part)
+        goes_on = stopped_at(number, lambda whole=whole: plait.graphdef(whole))
+        if goes_on is None:
+            break
+        plait.graphdef(part)
+        part.name = "changed"
+        for step in goes_on:
+            step()
+        for root in (part, whole):
+            assert walks.find_walk((root,)).graphdefs == walks.CachedWalk((root,)).graphdefs, number
+    assert number > 100
 
 
 def test_two_threads_never_give_the_same_number():

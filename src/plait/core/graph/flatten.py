@@ -108,6 +108,7 @@ class Walk:
         leaves: variables, references, arrays and data leaves.
         links: the first position of each leaf.
         stamps: those of every graph node and variable; ``None`` if some node does not record its changes.
+        versions: those of the stamps, from before the walk read the objects.
         containers: mutable plain containers, each with a copy of its contents.
         closures: static functions with a closure, each with its position.
         roots: how many roots were walked.
@@ -119,6 +120,7 @@ class Walk:
         self.leaves: list[Any] = []
         self.links: list[Link] = []
         self.stamps: list[Stamp] | None = []
+        self.versions: list[int] = []
         self.containers: list[tuple[Any, Any]] = []
         self.closures: list[tuple[FunctionType, Link]] = []
         self._latest_state: Stamp | None = None
@@ -164,9 +166,10 @@ class Walk:
         return definition
 
     def _mark(self, stamp: Stamp) -> None:
-        mark_seen(stamp)
+        version = mark_seen(stamp)
         if self.stamps is not None:
             self.stamps.append(stamp)
+            self.versions.append(version)
 
     def _open(self, node: Any, kind: Kind, link: Link) -> tuple[Any, ...]:
         """Start a node: (type, index, metadata, iterator of children, entries so far, link, node)."""

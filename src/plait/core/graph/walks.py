@@ -101,7 +101,7 @@ class CachedWalk:
         self.only_variables = None not in self.types
         self.links: list[Link] = walk.links
         self.stamps: list[Stamp] | None = walk.stamps
-        self.versions = None if walk.stamps is None else [stamp.version for stamp in walk.stamps]
+        self.versions = walk.versions
         self.others: tuple[Any, ...] = ()
         self.runs: dict[int, Any] = {}
 

@@ -4,7 +4,7 @@ Every object that a walk can enter has a ``Stamp``. Its ``version`` is 0 until a
 then on, each structural change gives it a new number and sets the clock to that number. A cached walk is valid while
 the clock has not advanced; otherwise it compares the versions of its own stamps (see ``walks.py``).
 
-Numbers are never reused, so two threads that change two objects at the same time cannot hide each other's change.
+Numbers are never reused, so two threads that walk or change objects at the same time cannot hide each other's change.
 Caches store stamps, which reference nothing, so no cache keeps a module alive.
 """
 
@@ -41,10 +41,11 @@ class Stamp:
         self.version = 0
 
 
-def mark_seen(stamp: Stamp) -> None:
-    """Record that a walk is about to read the object. Must be called before reading."""
+def mark_seen(stamp: Stamp) -> int:
+    """Record that a walk reads the object, and return its version until then. Must be called before reading."""
     if stamp.version <= 0:
-        stamp.version = 1
+        stamp.version = next(_numbers)
+    return stamp.version
 
 
 def mark_changed(stamp: Stamp) -> None:
