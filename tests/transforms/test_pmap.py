@@ -218,3 +218,13 @@ def test_values_only_with_a_prefix_of_the_module_s_own_structure():
 
     f(model), f(model)
     assert (len(traces), model.kernel[0].tolist(), hasattr(model, "lost")) == (1, [9.0, 9.0], False)
+
+
+def test_programs_of_old_structures_are_forgotten(monkeypatch):
+    monkeypatch.setattr(batching, "_KEPT", 2)
+    mapped, calls = batching.jax_pmap, []
+    monkeypatch.setattr(batching, "jax_pmap", lambda *args, **kwargs: calls.append(1) or mapped(*args, **kwargs))
+    f = plait.pmap(lambda model, x: x * model.number)
+    for number, made in ((1, 1), (2, 2), (1, 2), (3, 3), (2, 3), (1, 4)):
+        assert f(plait.Dict(number=number), jnp.ones((1, 2))).sum() == 2 * number
+        assert len(calls) == made

@@ -118,9 +118,9 @@ def explain(function: Callable[..., Any], signature: TraceSignature, earlier: li
     ]
     nearest = min(candidates, key=len)
     if not nearest:
-        same = next(old for old, lines in zip(reversed(earlier), candidates, strict=True) if not lines)
-        cause = f"{_name(function)}.clear_cache()" if same.is_cleared else "jax.clear_caches()"
-        nearest = [f"nothing in the arguments or in the settings of JAX and plait: a cache was cleared, as by {cause}"]
+        nearest = [
+            "nothing in the arguments or in the settings of JAX and plait: a cache was cleared, as by jax.clear_caches()"
+        ]
     return "\n  ".join([f"{_name(function)}: traced again", *nearest])
 
 

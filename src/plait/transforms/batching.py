@@ -31,6 +31,8 @@ R = TypeVar("R")
 # vmap's error for an output that is batched with axis None: its port, and its position in the port.
 _BATCHED = re.compile(r"out_axes\[0\]\[(\d+)\]\[(\d+)\].*got axis spec None but output was batched")
 
+_KEPT = 64  # functions that JAX has mapped, for each use of pmap; the oldest goes first
+
 
 @overload
 def vmap(f: Callable[P, R], **options: Unpack[VmapOptions]) -> Callable[P, R]: ...
@@ -207,6 +209,8 @@ def pmap(
         body, *inputs = call.donating(donated)
         key = body.key
         if key not in mapped_functions:  # JAX recompiles for a different function object
+            if len(mapped_functions) == _KEPT:
+                del mapped_functions[next(iter(mapped_functions))]
             mapped_functions[key] = _mapped(body, donated, options)
         return call.finish(*call.run(mapped_functions[key], *inputs))
 

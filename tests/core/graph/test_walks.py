@@ -246,3 +246,16 @@ def test_the_cache_of_a_function_can_be_dropped_where_there_is_none():
     drop_runs(model, -1)
     f.clear_cache()
     assert float(f(model)) == 2.0
+
+
+def test_a_root_keeps_a_limited_number_of_walks():
+    """The latest, of all those with other roots that are alive."""
+    teacher, *students = (Node(w=plait.Param(1.0)) for _ in range(100))
+    f = plait.jit(lambda teacher, student: teacher.w[...] + student.w[...])
+    for student in students:
+        f(teacher, student)
+    kept = [each for each in teacher._pytree__walks.values() if isinstance(each, CachedWalk)]
+    assert len(kept) < 50
+    assert find_walk((teacher, students[-1])) in kept
+    students[0].w.value = jnp.asarray(5.0)
+    assert float(f(teacher, students[0])) == 6.0

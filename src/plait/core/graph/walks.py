@@ -33,6 +33,10 @@ from .flatten import Walk
 from .graphdef import GraphDef, Link, path_of
 
 
+# Walks that a root keeps: with itself alone, and with the roots that it was passed with. The oldest go first.
+_KEPT = 32
+
+
 class ArrayCell:
     """Takes the place of a cell, for a leaf that is a plain array."""
 
@@ -191,6 +195,9 @@ def find_walk(roots: tuple[Any, ...], names: Callable[[], Sequence[str]] | None 
             if kept is None:
                 object.__setattr__(first, "_pytree__walks", kept := {})
             kept[key] = walk
+            walks = [each for each, value in kept.items() if type(value) is CachedWalk]
+            for each in walks[:-_KEPT]:
+                drop_walk(kept, each)
             _walked.add(first) if kind_of(first) is Kind.GRAPH else None
         except (AttributeError, TypeError):
             pass  # a root that cannot store a walk, or has no weak references

@@ -46,17 +46,12 @@ from .shardings import Shardings, reshard_read_values
 
 @dataclasses.dataclass(frozen=True)
 class TraceSignature:
-    """The signature of a trace: the structure of the arguments, and the shape and dtype of each array in them.
-
-    Attributes:
-        is_cleared: whether ``clear_cache()`` of the jitted function has dropped its compiled program.
-    """
+    """The signature of a trace: the structure of the arguments, and the shape and dtype of each array in them."""
 
     structure: Structure
     values: tuple[str, ...]
     plain: tuple[str, ...]
     settings: dict[str, Any] = dataclasses.field(default_factory=lambda: all_settings(), compare=False)
-    is_cleared: bool = dataclasses.field(default=False, compare=False)
 
 
 class _TraceListening(threading.local):

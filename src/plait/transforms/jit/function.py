@@ -19,7 +19,6 @@ Caches: ``general`` adds compiled functions (by structure) and runs (on the firs
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import os
@@ -171,7 +170,7 @@ class JittedFunction:
 
     Attributes:
         compiled: the compiled functions, by the structure of the objects and how they are passed.
-        history: the signatures of all traces.
+        history: the signatures of all traces since the cache was cleared.
         way_in: the entrance.
     """
 
@@ -313,7 +312,7 @@ class JittedFunction:
             compiled.clear()
         self.compiled.clear()
         self.way_in.clear()
-        self.history[:] = [dataclasses.replace(each, is_cleared=True) for each in self.history]  # to explain a retrace
+        self.history.clear()
 
 
 def check_cells(graphdefs: Sequence[Any], cells: Sequence[Any], roots: Sequence[Any]) -> None:
