@@ -119,7 +119,7 @@ def explain(function: Callable[..., Any], signature: TraceSignature, earlier: li
     nearest = min(candidates, key=len)
     if not nearest:
         nearest = [
-            "nothing in the arguments or in the settings of JAX and plait: a cache was cleared, as by jax.clear_caches()"
+            "nothing in the arguments or in the settings of JAX and plait: a cache was cleared, as by jax.clear_caches"
         ]
     return "\n  ".join([f"{_name(function)}: traced again", *nearest])
 

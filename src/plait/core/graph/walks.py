@@ -32,7 +32,6 @@ from ..objects.variables import Variable
 from .flatten import Walk
 from .graphdef import GraphDef, Link, path_of
 
-
 # Walks that a root keeps: with itself alone, and with the roots that it was passed with. The oldest go first.
 _KEPT = 32
 
