@@ -20,7 +20,6 @@ from typing import Any
 
 from ..objects.cells import run_through
 from ..objects.nodes import GRAPH_REGISTRY, pytree_impl
-from ..objects.plain_holders import note_holder
 from ..objects.pytree import Pytree
 from .graphdef import GraphDef, LeafAttribute, NodeDef, NodeRef, StaticAttribute, VariableDef, kept_on
 
@@ -89,7 +88,6 @@ class _Collected:
         self.names: list[str] = []
         self.values: list[_Slot] = []
         # The nodes that hold containers.
-        self.holders: list[_Slot] = []
 
     def collect(self, root: GraphDef) -> _Slot:
         """Walk the graphdef; returns the slot of the root."""
@@ -118,8 +116,6 @@ class _Collected:
                 own = self.finish(definition, own, keys, slots)
                 if not stack:
                     self.flush()
-                    if self.holders:
-                        self.steps.append((_note, (), (self.holders,)))
                     return own
                 frame = stack.pop()
                 frame[4].append(own)
@@ -166,8 +162,6 @@ class _Collected:
                 make = functools.partial(_unflattened, unflatten, definition.metadata, keys)
             self.steps.append((_contain, (make,), (slots,)))
             return self.add(_CONTAINER, definition)
-        if any(segment == _CONTAINER for segment, _ in slots) and issubclass(kind, Pytree):
-            self.holders.append(own)
         if self.can_fill(kind, tuple(keys)):
             self.owners += [own] * len(keys)
             self.names += keys
@@ -219,10 +213,6 @@ _set_attribute: Any = object.__setattr__
 # Twice as fast as ``node.__dict__.update``, which first creates the dict of an object that has none yet.
 def _store(names: list[str], owners: Pick, values: Pick, slots: Slots) -> None:
     run_through(map(_set_attribute, owners(slots), names, values(slots)))
-
-
-def _note(pick: Pick, slots: Slots) -> None:
-    run_through(map(note_holder, pick(slots)))
 
 
 def _init(init: Callable[..., None], keys: list[Any], pick: Pick, slots: Slots) -> None:

@@ -17,7 +17,6 @@ from .jax_flattening import hide_static, show_static
 from .module import Module
 from .named import from_named
 from .nodes import DataElem, check_index, updated_in_place
-from .plain_holders import note_if_holder
 from .pytree import Pytree, check_not_fixed, own_info
 from .trace_guard import check_trace
 
@@ -91,7 +90,6 @@ class List(Module, MutableSequence[A], _slots=True):
             placed = {place: status for place, status in enumerate(known) if status is not None}
             own_info(self).marks = {**named, **placed}
         edit(self._pytree__elements, values)
-        note_if_holder(self, values)
         mark_changed(self._pytree__info)
 
     def __iter__(self) -> Iterator[A]:
@@ -146,7 +144,6 @@ class List(Module, MutableSequence[A], _slots=True):
     def _pytree__graph_init(self, children: Iterable[tuple[Any, Any]]) -> None:
         children = list(children)
         self._pytree__elements.extend(value for key, value in children if isinstance(key, int))
-        note_if_holder(self, self._pytree__elements)
         super()._pytree__graph_init((key, value) for key, value in children if not isinstance(key, int))
 
     # As a JAX pytree
@@ -167,7 +164,6 @@ class List(Module, MutableSequence[A], _slots=True):
         children = list(children)
         node = super()._pytree__unflatten(rest, children[count:])
         _set_elements(node, [show_static(child) for child in children[:count]])
-        note_if_holder(node, node._pytree__elements)
         return node
 
     def __getstate__(self) -> dict[str, Any]:
@@ -175,7 +171,6 @@ class List(Module, MutableSequence[A], _slots=True):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         _set_elements(self, list(from_named(state["elements"])))
-        note_if_holder(self, self._pytree__elements)
         super().__setstate__(state)
 
     def _pytree__fields(self) -> Iterator[tuple[str, Any]]:

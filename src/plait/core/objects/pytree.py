@@ -54,7 +54,6 @@ from .nodes import (
     register_graph_node_type,
     updated_in_place,
 )
-from .plain_holders import PLAIN, note_holder, note_if_holder
 from .statics import HashableMapping, same_static
 from .trace_guard import check_trace, path_of, raise_foreign_trace
 from .variables import Variable
@@ -68,6 +67,7 @@ RESERVED = frozenset({"_pytree__info", "_pytree__walks", "_pytree__elements", "_
 
 
 _NUMBERS = frozenset({bool, int, float, complex})  # in place of data they are data
+_PLAIN_CONTAINERS = (list, tuple, dict)
 _PLAIN_VALUES = (bool, int, float, str, type(None))
 
 
@@ -145,11 +145,10 @@ class Pytree:
         kind, before = type(value), self.__dict__.get(name, _MISSING)
         if kind in _NUMBERS and before is not _MISSING and known is None and self._pytree__is_tree and is_data(before):
             known = status = DATA
-        if kind is list or kind is tuple or kind is dict:
+        if kind in _PLAIN_CONTAINERS:
             check_no_marks_inside(value, name, type(self))
-            note_holder(self)
         if (
-            (kind is jax.ShapeDtypeStruct or kind in PLAIN)
+            (kind is jax.ShapeDtypeStruct or kind in _PLAIN_CONTAINERS)
             and known is None
             and is_only_abstract(value)
             and (before is _MISSING or not holds_data(before))
@@ -237,7 +236,6 @@ class Pytree:
 
     def _pytree__graph_init(self, children: Iterable[tuple[str, Any]]) -> None:
         self.__dict__.update(children)
-        note_if_holder(self, self.__dict__.values())
         self._pytree__info.mark_rebuilt()
 
     # As a JAX pytree (rule G63) ---------------------------------------------------------------------------------------
@@ -286,7 +284,6 @@ class Pytree:
             attributes[name] = show_static(child)
         attributes.update(aux.static._items)
         attributes.update((name, MethodType(function, node)) for name, function in aux.methods)
-        note_if_holder(node, attributes.values())
         return node
 
     # Copies and text --------------------------------------------------------------------------------------------------
@@ -301,8 +298,7 @@ class Pytree:
         return copyreg.__newobj__, (type(self),), to_named(self.__getstate__())  # type: ignore[attr-defined]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(attributes := from_named(state["attributes"]))
-        note_if_holder(self, attributes.values())
+        self.__dict__.update(from_named(state["attributes"]))
         info = own_info(self)
         info.marks = state["marks"]
         mark_changed(info)

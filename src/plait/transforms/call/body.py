@@ -181,7 +181,7 @@ class Body:
     def _run(self, entered: TracedArguments) -> Any:
         f, (args, kwargs) = self.f(), entered.arguments()
         record = recording_foreign_reads(self.forget)
-        with AttachedToErrors(entered.roots, inside=True), record as found, refusing_container_changes():
+        with AttachedToErrors(entered.roots, inside=True), record as found, refusing_container_changes(f):
             out = f(*args, **kwargs)
             if found and self.name in _PROGRAMS:
                 warn_about_captures(f, self.name, found)
@@ -456,5 +456,5 @@ def _check_output_axis(name: str, axis: Any, value: Any) -> None:
 
 def guarded(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a function of the user's that comes with another, such as a rule."""
-    with refusing_container_changes():
+    with refusing_container_changes(f):
         return f(*args, **kwargs)

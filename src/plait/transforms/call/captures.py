@@ -6,7 +6,7 @@ programs: that of the closure's variable, global or default through which the fu
 these names.
 
 Variables and modules raise an error if they are changed in another trace. Plain lists and dicts cannot do that, so
-they are compared afterwards.
+those of the models that have a name are compared afterwards. (rule G64)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-from ...core.objects.plain_holders import plain_containers
+from ...core.objects.nodes import Kind
 from ...core.objects.trace_guard import raise_foreign_trace
 from ...core.objects.variables import Variable
 from ...core.objects.visit import children_if_any, visit
@@ -28,6 +28,8 @@ from ...errors import CapturedModelWarning
 from ...util.jax_versions import trace_state
 from ...util.notices import warn
 from .arguments import is_graph_leaf
+
+_LIBRARIES = (__name__.partition(".")[0], "jax")  # their functions capture no model of the user's
 
 # Functions that were warned about.
 _told: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -79,7 +81,7 @@ def named_captures(f: Any) -> dict[str, Any]:
                 stack += [(f"argument {key} of the partial", value) for key, value in given] + [("", each.func)]
             elif isinstance(each, MethodType):
                 stack += [("self", each.__self__), ("", each.__func__)]
-            elif isinstance(each, FunctionType):
+            elif isinstance(each, FunctionType) and str(each.__module__).partition(".")[0] not in _LIBRARIES:
                 stack += _named_in(each)
     return found
 
@@ -105,15 +107,15 @@ def _names(code: CodeType) -> frozenset[str]:
 
 
 @contextlib.contextmanager
-def refusing_container_changes() -> Iterator[None]:
-    """Raise if the block changed plain lists or dicts of modules of another trace.
+def refusing_container_changes(f: Any) -> Iterator[None]:
+    """Raise if the block, which calls a function, changed plain lists or dicts of models that it captures.
 
     Their contents are restored, even if the block raised.
 
     Raises:
         TraceContextError: names the path of the container, and both traces.
     """
-    containers = plain_containers(trace_state.value)
+    containers = _captured_containers(f)
     held = [(container, node, container.copy()) for container, node in containers]
     before, changed = _identities(containers), []
     try:
@@ -126,6 +128,21 @@ def refusing_container_changes() -> Iterator[None]:
             (container.update if isinstance(container, dict) else container.extend)(saved)
     for container, node, _ in changed[:1]:
         raise_foreign_trace(node._pytree__info.trace, container, "change the contents of a")
+
+
+def _captured_containers(f: Any) -> list[tuple[Any, Any]]:
+    """The plain lists and dicts of the models of other traces that a function captures, each with its node."""
+    here, found = trace_state.value, {}
+    for model in named_captures(f).values():
+        for place in visit(model, children=children_if_any):
+            node = place.owner
+            while node is not None and node.kind is Kind.PYTREE:
+                node = node.owner
+            if type(place.value) in (list, dict) and node is not None:
+                info = getattr(node.value, "_pytree__info", None)
+                if info is not None and info.trace is not here:
+                    found[id(place.value)] = place.value, node.value
+    return [*found.values()]
 
 
 def _identities(containers: Sequence[tuple[Any, Any]]) -> tuple[list[int], list[int], list[int]]:
