@@ -34,6 +34,7 @@ from ...core.objects.visit import iter_variables
 from ...errors import ArgumentError, ArgumentTypeError
 from ...transforms.batching import vmap
 from ...transforms.call.arguments import is_graph_leaf
+from ...transforms.call.body import guarded
 from ...transforms.call.call import Call
 from ...transforms.call.functions import check_function
 from ...transforms.call.loop_rules import LoopRules
@@ -465,7 +466,7 @@ def _iteration(x: Any, blocks: dict[str, Any], each: list[Any], shared: list[Any
         args, kwargs = tree_unflatten(period.treedef, leaves)
         block = blocks[key]
         with recomputed_parts(block, dict(period.parts)):
-            x, out = (block(x, *args, **kwargs), None) if f is _call else _pair(f(block, x, *args, **kwargs))
+            x, out = (block(x, *args, **kwargs), None) if f is _call else _pair(guarded(f, block, x, *args, **kwargs))
         outputs.append(out)
     return x, outputs
 
