@@ -13,8 +13,8 @@ from plait.checkpoint import Checkpoints, Keep, orbax
 from plait.training import Batches, fit
 
 SOURCE = Path(plait.__file__).parent
-# The date of a checkpoint.
-DATES = {"checkpoint/orbax.py"}
+# The date of a checkpoint, and of an event.
+DATES = {"checkpoint/orbax.py", "training/loop/loggers.py"}
 
 
 def reads_the_date(path):

@@ -273,6 +273,14 @@ def test_each_array_is_read_once_and_none_when_something_does_not_fit_by_shape()
     assert reads == []
 
 
+def test_arrays_of_the_other_byte_order_are_converted():
+    values = np.arange(6).reshape(3, 2)
+    source = {"weight": values.astype(">f4"), "bias": values[:, 0].astype("<f4")}
+    model = plait.Linear(2, 3, rngs=plait.Rngs(0))
+    plait.convert.convert_checkpoint(source, model, layout="torch", update=True)
+    np.testing.assert_array_equal(model.kernel.value, values.T)
+
+
 def test_integers_are_no_weights():
     there = convert.to_torch(plait.Linear(2, 3, rngs=plait.Rngs(0)))
     there["weight"] = there["weight"].astype(np.int8)

@@ -9,6 +9,7 @@ import pytest
 import plait
 from plait.convert import load_peft, save_peft
 from plait.errors import ArgumentError, CheckpointError
+from tests.failing_renames import let_renames_fail
 from tests.nn.twins import some_input
 
 safetensors_numpy = pytest.importorskip("safetensors.numpy")
@@ -247,3 +248,23 @@ def test_the_factors_are_in_the_dtype_of_the_weights(tmp_path):
     model = plait.Dict(fc=plait.Linear(8, 5, param_dtype=jnp.bfloat16, rngs=plait.Rngs(0)))
     load_peft(written(tmp_path / "adapter"), model, names=lambda name: "fc" if name == "lm_head" else None)
     assert model.fc.lora_a.dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("stopped_at", [0, 1, 2])
+def test_a_save_that_is_stopped_leaves_no_scales_of_other_weights(tmp_path, monkeypatch, stopped_at):
+    for alpha in (1, 2):
+        model = plait.Dict(fc=plait.Linear(2, 3, rngs=plait.Rngs(0)))
+        plait.add_lora(plait.select(model, "fc"), 1, alpha=alpha, rngs=plait.Rngs(1))
+        if alpha == 2:
+            let_renames_fail(monkeypatch, (stopped_at,), KeyboardInterrupt())
+            with pytest.raises(KeyboardInterrupt):
+                save_peft(tmp_path / "x", model)
+        else:
+            save_peft(tmp_path / "x", model)
+    target = plait.Dict(fc=plait.Linear(2, 3, rngs=plait.Rngs(0)))
+    if stopped_at == 0:  # the new files are written, and not yet in their places
+        load_peft(tmp_path / "x", target)
+        assert target.fc.scale == 1
+    else:
+        with pytest.raises(CheckpointError, match=r"adapter_config\.json"):
+            load_peft(tmp_path / "x", target)

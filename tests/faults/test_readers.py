@@ -21,6 +21,7 @@ from tests.sampling import slow_but
 
 TIMES = 2_000 if "PLAIT_FAULTS" in os.environ else 25
 SECONDS, BYTES = 20, 3 * 2**30
+JSON = {"plait.json", "manifest.json", "model.safetensors.index.json", "adapter_config.json"}
 QUICK = {"load_safetensors", "load_safetensors of shards", "convert_checkpoint of msgpack", "load_peft"}
 QUICK |= {"convert_checkpoint of safetensors", "explore ONNX", "explore safetensors", "load_compiled", "JsonLines"}
 QUICK |= {"describe ONNX", "describe StableHLO", "--inputs FILE.npz"}
@@ -111,6 +112,22 @@ def test_other_things_in_place_of_each_file(name, kind, intact, tmp_path):
         (copy / file).unlink()
         KINDS[kind](copy / file)
         answer(name, copy)
+
+
+@each_reader
+def test_a_name_that_is_twice_in_an_object(name, intact, tmp_path):
+    """Which of the two counts is not for plait to guess: other readers take the first."""
+    folder, _ = intact(name)
+    for file in sorted(file.relative_to(folder) for file in folder.rglob("*")):
+        if file.name in JSON or (file.suffix == ".safetensors" and "describe" not in name):
+            copy = copied(folder, tmp_path / "copy")
+            content = (copy / file).read_bytes()
+            start = 0 if file.suffix == ".json" else 8
+            first, rest = content[start:].split(b":", 1)
+            changed = first + b": 0, " + first.strip(b"{ \n") + b":" + rest
+            length = int.from_bytes(content[:start], "little") + len(changed) - len(content) + start
+            (copy / file).write_bytes(length.to_bytes(8, "little")[:start] + changed)
+            assert answer(name, copy) is None, file
 
 
 @each_reader

@@ -2,6 +2,8 @@
 
 import os
 import re
+import resource
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -28,10 +30,15 @@ def compiled():
     return plait.jit(lambda x: 2 * x).lower(jnp.ones(2)).compile()
 
 
-def log(path):
-    logger = training.JsonLines(path)
-    logger.write(1, {"loss": 0.5})
-    logger.close()
+def log(kind):
+    def write(path):
+        logger = kind(path)
+        try:
+            logger.write(1, {"loss": 0.5})
+        finally:
+            logger.close()
+
+    return write
 
 
 WEIGHTS = {"w": np.ones(2, np.float32)}
@@ -64,7 +71,8 @@ ROWS = {
         lambda path: checkpoint.save_safetensors(path, WEIGHTS),
         lambda path: plait.explore(path, to="page.html"),
     ),
-    "JsonLines": (log, log),
+    "JsonLines": (log(training.JsonLines),) * 2,
+    "TensorBoard": (log(training.TensorBoard),) * 2,
 }
 each_row = pytest.mark.parametrize("name", slow_but(lambda name: name != "Checkpoints", ROWS))
 
@@ -94,6 +102,40 @@ def test_a_path_that_is_none_is_refused(name, path, home):
         with pytest.raises(PlaitError, match=re.escape(path[:20])):
             act(path)
     assert os.listdir() == []
+
+
+@each_row
+def test_what_is_no_path_is_refused(name, home):
+    for path in (None, 3, ["x"], plait.Linear):
+        with pytest.raises(PlaitError, match="this is not a path"):
+            ROWS[name][0](path)
+    ROWS[name][0](b"x")
+    assert os.path.lexists("x")
+
+
+def _everything():
+    return {str(each): each.read_bytes() if each.is_file() else None for each in Path().rglob("*")}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # tensorboardX has a buffer
+@pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE"), reason="no limit of the size of files")
+@pytest.mark.parametrize("name", ["safetensors", "peft", "export", "compiled", "explore", "JsonLines", "TensorBoard"])
+def test_a_disk_that_takes_no_more_is_an_error_that_names_the_path(name, home):
+    """What was there stays, and nothing else does. (test_disks.py: checkpoints)"""
+    write, read = ROWS[name]
+    write("old")
+    before, limits = _everything(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    for path in ("old", "new") if name in ("peft", "compiled", "explore") else ("new",):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+        try:
+            with pytest.raises(PlaitError, match=rf"at +\S*{path}(.|\n)*File too large"):
+                write(path)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        after = _everything()
+        assert {file: after[file] for file in before} == before
+        assert all(not content for file, content in after.items() if file not in before)
+    read("old")
 
 
 @pytest.mark.parametrize(

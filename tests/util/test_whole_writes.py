@@ -1,5 +1,7 @@
 """Files and folders that appear whole, or not at all."""
 
+import errno
+import functools
 import os
 import shutil
 import signal
@@ -9,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from plait.errors import CheckpointError
+from plait.util import whole_writes
 from plait.util.scratch import recover
-from plait.util.whole_writes import CannotBeginError, remove_whole, written_whole
+from plait.util.whole_writes import remove_whole
 
 THINGS = ["file", "folder"]
+written_whole = functools.partial(whole_writes.written_whole, what="the thing", kind=CheckpointError)
 
 
 def make(path, what, text):
@@ -31,15 +36,39 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-@pytest.mark.parametrize("before", [None, *THINGS])
+@pytest.mark.parametrize("is_there", [False, True])
 @pytest.mark.parametrize("what", THINGS)
-def test_what_is_written_takes_the_place_of_what_was_there(tmp_path, what, before):
-    if before is not None:
-        make(tmp_path / "place", before, "old")
+def test_what_is_written_takes_the_place_of_what_was_there(tmp_path, what, is_there):
+    if is_there:
+        make(tmp_path / "place", what, "old")
     with written_whole(tmp_path / "place") as draft:
         make(draft, what, "new")
-        assert names(tmp_path)[1:] == ["place"] * (before is not None)
+        assert names(tmp_path)[1:] == ["place"] * is_there
     assert read(tmp_path / "place") == "new"
+    assert names(tmp_path) == ["place"]
+
+
+@pytest.mark.parametrize(("before", "what"), [THINGS, THINGS[::-1]])
+def test_a_file_never_takes_the_place_of_a_folder_nor_a_folder_that_of_a_file(tmp_path, what, before):
+    make(tmp_path / "place", before, "old")
+    with (
+        pytest.raises(CheckpointError, match=rf"another kind\n +at +{tmp_path}/place\n +found +a {before}"),
+        written_whole(tmp_path / "place") as draft,
+    ):
+        make(draft, what, "new")
+    assert read(tmp_path / "place") == "old"
+    assert names(tmp_path) == ["place"]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS])
+@pytest.mark.parametrize("kind", [OSError, RuntimeError])
+def test_a_fault_of_the_disk_is_told_as_one(tmp_path, kind, code):
+    """E20: by whatever exception a library raises for it; what was there is kept."""
+    make(tmp_path / "place", "file", "old")
+    expected = pytest.raises(CheckpointError, match=rf"at +{tmp_path}/place\n +found +.*{os.strerror(code)}")
+    with expected, written_whole(tmp_path / "place"):
+        raise OSError(code, os.strerror(code)) if kind is OSError else kind(f"I/O error: {os.strerror(code)}!")
+    assert read(tmp_path / "place") == "old"
     assert names(tmp_path) == ["place"]
 
 
@@ -56,8 +85,8 @@ def test_a_failure_in_the_body_leaves_what_was_there(tmp_path, what, before, sto
     assert before is None or read(tmp_path / "place") == "old"
 
 
-@pytest.mark.parametrize("stop", [OSError, KeyboardInterrupt])
-def test_a_failure_between_the_two_renames_brings_the_old_folder_back(tmp_path, monkeypatch, stop):
+@pytest.mark.parametrize(("stop", "told"), [(OSError, CheckpointError), (KeyboardInterrupt, KeyboardInterrupt)])
+def test_a_failure_between_the_two_renames_brings_the_old_folder_back(tmp_path, monkeypatch, stop, told):
     make(tmp_path / "place", "folder", "old")
     rename = os.rename
 
@@ -67,7 +96,7 @@ def test_a_failure_between_the_two_renames_brings_the_old_folder_back(tmp_path, 
         rename(old, new)
 
     monkeypatch.setattr(os, "rename", fail_for_the_draft)
-    with pytest.raises(stop), written_whole(tmp_path / "place") as draft:
+    with pytest.raises(told), written_whole(tmp_path / "place") as draft:
         make(draft, "folder", "new")
     assert read(tmp_path / "place") == "old"
     assert names(tmp_path) == ["place"]
@@ -77,6 +106,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from plait.util.scratch import recover
+from plait.errors import CheckpointError
 from plait.util.whole_writes import written_whole
 rename = os.rename
 def killed_at_the_second(old, new):
@@ -84,7 +114,7 @@ def killed_at_the_second(old, new):
         os.kill(os.getpid(), signal.SIGKILL)
     rename(old, new)
 os.rename = killed_at_the_second
-with written_whole(Path(sys.argv[1])) as draft:
+with written_whole(Path(sys.argv[1]), "the thing", CheckpointError) as draft:
     draft.mkdir()
 """
 
@@ -147,9 +177,9 @@ def test_the_check_is_asked_before_and_after(tmp_path):
     def check():
         asked.append(names(tmp_path))
         if (tmp_path / "place").exists():
-            raise FileExistsError("somebody was faster")
+            raise CheckpointError("somebody was faster")
 
-    with pytest.raises(FileExistsError, match="faster"), written_whole(tmp_path / "place", check) as draft:
+    with pytest.raises(CheckpointError, match="faster"), written_whole(tmp_path / "place", check=check) as draft:
         draft.write_text("new")
         (tmp_path / "place").write_text("theirs")
     assert [len(each) for each in asked] == [0, 2]
@@ -159,9 +189,11 @@ def test_the_check_is_asked_before_and_after(tmp_path):
 @pytest.mark.parametrize("parent", ["missing", "file"])
 def test_a_place_that_cannot_be_written_to_is_told_before_the_body(tmp_path, parent):
     (tmp_path / "file").write_text("")
-    with pytest.raises(CannotBeginError) as caught, written_whole(tmp_path / parent / "place"):
+    expected = pytest.raises(
+        CheckpointError, match=rf"at +{tmp_path}/{parent}\n +found +(No such file|Not a directory)"
+    )
+    with expected, written_whole(tmp_path / parent / "place"):
         pytest.fail("the body ran")
-    assert caught.value.strerror in ("No such file or directory", "Not a directory")
 
 
 def test_folders_above_are_made_when_asked(tmp_path):

@@ -29,7 +29,7 @@ from ..errors import CheckpointError
 from ..util import schemas
 from ..util.files import check_files, given_path, read_file
 from ..util.scratch import recover, recover_in
-from ..util.whole_writes import CannotBeginError, digest_of, written_whole
+from ..util.whole_writes import digest_of, written_whole
 from ..util.words import first_few
 from .leaf_descriptions import DESCRIPTION
 
@@ -269,18 +269,9 @@ def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
             writable. Both are checked before the body runs.
     """
     check = functools.partial(_check_replaceable, target, overwrite=overwrite)
-    try:
-        with written_whole(target, check, parents=True) as draft:
-            draft.mkdir()
-            yield draft
-    except CannotBeginError as error:
-        raise CheckpointError(
-            "the checkpoint cannot be written into this folder",
-            at=str(target.parent),
-            found=error.strerror or str(error),
-            expected="a folder with write permission",
-            do="choose a path in a writable folder",
-        ) from error
+    with written_whole(target, "the checkpoint", CheckpointError, check, parents=True) as draft:
+        draft.mkdir()
+        yield draft
 
 
 def check_path(path: Path) -> None:

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import ArgumentTypeError, CheckpointError
-from ..util.files import given_path, open_file, read_file
+from ..util.files import given_path, memory, open_file, read_file
 from ..util.schemas import MOST_JSON, SchemaError, check_schema, file_name, parse_json, shape, size
 from ..util.scratch import recover
 from ..util.whole_writes import written_whole
@@ -157,6 +157,9 @@ def _identity(file: IO[bytes]) -> _Identity:
 def _read_array(
     place: Path, identity: _Identity, offset: int, sizes: tuple[int, ...], dtype: np.dtype[Any]
 ) -> np.ndarray:
+    size, room = math.prod(sizes) * dtype.itemsize, memory()
+    if room is not None and size > room:
+        raise _damaged(place, f"an array of {size:,} bytes, more than this machine has memory")
     try:
         with open_file(place) as file:
             if _identity(file) == identity:
@@ -222,21 +225,12 @@ def save_safetensors(
             expected=f"a folder with {WHOLE} or {INDEX}, or a path that does not exist",
             do="choose another path, or delete the existing one yourself",
         )
-    try:
-        _write(target, arrays, shard_bytes, None if metadata is None else dict(metadata))
-    except OSError as error:
-        raise CheckpointError(
-            "the weights cannot be written",
-            at=str(target),
-            found=error.strerror or str(error),
-            expected="a writable folder, and free space on the disk",
-            do="choose another path",
-        ) from error
+    _write(target, arrays, shard_bytes, None if metadata is None else dict(metadata))
     return target
 
 
 def _write(target: Path, arrays: Mapping[str, Any], shard_bytes: int, metadata: dict[str, str] | None) -> None:
-    with written_whole(target, parents=True) as draft:
+    with written_whole(target, "the weights", CheckpointError, parents=True) as draft:
         if target.name.endswith(SUFFIX):
             _write_file(draft, arrays, metadata)
             return

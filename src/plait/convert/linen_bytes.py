@@ -17,7 +17,7 @@ import numpy as np
 
 from ..errors import CheckpointError
 from ..util.dtypes import is_number_dtype
-from ..util.schemas import check_schema, fits, shape, size
+from ..util.schemas import check_schema, fits, shape, size, unique
 
 _ARRAY, _COMPLEX, _SCALAR = 1, 2, 3
 _CHUNKED = "__msgpack_chunked_array__"
@@ -32,7 +32,7 @@ def read_linen_bytes(data: bytes, *, at: str = "the bytes") -> Any:
     import msgpack
 
     try:  # by default, nothing may be longer than the data
-        tree = msgpack.unpackb(data, ext_hook=_extension, strict_map_key=False)
+        tree = msgpack.unpackb(data, ext_hook=_extension, strict_map_key=False, object_pairs_hook=unique)
         tree = _joined(tree)
     except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as error:
         raise CheckpointError(

@@ -36,6 +36,7 @@ from ..nn.low_rank import axes_of, factor_shapes, form_of
 from ..util.files import given_path, read_file
 from ..util.paths import Path, describe_path
 from ..util.schemas import MOST_JSON, Either, SchemaError, finite, parse_json
+from ..util.whole_writes import put_before, written_whole
 from ..util.words import describe_type, first_few
 from .name_map import NameMap, Names
 
@@ -93,6 +94,7 @@ def save_peft(
 
     Raises:
         ArgumentError: the model has no such adapter, or PEFT has no form for one of its layers.
+        CheckpointError: the folder cannot be written, or the disk is full; an adapter in it stays.
 
     Example:
         >>> model = plait.Dict(fc=plait.Linear(3, 4, rngs=plait.Rngs(0)))
@@ -137,9 +139,10 @@ def save_peft(
         "fan_in_fan_out": False,
     }
     folder = given_path(path)
-    folder.mkdir(parents=True, exist_ok=True)
-    save_safetensors(folder / WEIGHTS, arrays, metadata={"format": "pt"}, overwrite=True)
-    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    with written_whole(folder / CONFIG, "the adapter", CheckpointError, parents=True) as draft:
+        weights = save_safetensors(draft.with_name(WEIGHTS), arrays, metadata={"format": "pt"})
+        draft.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        put_before(draft, folder / CONFIG, weights, folder / WEIGHTS)
     return folder
 
 

@@ -141,8 +141,7 @@ def _stored(value: Any, name: str) -> StoredArray:
         return StoredArray(tuple(value.shape), dtype, lambda: _from_torch(value, dtype))
     array = value if hasattr(value, "dtype") and hasattr(value, "shape") else np.asarray(value)
     array = jax.random.key_data(array) if is_key(array) else array
-    dtype = array.dtype
-    if not is_number_dtype(dtype):
+    if not is_number_dtype(array.dtype):
         raise ArgumentTypeError(
             "a value of the checkpoint is not an array of numbers",
             at=name,
@@ -150,7 +149,8 @@ def _stored(value: Any, name: str) -> StoredArray:
             expected="arrays, tensors or numbers",
             do="pass the part with the weights, such as checkpoint['state_dict']",
         )
-    return StoredArray(tuple(array.shape), np.dtype(dtype), lambda: np.asarray(array))
+    dtype = np.dtype(array.dtype).newbyteorder("=")  # JAX refuses the other byte order
+    return StoredArray(tuple(array.shape), dtype, lambda: np.asarray(array, dtype))
 
 
 def _torch_dtype(tensor: Any, name: str) -> np.dtype[Any]:

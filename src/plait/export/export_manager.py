@@ -10,7 +10,8 @@ from typing import Any
 
 from ..errors import ArgumentError, ExportError, PlaitError
 from ..util.dependencies import require
-from .formats.whole_write import written_whole
+from ..util.files import given_path
+from .formats.whole_write import ExportPathError, written_whole
 from .jax_module import JaxModule
 from .program.checks import check_different, check_type
 from .serving_config import ServingConfig
@@ -93,8 +94,9 @@ class ExportManager:
         check_names(self._module.model_params, self._module.model_param_names)
         options.experimental_custom_gradients = self._module.with_gradient
         signatures = self._signatures | dict(signature_overrides or {})
-        older = os.path.isfile(os.path.join(os.path.expanduser(model_path), "saved_model.pb"))
-        with written_whole(model_path, overwrite=overwrite or older) as draft, _untracked_is_named():
+        target = given_path(model_path, ExportPathError)
+        older = (target / "saved_model.pb").is_file()
+        with written_whole(target, overwrite=overwrite or older) as draft, _untracked_is_named():
             tf.saved_model.save(self._tf_module, os.fspath(draft), signatures=signatures, options=options)
 
     def load(self, model_path: str | os.PathLike[str], **kwargs: Any) -> Any:

@@ -13,7 +13,8 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-from ..errors import CheckpointError, PlaitError
+from ..errors import ArgumentTypeError, CheckpointError, PlaitError
+from .words import describe_type
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # and no drive, which has one letter; Path makes gs:/ of gs://
 
@@ -25,10 +26,19 @@ def given_path(path: str | os.PathLike[str], error: type[PlaitError] = Checkpoin
         error: the error to raise.
 
     Raises:
+        ArgumentTypeError: it is not a path.
         PlaitError: it is the address of a bucket, which would become a folder ``gs:`` on this machine, or the system
             cannot look it up, for example because a name is too long.
     """
-    text = os.path.expanduser(os.fspath(path))
+    try:
+        text = os.path.expanduser(os.fsdecode(path))
+    except TypeError as reason:
+        raise ArgumentTypeError(
+            "this is not a path",
+            found=describe_type(path),
+            expected="a string, or a pathlib.Path",
+            do='pass the path, such as "run/model"',
+        ) from reason
     if is_address(text):
         raise error(
             "an address is not a path",
@@ -54,7 +64,7 @@ def given_path(path: str | os.PathLike[str], error: type[PlaitError] = Checkpoin
 
 def is_address(path: str | os.PathLike[str]) -> bool:
     """Whether a path is the address of a bucket or a server."""
-    return _ADDRESS.match(os.fspath(path)) is not None
+    return _ADDRESS.match(os.fsdecode(path)) is not None
 
 
 def open_file(path: str | os.PathLike[str]) -> BinaryIO:

@@ -55,14 +55,26 @@ def parse_json(content: bytes, schema: Any) -> Any:
     """The value that JSON text describes, if it fits a schema.
 
     Raises:
-        SchemaError: it is not JSON, is nested too deeply, or does not fit.
+        SchemaError: it is not JSON, is nested too deeply, has a name twice in one object, or does not fit.
     """
     try:
-        value = json.loads(content)
+        value = json.loads(content, object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
         raise SchemaError(f"no JSON that can be read ({type(error).__name__}: {error!s:.80})") from error
     check_schema(value, schema)
     return value
+
+
+def unique(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    """The dictionary of an object in JSON or msgpack: other readers take the first of two values of one name.
+
+    Raises:
+        ValueError: a name is there twice.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name that is there twice")
+    return found
 
 
 def check_schema(value: Any, schema: Any, at: str = "") -> None:

@@ -20,7 +20,6 @@ def loading(text):
         raise ArtifactError(text)
 
 
-HERE = object()  # stands for the folder that the test runs in
 CHANGED = {
     "found": "a folder that is incomplete, or was changed",
     "expected": "the files that plait wrote, unchanged",
@@ -44,12 +43,12 @@ ROWS = {  # a mistake: how it is made, the first line of its error, and the othe
     ),
     "the disk is full": (
         lambda: write_to("m", error=RuntimeError("No space left on device" + "x" * 300)),
-        "the disk is full",
+        "the export cannot be written to this disk",
         {
-            "at": HERE,
+            "at": "m",
             "found": "No space left on device" + "x" * 277,
-            "expected": "enough free space for the export",
-            "do": "free some space, or choose a path on another disk; an existing export is unchanged",
+            "expected": "a disk, and a quota, with enough free space",
+            "do": "free some space, or choose a path on another disk; what was there is unchanged",
         },
     ),
     "the loader names a file": (
@@ -69,9 +68,7 @@ def test_an_error_tells_where_what_and_what_to_do(name, tmp_path, monkeypatch):
     (tmp_path / "folder" / "kept").touch()
     function, message, parts = ROWS[name]
     at = parts["at"]
-    if at is HERE:
-        at = os.getcwd()
-    elif at in ("file.txt", "folder"):
+    if at in ("file.txt", "folder", "m"):
         at = os.path.join(os.getcwd(), at)
     with pytest.raises(PlaitError) as caught:
         function()

@@ -47,16 +47,6 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path, parent):
         write(tmp_path / parent / "model")
 
 
-def test_a_full_disk_is_told_as_one(tmp_path):
-    """E20: by whatever error a library raises for it; what was there is kept."""
-    write(tmp_path / "model", "old")
-    expected = pytest.raises(ExportPathError, match=rf"(?s)disk is full.*at +{tmp_path}\n")
-    with expected, written_whole(tmp_path / "model", overwrite=True):
-        raise RuntimeError("I/O error: No space left on device (os error 28)")
-    assert (tmp_path / "model" / "file").read_text() == "old"
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
-
-
 def refuse(path, signature):
     raise RuntimeError("Could not find an implementation for Where(16)")
 

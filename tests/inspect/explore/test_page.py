@@ -85,7 +85,7 @@ def test_an_earlier_page_is_replaced_and_other_files_are_not(tmp_path):
 
 
 def test_a_folder_that_does_not_exist_is_an_error(tmp_path):
-    with pytest.raises(ValueError, match=r"the page cannot be written\n +at +\S*page\.html"):
+    with pytest.raises(ValueError, match=r"the page cannot be written into this folder\n +at +\S*none\n"):
         plait.explore({"a": jnp.ones(2)}, to=tmp_path / "none" / "page.html")
 
 

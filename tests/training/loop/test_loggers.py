@@ -1,8 +1,11 @@
 """Where numbers go: what is in the files."""
 
+import os
 import struct
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import plait
@@ -35,11 +38,11 @@ def test_tensorboard_gets_each_number_at_its_step(tmp_path):
     assert found == [(10, "loss", 2.5), (10, "eval/accuracy", 0.5), (20, "loss", 5.0), (20, "eval/accuracy", 0.5)]
 
 
-@pytest.mark.parametrize("text", ["no JSON\n", '{"step": 1}\n[1, 2]\n', '{"loss": 1}\n'])
+@pytest.mark.parametrize("text", ["no line end", "no JSON\n", '{"step": 1}\n[1, 2]\n', '{"loss": 1}\n'])
 def test_a_file_of_something_else_stays(tmp_path, text):
     file = tmp_path / "log"
     file.write_text(text)
-    with pytest.raises(ArgumentError, match="with other contents"):
+    with pytest.raises(ArgumentError, match="the log cannot be written"):
         JsonLines(file).write(1, {"loss": 2.0})
     assert file.read_text() == text
 
@@ -97,3 +100,21 @@ def test_loggers_write_on_process_0_unless_they_ask_for_all(monkeypatch, index, 
     monkeypatch.setattr(jax, "process_index", lambda: index)
     fit(lambda model, batch: 1.0, {"model": plait.Param(1.0)}, [1], steps=1, loggers=[Rows("first"), Rows("all")])
     assert found == wrote
+
+
+def test_a_last_line_that_was_cut_off_is_replaced(tmp_path):
+    """By a process that was killed, or a machine that lost power, which leaves zeros."""
+    for rest in ("", '{"st', '{"step": 2, "lo', "\0" * 9):
+        (tmp_path / "log").write_text('{"step": 1}\n' + rest)
+        log = JsonLines(tmp_path / "log")
+        log.write(2, {"loss": np.float32(0.5), "counts": jnp.int32(2)})
+        log.close()
+        assert log.path.read_text() == '{"step": 1}\n{"step": 2, "loss": 0.5, "counts": 2.0}\n'
+
+
+def test_a_pipe_beside_the_log_is_not_waited_for(tmp_path):
+    (tmp_path / "log").write_text('{"step": 9}\n')
+    os.mkfifo(tmp_path / "log.replaced")
+    with pytest.raises(ArgumentError, match=r"at +\S*log\n +found +a pipe"):
+        JsonLines(tmp_path / "log").write(1, {"loss": 2.0})
+    assert (tmp_path / "log").read_text() == '{"step": 9}\n'

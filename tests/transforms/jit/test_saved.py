@@ -307,6 +307,19 @@ def test_what_it_was_compiled_for_is_refused_by_name(file, name, monkeypatch):
 VALUE = object()
 
 
+def test_nothing_else_is_replaced(file, tmp_path):
+    """A folder least of all."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "thesis.tex").write_text("years")
+    compiled = plait.jit(lambda x: 2 * x).lower(jnp.ones(2)).compile()
+    for path in (tmp_path / "work", tmp_path / "work" / "thesis.tex"):
+        with pytest.raises(ExportError, match=rf"would replace another file\n +at +{path}\n"):
+            compiled.save(path)
+    assert (tmp_path / "work" / "thesis.tex").read_text() == "years"
+    compiled.save(file)
+    assert plait.load_compiled(file)(jnp.ones(2)).tolist() == [2, 2]
+
+
 DAMAGED = {
     "foreign": (lambda _: b"another", "another kind"),
     "empty": (lambda _: b"", "another kind"),

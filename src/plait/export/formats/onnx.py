@@ -25,7 +25,7 @@ import numpy as np
 from ...core.module_calls.layer_scopes import layer_of
 from ...errors import ExportError
 from ...util.dependencies import require
-from ...util.files import open_file, read_file
+from ...util.files import given_path, open_file, read_file
 from ...util.schemas import check_schema, inner_path
 from ..program.checks import check_different
 from ..program.input_spec import InputSpec, symbolic
@@ -38,7 +38,7 @@ from ..program.weights import Function
 from .descriptions import Description, ReadableTensor, Running, Tensor, size_of
 from .onnx_pooling import narrow_pools
 from .options import WriteOptions
-from .whole_write import check_opens, written_whole
+from .whole_write import ExportPathError, check_opens, written_whole
 
 NEXT = "_next"
 MOST_BYTES = 2**31 - 2**24  # a protobuf message is limited to 2 GiB; 16 MiB are reserved for the graph
@@ -86,7 +86,8 @@ def write(
     onnx = require("onnx", extra="onnx", purpose="to write an ONNX file")
     jax2onnx = require("jax2onnx", extra="onnx", purpose="to write an ONNX file")
     program, overwrite = next(iter(programs.values())), options.overwrite
-    data = Path(f"{os.path.expanduser(path)}{DATA}")
+    path = given_path(path, ExportPathError)
+    data = path.with_name(path.name + DATA)
     small = sum(array.nbytes for array in program.weights.values()) <= MOST_BYTES
     with written_whole(path, overwrite=overwrite) as draft:
         program, outputs = traced_program(program)

@@ -24,31 +24,12 @@ def written_whole(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[
 
     Raises:
         ExportPathError: ``path`` exists, is not an empty folder, and ``overwrite`` is false, or its parent is not
-            writable. Both are checked before the body runs.
+            writable; both are checked before the body runs. Or see ``whole_writes.written_whole``.
     """
     target = given_path(path, ExportPathError).absolute()
     check = functools.partial(_check_free, target, overwrite=overwrite)
-    try:
-        with whole_writes.written_whole(target, check) as draft:
-            yield draft
-    except whole_writes.CannotBeginError as error:
-        raise ExportPathError(
-            "the export cannot be written into this folder",
-            at=str(target.parent),
-            found=error.strerror or str(error),
-            expected="an existing folder with write permission",
-            do="create the folder, or choose a path in a writable one",
-        ) from error
-    except Exception as error:  # libraries raise their own exceptions if the disk is full
-        if "No space left on device" in str(error) and not isinstance(error, ExportPathError):
-            raise ExportPathError(
-                "the disk is full",
-                at=str(target.parent),
-                found=str(error)[:300],
-                expected="enough free space for the export",
-                do="free some space, or choose a path on another disk; an existing export is unchanged",
-            ) from error
-        raise
+    with whole_writes.written_whole(target, "the export", ExportPathError, check) as draft:
+        yield draft
 
 
 def check_opens(title: str, run: Callable[[str, str | None], Any], draft: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import html
 import json
@@ -15,7 +16,7 @@ from typing import Any
 
 from ...errors import ArgumentError
 from ...util.files import given_path
-from ...util.whole_writes import CannotBeginError, written_whole
+from ...util.whole_writes import check_own_file, written_whole
 from .calls import calls_of
 from .costs import costs_of
 from .description import description
@@ -64,25 +65,16 @@ def explore(
         True
     """
     target = given_path(to, ArgumentError)
-    _check_target(target)
+    check = functools.partial(check_own_file, target, _MARK.encode(), "the page", ArgumentError)
+    check()
     outlines = [_outline(model, inputs, options)]
     if other is not None:
         outlines.append(_outline(other, () if _is_path(other) else inputs, {} if _is_path(other) else options))
         _tell_apart(outlines)
         put_together(*outlines)
     text = page_of(outlines)
-    _check_target(target)
-    try:
-        with written_whole(target) as draft:
-            draft.write_bytes(text.encode("utf-8", "backslashreplace"))
-    except CannotBeginError as error:
-        raise ArgumentError(
-            "the page cannot be written",
-            at=str(target),
-            found=error.strerror or str(error),
-            expected="a file in an existing folder with write permission",
-            do="choose another path: plait.explore(model, to='explore.html')",
-        ) from error
+    with written_whole(target, "the page", ArgumentError, check) as draft:
+        draft.write_bytes(text.encode("utf-8", "backslashreplace"))
     return target
 
 
@@ -112,23 +104,6 @@ def _tell_apart(outlines: Sequence[Outline]) -> None:
     first, second = outlines
     if first.name == second.name:
         first.name, second.name = f"{first.name} (A)", f"{second.name} (B)"
-
-
-def _check_target(target: Path) -> None:
-    """Raise if there is a file that this function did not write."""
-    if not os.path.lexists(target):
-        return
-    if target.is_file():
-        with open(target, "rb") as file:
-            if _MARK.encode() in file.read(2000):
-                return
-    raise ArgumentError(
-        "the page would replace another file",
-        at=str(target),
-        found="a folder" if target.is_dir() else "a file that is not a page of plait.explore",
-        expected="a path that does not exist, or an earlier page",
-        do="choose another path: plait.explore(model, to='explore.html')",
-    )
 
 
 def page_of(outlines: Sequence[Outline]) -> str:

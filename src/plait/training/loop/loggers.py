@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
 import os
-from collections.abc import Mapping
+import socket
+import time
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from ...errors import ArgumentError
 from ...util.dependencies import require
-from ...util.files import given_path, read_file
+from ...util.files import check_is_file, given_path, read_file
+
+_BEGIN = b'{"step": '  # of a line
 
 
 class Logger(Protocol):
@@ -43,7 +48,8 @@ class JsonLines:
         every_process: whether ``fit`` lets every process of a run write. Then each needs a path of its own.
 
     Raises:
-        ArgumentError: the file exists and is not such a log. Raised by the first ``write``; the file is unchanged.
+        ArgumentError: the file exists and is not such a log, or cannot be written. Raised by the first ``write``; the
+            file is unchanged.
 
     Example:
         >>> log = plait.training.JsonLines("run/metrics.jsonl")
@@ -60,22 +66,22 @@ class JsonLines:
         self._file: Any = None
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        file = self._file = self._file or self._open(step, values)
         row = {"step": step, **{name: value if math.isfinite(value) else str(value) for name, value in values.items()}}
-        file.write(json.dumps(row) + "\n")
-        file.flush()
+        with _refused_if_not_writable(self.path):
+            file = self._file = self._file or self._open(step, values)
+            file.write(json.dumps(row, default=float) + "\n")
+            file.flush()
 
     def _open(self, step: int, values: Mapping[str, float]) -> Any:
         """Open the file after the last line of an earlier step, or of other metrics of this step."""
         self._place.parent.mkdir(parents=True, exist_ok=True)
-        kept, replaced = 0, b""
+        kept, replaced, beside = 0, b"", f"{self._place}.replaced"
         if os.path.lexists(self._place):
-            try:
-                lines = read_file(self._place).splitlines(keepends=True)
-            except OSError as error:
-                raise self._no_log(error.strerror or str(error)) from error
+            lines = read_file(self._place).splitlines(keepends=True)
             whole = [line for line in lines if line.endswith(b"\n")]  # the last line may be incomplete
             rows = [self._row_of(line) for line in whole]
+            if len(whole) < len(lines) and not _BEGIN.startswith(lines[-1].strip(b"\0")[: len(_BEGIN)]):
+                raise _no_log(self.path, f"the line {lines[-1]!r:.60}")
 
             def is_before(pair: tuple[dict[str, Any], bytes]) -> bool:
                 row, _ = pair
@@ -84,8 +90,10 @@ class JsonLines:
             kept = sum(len(line) for _, line in itertools.takewhile(is_before, zip(rows, whole, strict=True)))
             replaced = b"".join(lines)[kept:]
         if replaced:
-            with open(f"{self._place}.replaced", "ab") as beside:
-                beside.write(replaced if replaced.endswith(b"\n") else replaced + b"\n")
+            if os.path.lexists(beside):
+                check_is_file(beside, os.stat(beside).st_mode)
+            with open(beside, "ab") as file:
+                file.write(replaced if replaced.endswith(b"\n") else replaced + b"\n")
         file = open(self._place, "a", encoding="utf-8")  # noqa: SIM115 - open as long as the run
         file.truncate(kept)
         return file
@@ -95,21 +103,13 @@ class JsonLines:
             row = json.loads(line)
             return {**row, "step": float(row["step"])}
         except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
-            raise self._no_log(f"the line {line!r:.60}") from error
-
-    def _no_log(self, found: str) -> ArgumentError:
-        return ArgumentError(
-            "the path of the log has a file with other contents",
-            at=str(self.path),
-            found=found,
-            expected="lines of JSON with a step, or no file",
-            do="choose another path for the log",
-        )
+            raise _no_log(self.path, f"the line {line!r:.60}") from error
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            with _refused_if_not_writable(self.path):
+                file.close()
 
 
 class TensorBoard:
@@ -122,17 +122,49 @@ class TensorBoard:
         every_process: whether ``fit`` lets every process of a run write.
 
     Raises:
+        ArgumentError: the folder cannot be written.
         MissingDependencyError: tensorboardX is not installed.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, every_process: bool = False) -> None:
         self.every_process = every_process
         tensorboardX = require("tensorboardX", extra="tensorboard", purpose="to write files for TensorBoard")
-        self._writer = tensorboardX.SummaryWriter(os.path.expanduser(folder))
+        self.folder = given_path(folder, ArgumentError)
+        name = f"{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
+        with _refused_if_not_writable(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            # Not its SummaryWriter: that one writes in a thread, and waits for ever once the thread has failed.
+            self._writer = tensorboardX.RecordWriter(os.fspath(self.folder / f"events.out.tfevents.{name}"))
+        self._event = tensorboardX.proto.event_pb2.Event
+        self._write(file_version="brain.Event:2")
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
+        numbers = [{"tag": name, "simple_value": float(value)} for name, value in values.items()]
+        self._write(step=step, summary={"value": numbers})
+
+    def _write(self, **content: Any) -> None:
+        with _refused_if_not_writable(self.folder):
+            self._writer.write(self._event(wall_time=time.time(), **content).SerializeToString())
+            self._writer.flush()
 
     def close(self) -> None:
         self._writer.close()
+
+
+@contextlib.contextmanager
+def _refused_if_not_writable(path: os.PathLike[str]) -> Iterator[None]:
+    """Inside ``with``, errors of the disk become plait's error."""
+    try:
+        yield
+    except OSError as error:
+        raise _no_log(path, error.strerror or str(error)) from error
+
+
+def _no_log(path: os.PathLike[str], found: str) -> ArgumentError:
+    return ArgumentError(
+        "the log cannot be written to this path",
+        at=os.fspath(path),
+        found=found,
+        expected="no file, or one of such a log, in a folder with write permission",
+        do="choose another path for the log",
+    )

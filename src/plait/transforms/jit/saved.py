@@ -7,6 +7,7 @@ the process that compiled it, so a structure is only written if it equals what i
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import inspect
@@ -30,7 +31,7 @@ from ...util.files import given_path, open_file
 from ...util.jax_versions import jax_version, jaxlib_version
 from ...util.repr import repr_leaf
 from ...util.schemas import SchemaError, parse_json
-from ...util.whole_writes import written_whole
+from ...util.whole_writes import check_own_file, written_whole
 from ...util.words import first_few, text_of
 from ..call.gather import Structure
 from .compiled import Compiled
@@ -44,6 +45,7 @@ def save(stage: Any, compiled: Compiled, structure: Structure, path: str | os.Pa
     """Write JAX's executable for arguments of this structure; see ``CompiledStage.save``."""
     if compiled.shardings is not None:
         raise _error("saved", path, "in_shardings or out_shardings", "leave them out: the arrays' own shardings count")
+    place = given_path(path, ExportError)
     arguments = (argument for group in structure.treedef.children() for argument in group.children())
     if any((argument.node_data() or [None])[0] is Static for argument in arguments):
         raise _error("saved", path, "static arguments", "bind them: plait.jit(functools.partial(function, flag=True))")
@@ -63,7 +65,8 @@ def save(stage: Any, compiled: Compiled, structure: Structure, path: str | os.Pa
         do = "keep it out of the arguments, or use functions of modules, and classes with =="
         raise _error("saved", first_few(found) or "what it returns", f"no equal value after pickling: {why}", do)
     header = {**_here(), "sha256": hashlib.sha256(rest).hexdigest()}
-    with written_whole(given_path(path, ExportError)) as draft:
+    check = functools.partial(check_own_file, place, _MAGIC, "the compiled program", ExportError)
+    with written_whole(place, "the compiled program", ExportError, check) as draft:
         draft.write_bytes(_MAGIC + json.dumps(header).encode() + b"\n" + rest)
 
 

@@ -90,7 +90,7 @@ class CompiledStage(_Stage):
         XLA compiles it once more for this, since what JAX reads from its cache on disk cannot be written again.
 
         Args:
-            path: the file; an earlier one is replaced.
+            path: the file; an earlier one of this kind is replaced.
 
         Raises:
             ExportError: JAX cannot serialize the program, the function has static arguments or options for shardings,
