@@ -333,7 +333,7 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "views of streams",
-        "`view` of a model that holds an `Rngs`", "draws a key of its default stream", "draws nothing",
+        "`view` of a model that holds an `Rngs`", "draws a key from its default stream, so later draws are others", "draws nothing",
         reason="a view changes no numbers of the model that it is a view of",
         says="documented",
         example=program("known", "m = nnx.Dict(r=nnx.Rngs(0))", ("v = nnx.view(m, deterministic=True, raise_if_not_found=False)", "m")),
@@ -579,7 +579,7 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "last digits",
-        "last digits of jitted attention (Flax 0.12.12), of a jitted `BatchNorm` under `vmap`, and of derivatives through a norm and a `bfloat16` layer or a mask, or of nested ones", "as XLA combines its operations", "may differ",
+        "last digits of jitted attention (with dropout, or of Flax 0.12.12), of a jitted `BatchNorm` under `vmap`, of nested `grad`, and of gradients through a norm next to a `bfloat16` layer or an attention mask", "as XLA fuses its operations", "may differ; keys and dropout masks are the same",
         reason="the operations are the same ones in another order, and neither is nearer to the exact numbers", says="documented",
         example=program(
             "known",

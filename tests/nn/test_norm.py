@@ -244,6 +244,14 @@ def test_statistics_of_one_value_warn_and_give_the_bias(shape):
     np.testing.assert_array_equal(norm.var, [0.5, 0.5])
 
 
+@pytest.mark.parametrize("transform", [lambda f: f, plait.jit, plait.remat], ids=["eager", "jit", "remat"])
+def test_the_warning_is_at_the_line_of_the_program(transform):
+    norm = plait.BatchNorm(2, rngs=plait.Rngs(0))
+    with pytest.warns(SingleValueWarning) as told:
+        transform(lambda norm, x: norm(x))(norm, some_input(1, 2))
+    assert {each.filename for each in told} == {__file__}
+
+
 def test_one_value_is_enough_where_others_are_averaged_with_it():
     x = some_input(4, 1, 2)
     plait.BatchNorm(2, use_running_average=True, rngs=plait.Rngs(0))(x[0])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import warnings
 from typing import Any
 
 import jax
@@ -13,6 +12,7 @@ from jax.sharding import PartitionSpec
 
 from ..errors import ArgumentError, ArgumentTypeError
 from ..util.dependencies import require
+from ..util.notices import warn
 from ..util.words import describe_type
 from .dtensor_utils import CONTEXT, Mesh, get_current_mesh, jax_array_to_dtensor
 from .program.checks import leaves_like
@@ -48,10 +48,10 @@ def resolve_placement(params: Any, pspecs: Any, *, consolidate: bool) -> Placeme
     leaves, structure = jax.tree_util.tree_flatten(params)
     if mesh is not None and pspecs is not None and not all(isinstance(leaf, jax.Array) for leaf in leaves):
         strange = next(leaf for leaf in leaves if not isinstance(leaf, jax.Array))
-        warnings.warn(
+        warn(
+            UserWarning,
             f"the parameters have a leaf that is {describe_type(strange)} and not a jax.Array, "
             "so the DTensor mesh is ignored",
-            stacklevel=3,
         )
         mesh = None
     if mesh is None:

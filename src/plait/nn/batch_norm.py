@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ from ..core.objects.statics import HashableMapping
 from ..core.objects.variable_kinds import BatchStat
 from ..errors import SingleValueWarning
 from ..typing import Array, DTypeLike, Initializer
+from ..util.notices import warn
 from .checks import check_array, check_axis, resolve_switch, weight_length
 from .initializers import default_bias_init, default_scale_init
 from .linear import without_arrays
@@ -139,13 +139,12 @@ class BatchNorm(Norm):
 
 def _warn_of_single_values(x: Array, layer: BatchNorm) -> None:
     """Warn, not raise: people use a batch of one to inspect a model (``eval_shape``, tables of its layers)."""
-    warnings.warn(
-        f"BatchNorm in training has only one value per feature: the result is the bias alone.\n"
-        f"  at        {describe_place(layer)}\n"
-        f"  found     an input of shape {x.shape}\n"
-        f"  expected  more than one value for each of the {layer.num_features} features\n"
-        f"  do        train with larger batches, or use the running averages: model.eval(), or "
-        f"layer(x, use_running_average=True)",
+    warn(
         SingleValueWarning,
-        stacklevel=3,
+        "BatchNorm in training has only one value per feature: the result is the bias alone.",
+        at=describe_place(layer),
+        found=f"an input of shape {x.shape}",
+        expected=f"more than one value for each of the {layer.num_features} features",
+        do="train with larger batches, or use the running averages: model.eval(), or "
+        "layer(x, use_running_average=True)",
     )

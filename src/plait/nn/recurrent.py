@@ -8,7 +8,6 @@ the returned carry. (rules L34, L35)
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -33,6 +32,7 @@ from ..transforms.loops import scan
 from ..transforms.streams import split_rngs
 from ..typing import Array, FilterLiteral
 from ..util.jax_versions import top_level_trace, trace_state, varying_axes
+from ..util.notices import warn
 from ..util.paths import Path
 from .cells import RNNCellBase
 from .checks import check_min_rank, shape_of, wrong_rngs
@@ -369,10 +369,10 @@ class Bidirectional(Module):
         rngs: Rngs | RngStream | bool = True,
     ) -> None:
         if forward_rnn is backward_rnn:
-            warnings.warn(
+            warn(
+                UserWarning,
                 "Bidirectional: forward_rnn and backward_rnn are the same object, so both directions share their "
                 "parameters. Make two layers, unless you intend this.",
-                stacklevel=2,
             )
         self.forward_rnn = forward_rnn
         self.backward_rnn = backward_rnn

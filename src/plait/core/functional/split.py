@@ -110,7 +110,7 @@ def state(
     node: Any, first: FilterLiteral, second: FilterLiteral, /, *filters: FilterLiteral, graph: bool | None = None
 ) -> tuple[State, ...]: ...
 def state(node: Any, *filters: FilterLiteral) -> Any:  # pyright: ignore[reportInconsistentOverload] - plait.flax.compat adds graph=
-    """The values of a graph.
+    """The values of a graph, in variables of their own: changing them does not change the model.
 
     Args:
         *filters: without filters the whole state is returned, with one filter one state, with several a tuple of

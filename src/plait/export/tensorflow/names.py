@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 
 from ...errors import ArgumentError, ExportError, PlaitError
+from ...util.notices import warn
 from ..program.weights import check_distinct, key_name
 
 _SAVABLE = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
@@ -22,10 +22,10 @@ def variable_names(params: Any) -> list[str]:
     """
     paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]]
     if any(isinstance(entry, jax.tree_util.FlattenedIndexKey) for path in paths for entry in path):
-        warnings.warn(
+        warn(
+            UserWarning,
             "the parameters have a node without key paths, so their variables are named jax_param_0, jax_param_1, …; "
             "register the node's class with jax.tree_util.register_pytree_with_keys to have them named",
-            stacklevel=3,
         )
         return [f"jax_param_{index}" for index in range(len(paths))]
     # The path of a single bare leaf is empty.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import warnings
 from typing import Any
 
 import jax
 
 from ...errors import LoggerWarning
+from ...util.notices import warn
 from ...util.words import text_of
 
 
@@ -44,4 +44,4 @@ class Profile:
             self.end(result)
         except Exception as error:
             says = f"the profile could not be written: {type(error).__name__}: {text_of(error)}"
-            warnings.warn(says, LoggerWarning, stacklevel=2)
+            warn(LoggerWarning, says)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import collections
 import contextlib
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from ...errors import ArgumentError, LoggerWarning
+from ...util.notices import warn
 from ...util.words import text_of
 from .loggers import Logger
 from .progress import Lines, Progress, progress
@@ -103,11 +103,10 @@ class Reports:
                 logger.write(step, values)
             except Exception as error:
                 self._loggers.remove(logger)
-                warnings.warn(
+                warn(
+                    LoggerWarning,
                     f"{type(logger).__name__} could not write step {step}, and is disabled: "
                     f"{type(error).__name__}: {text_of(error)}",
-                    LoggerWarning,
-                    stacklevel=2,
                 )
 
     def show(self, step: int, values: dict[str, float], when: float) -> None:

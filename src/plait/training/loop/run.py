@@ -8,7 +8,6 @@ import itertools
 import signal
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ from ...inspect.observe.nonfinite import has_nan
 from ...partitioning.processes.all_processes import run_on_all
 from ...partitioning.processes.connect import all_report, end_at_exit, end_at_once, is_loss
 from ...partitioning.processes.launched import saving
+from ...util.notices import warn
 from ...util.words import first_few
 from .ahead import NOTHING, Ahead, Pace
 from .batches import limited
@@ -285,7 +285,7 @@ class Run:
         if self.error is None or (isinstance(self.error, SystemExit) and not self.error.code):  # not a success
             self.error = error
         elif error is not self.error and isinstance(error, NonFiniteError | CheckpointError):
-            warnings.warn(str(error), CheckpointWarning, stacklevel=2)  # the run ends with the first one
+            warn(CheckpointWarning, str(error))  # the run ends with the first one
         self.agreement.call(error_ending(error, reason=CALLBACK if self.callbacks.are_over else ERROR, last=last))
 
     def finish(self) -> FitResult:

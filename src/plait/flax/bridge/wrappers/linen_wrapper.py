@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -22,6 +21,7 @@ from ....core.objects.state import to_flat_state
 from ....core.objects.variables import Variable
 from ....errors import ArgumentTypeError
 from ....partitioning.boxes import AxisMetadata, unbox
+from ....util.notices import warn
 from ....util.paths import Path, describe_path
 from ..variables.boxed_variables import raw_value, to_linen_var, to_nnx_var
 from ..variables.collection_types import BARE_COLLECTIONS, collection_of, is_bare
@@ -347,7 +347,7 @@ def _warn_of_unknown(attached: Mapping[tuple[str, Path], Any], nnx_class: Any) -
     ]
     if unknown:
         listed = "".join(f"\n  - {describe_path(path)}" for path in unknown)
-        warnings.warn(f"Found unknown module paths in incoming state:{listed}", UserWarning, stacklevel=2)
+        warn(UserWarning, f"Found unknown module paths in incoming state:{listed}")
 
 
 def _owner(module: Any, path: Path) -> tuple[Any, Path]:
