@@ -449,3 +449,21 @@ def test_the_streams_of_a_model_with_values_stay():
 def test_the_bridge_still_has_the_names_of_conversion(name):
     assert getattr(bridge, name) is getattr(convert, name)
     assert name in dir(bridge)
+
+
+ADVICE = {
+    "one part has another name": ("opt", r"do +rename with names=\{'opt': 'optimizer'\}"),
+    "a part is missing": (None, r"do +strict=False keeps what the model has"),
+}
+
+
+@pytest.mark.parametrize("case", ADVICE)
+def test_the_advice_is_what_makes_it_fit(case):
+    name, advice = ADVICE[case]
+    model = plait.Dict(net=plait.Param(jnp.zeros(2)), optimizer=plait.Dict(w=plait.Param(jnp.zeros(2))))
+    stored = {"net": np.ones(2, np.float32)} | ({f"{name}.w": np.ones(2, np.float32)} if name else {})
+    with pytest.raises(ConversionError, match=advice):
+        convert.convert_checkpoint(stored, model, layout="nnx", update=True)
+    options = {"names": {name: "optimizer"}} if name else {"strict": False}
+    convert.convert_checkpoint(stored, model, layout="nnx", update=True, **options)
+    assert (model.net[0], model.optimizer.w[0]) == (1, 1 if name else 0)

@@ -225,15 +225,21 @@ def _error(report: ConversionReport) -> ConversionError:
     for each in report.missing:
         places.append(f"{each.module}, {each.collection}: {', '.join(each.variables)}")
         found.append(f"nothing under {', '.join(each.names)}")
-        expected.append(f"{', '.join(each.names)} for {', '.join(each.variables)}")
+        expected.append(", ".join(each.names))
     for name in report.unexpected:
         places.append(f"{name} of the checkpoint")
         found.append(f"{name}, which no variable of the model uses")
     if report.unexpected:
         expected.append("only names of the model")
     do = "rename with names={'their.name': 'our.name'}, drop with names={'their.name': None}"
+    missing = [name for each in report.missing for name in each.names]
+    theirs, ours = ({name.partition(".")[0] for name in names} for names in (report.unexpected, missing))
     if report.mismatched:
         do = "make the model with the sizes of the checkpoint, or pass the right layout and names"
+    elif not theirs:
+        do = "strict=False keeps what the model has where the checkpoint has nothing"
+    elif len(theirs) == len(ours) == 1 and theirs != ours:
+        do = f"rename with names={{{theirs.pop()!r}: {ours.pop()!r}}}"
     elif report.unused_rules:
         do += f"; these rules matched nothing: {', '.join(report.unused_rules)}"
     error = ConversionError(
