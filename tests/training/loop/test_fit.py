@@ -722,40 +722,6 @@ def test_a_process_that_has_failed_begins_no_evaluation_if_a_signal_was_first(mo
 
 
 @pytest.mark.slow
-def test_a_profile_that_cannot_be_written_loses_no_step(tmp_path):
-    (tmp_path / "file").touch()
-    with Checkpoints(tmp_path / "saved") as checkpoints:
-        with pytest.raises(jax.errors.JaxRuntimeError, match="not a directory"):
-            fit(
-                lambda p, x: x, {"p": plait.Param(1.0)}, [1.0], steps=9, checkpoints=checkpoints, show=False,
-                profile=(range(3, 5), str(tmp_path / "file" / "profile")),
-            )  # fmt: skip
-        assert [each.step for each in checkpoints.all()] == [4]
-    (tmp_path / "file").unlink()
-    with contextlib.suppress(RuntimeError):  # JAX before 0.12 goes on with the profile
-        jax.profiler.stop_trace()
-
-
-@pytest.mark.slow
-def test_a_profile_that_cannot_be_written_at_the_end_does_not_change_the_end(tmp_path):
-    """In several processes, one then ended with an error, and the others with a signal, or the error of another."""
-    (tmp_path / "file").touch()
-
-    def data():
-        yield from [1.0, 2.0]
-        raise OSError("the data is wrong")
-
-    with pytest.warns(LoggerWarning, match="the profile could not be written"), pytest.raises(OSError, match="data is"):
-        fit(
-            lambda p, x: x, {"p": plait.Param(1.0)}, data(), steps=9, show=False,
-            profile=(range(2, 9), str(tmp_path / "file" / "profile")),
-        )  # fmt: skip
-    (tmp_path / "file").unlink()
-    with contextlib.suppress(RuntimeError):  # JAX before 0.12 goes on with the profile
-        jax.profiler.stop_trace()
-
-
-@pytest.mark.slow
 def test_data_that_is_not_there_yet_belongs_to_the_next_run_too(tmp_path):
     """With a limit, the thread of the earlier run moved the data when the later one had begun to read it."""
     slow = threading.Event()
@@ -1446,12 +1412,6 @@ def test_the_rate_is_that_of_the_steps_whenever_their_metrics_are_read(capsys, m
     assert all(float(re.search(r"(\S+) steps/s", line)[1]) <= 50 for line in lines)
 
 
-@pytest.mark.slow
-def test_the_profiler_records_the_steps_that_were_asked_for(tmp_path):
-    fit(train, start(), source, steps=6, profile=(range(2, 4), str(tmp_path)), show=False)
-    assert list(tmp_path.rglob("*.xplane.pb"))
-
-
 @pytest.mark.parametrize(
     "number", [jnp.bfloat16(0.5), jnp.float16(0.5), jnp.array(True), True, 3, np.float64(2)], ids=repr
 )
@@ -1501,32 +1461,6 @@ def test_which_metrics_are_losses():
         with pytest.raises(NonFiniteError, match=f"the {name} is {value} at step 1") as caught:
             run(**metrics)
         assert (caught.value.parts["at"], caught.value.parts["found"]) == ("the loss", "finite variables")
-
-
-class Profiler:
-    def __init__(self, monkeypatch):
-        self.seen, self.step = [], 0
-        monkeypatch.setattr(
-            run_of_fit.jax.profiler, "start_trace", lambda folder: self.seen.append((self.step + 1, folder))
-        )
-        monkeypatch.setattr(run_of_fit.jax.profiler, "stop_trace", lambda: self.seen.append((self.step, None)))
-
-    def run(self, steps, profile):
-        def count(p, x):
-            self.step += 1
-            return jnp.ones(())
-
-        self.seen, self.step = [], 0
-        fit(count, {"p": plait.Param(1.0)}, [1.0], steps=steps, profile=profile, show=False)
-        return self.seen
-
-
-def test_a_profile_begins_and_ends_with_its_steps_or_with_the_run(monkeypatch):
-    profiler = Profiler(monkeypatch)
-    assert profiler.run(6, (range(2, 5), "f")) == [(2, "f"), (4, None)]
-    assert profiler.run(6, (range(3, 4), "f")) == [(3, "f"), (3, None)]
-    assert profiler.run(3, (range(2, 9), "f")) == [(2, "f"), (3, None)]
-    assert profiler.run(3, (range(5, 9), "f")) == []
 
 
 def test_numbers_are_logged_at_multiples_and_at_the_end():

@@ -38,7 +38,6 @@ def fit(
     log_every: int | None = 100,
     loggers: Sequence[Logger] | Logger = (),
     callbacks: Sequence[Callable[[CallbackInfo], Any]] | Callable[[CallbackInfo], Any] = (),
-    profile: tuple[range, str] | None = None,
     data_timeout: float | None = None,
     show: bool = True,
 ) -> FitResult:
@@ -48,7 +47,7 @@ def fit(
     (Ctrl-C) and SIGTERM end training after the current step, with a checkpoint, and without waiting for data that has a
     position; a second signal interrupts at once. Inside a step or a callback of another ``fit``, it goes on to its end,
     and the outer one ends after this step; inside an evaluation it ends, and the resumed run evaluates again. If the
-    data iterator raises or takes too long, or the evaluation, a callback or the profiler raises, the state is saved and
+    data iterator raises or takes too long, or the evaluation, or a callback raises, the state is saved and
     the error raised. If a step raises, training ends at once; the newest checkpoint is the last periodic one. If a
     logger raises, it is closed with a ``LoggerWarning``, and training continues. Only the main thread hears signals: in
     another one, ``fit`` does not end with a checkpoint by them. Handlers of SIGCHLD, such as PyTorch's for a worker
@@ -82,7 +81,6 @@ def fit(
             same steps in all processes. The states of those with ``get_state`` and ``set_state`` are saved in
             checkpoints, for each process its own. If one has an attribute ``stopped`` that is a reason after it was
             restored, the run has ended.
-        profile: which steps JAX's profiler records, and its output folder.
         data_timeout: the maximum time to wait for a batch, in seconds; ``None`` for no limit. With a limit the data is
             read in a thread, and ``fit`` hears signals also while the data waits in compiled code, or in Python code
             that catches every exception.
@@ -140,7 +138,7 @@ def fit(
                 check_same({"steps": steps, "epochs": epochs, **intervals, **are_there, "objects": sorted(objects)})
             if isinstance(checkpoints, str | os.PathLike):
                 checkpoints = held.enter_context(Checkpoints(checkpoints))
-            arguments = step, dict(objects), data, checkpoints, evaluate, heard, called, data_timeout, profile, epochs
+            arguments = step, dict(objects), data, checkpoints, evaluate, heard, called, data_timeout, epochs
             run = run_on_all(lambda: Run(*arguments))
         except Exception as error:
             all_report(error)

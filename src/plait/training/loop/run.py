@@ -34,7 +34,6 @@ from .fit_arguments import DATA, arguments_of, check_object_names, iterator_of
 from .loggers import Logger
 from .processes.agreement import PATIENCE, Ending, MultiProcess, SingleProcess, error_ending
 from .processes.copies import warn_of_other_copies
-from .profile import Profile
 from .progress import Progress
 from .reports import Reports
 from .run_states import Event, RunState
@@ -97,7 +96,6 @@ class Run:
         loggers: Sequence[Logger],
         callbacks: Sequence[Callable[[CallbackInfo], Any]],
         data_timeout: float | None,
-        profile: tuple[range, str] | None = None,
         epochs: int | None = None,
     ) -> None:
         self.is_alone = jax.process_count() == 1
@@ -107,7 +105,6 @@ class Run:
             awaited["checkpoints.keep.metric"] = checkpoints.keep.metric
         self.reports = Reports(loggers, awaited, evaluates=evaluate is not None)
         self.callbacks, self.saves = Callbacks(callbacks), Saves(checkpoints)
-        self.profile = None if profile is None else Profile(*profile)
         self.arguments = arguments_of(step, objects)
         check_object_names(objects)
         has_epochs = epochs is not None
@@ -134,17 +131,13 @@ class Run:
             if self.done and self.done <= steps and self.stopped is None:
                 # The run may have ended before its evaluation at this step, whose metrics are those of its checkpoint.
                 self.evaluate_and_save(evaluate_every, save_every if _is_due(self.done, evaluate_every) else None)
-            act, arguments, profile = self.step, self.arguments, self.profile
+            act, arguments = self.step, self.arguments
             while (batch := self.next_batch(self.done + 1)) is not NOTHING:
                 number = self.done + 1
-                if profile is not None and profile.begins(number):
-                    self.end_run_on_error(profile.begin)
                 returned = self.last_result = act(*arguments, batch)
                 if not self.is_alone:
                     self.pace.keep(returned)
                 self.done = number
-                if profile is not None and profile.ends(number):
-                    self.end_run_on_error(profile.end, returned)
                 is_logged = number == steps or _is_due(number, log_every)
                 if is_logged or self.reports.pending:
                     self.end_run_on_error(self.report_step, is_logged)
@@ -186,8 +179,6 @@ class Run:
             held.enter_context(self.limit)
             held.enter_context(self.signals.handled())
             held.enter_context(self.children.held_back())
-            if (profile := self.profile) is not None:
-                held.callback(lambda: profile.end_with_run(self.last_result))
             display = held.enter_context(self.reports.shown(steps, self.done, show))
             if self.done and self.saves.checkpoints is not None:
                 display.say(f"resumed from step {self.done} in {self.saves.checkpoints.folder}")
