@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import plait
-from plait.checkpoint import reading, restore, save
+from plait.checkpoint import orbax, reading, restore, save
 
 PLACED = jax.sharding.SingleDeviceSharding(jax.devices()[0])
 
@@ -102,3 +102,13 @@ def test_an_array_may_be_larger_than_what_is_read_at_once(tmp_path, monkeypatch,
         restore(path, {"large": large, "small": plait.Param(jnp.zeros(3))}, cast=True)
         np.testing.assert_array_equal(large[...], values.astype(dtype))
         assert large[...].sharding == place
+
+
+@pytest.mark.parametrize("guard", [reading.refused_if_damaged, orbax.written])
+def test_ctrl_c_is_no_damage(tmp_path, guard):
+    """Orbax's tasks make an exception of it."""
+    with pytest.raises(KeyboardInterrupt), guard(tmp_path):
+        try:
+            raise KeyboardInterrupt
+        except BaseException as error:
+            raise Exception("Encountered error while reading array index") from error

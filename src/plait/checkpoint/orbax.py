@@ -52,7 +52,7 @@ from .leaf_descriptions import (
     zeros,
 )
 from .positions import encoded, read_positions, separated, write_positions
-from .reading import read_values
+from .reading import raise_interrupt, read_values
 from .stacked_leaves import left_over, shape_of_stored, sources
 
 _BETWEEN_LOOKS = 2.0  # seconds
@@ -117,6 +117,7 @@ def written(path: Path) -> Iterator[None]:
     except CheckpointError:
         raise
     except Exception as error:
+        raise_interrupt(error)
         raise CheckpointError(
             "a checkpoint could not be written",
             at=str(path),

@@ -13,7 +13,7 @@ from ..errors import CheckpointError
 from ..util.files import check_files
 from .layout import METADATA
 from .plain import check_size
-from .reading import bytes_of
+from .reading import bytes_of, raise_interrupt
 
 STEP = "_CHECKPOINT_METADATA"  # in a folder whose items belong together
 
@@ -51,6 +51,7 @@ def load_orbax_tree(path: Path) -> Mapping[str, Any]:
     except CheckpointError:
         raise
     except Exception as error:  # Orbax and TensorStore raise many builtin types
+        raise_interrupt(error)
         raise CheckpointError(
             "the Orbax checkpoint is incomplete or damaged",
             at=str(place),

@@ -74,6 +74,7 @@ def refused_if_damaged(path: Path) -> Iterator[None]:
     except (PlaitError, MemoryError, jax.errors.JaxRuntimeError):
         raise
     except Exception as error:  # of many kinds
+        raise_interrupt(error)
         raise CheckpointError(
             "the arrays of the checkpoint cannot be read",
             at=str(path),
@@ -81,6 +82,15 @@ def refused_if_damaged(path: Path) -> Iterator[None]:
             expected="arrays as Orbax writes them, at a path in UTF-8",
             do="restore another checkpoint, or move it to another path",
         ) from error
+
+
+def raise_interrupt(error: BaseException) -> None:
+    """Raise the ``KeyboardInterrupt`` that led to an error, if one did: Orbax's tasks make other exceptions of it."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, KeyboardInterrupt):
+            raise cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def groups(targets: Iterable[tuple[str, Any]]) -> Iterator[dict[str, Any]]:

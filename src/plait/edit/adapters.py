@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from ..core.objects.rngs import Rngs
 from ..core.objects.variables import Variable
 from ..core.objects.visit import iter_graph_nodes
-from ..errors import ArgumentError
+from ..errors import ArgumentError, ArgumentTypeError
 from ..nn.attention import MultiHeadAttention
 from ..nn.initializers import default_lora_init, zeros
 from ..nn.linear import Linear, reshaped
@@ -54,6 +54,7 @@ def add_lora(
     Raises:
         ArgumentError: a selected part is not such a layer, or has an adapter of this name, or is the root of the model;
             the model is unchanged.
+        ArgumentTypeError: ``selection`` is none, for example a model.
 
     Example:
         >>> attention = plait.MultiHeadAttention(2, 8, decode=False, rngs=plait.Rngs(0))
@@ -63,6 +64,13 @@ def add_lora(
         >>> sorted(plait.state(model, plait.LoRAParam)["attention"]), model.attention.query.lora_b.shape
         (['query', 'value'], (2, 2, 4))
     """
+    if not isinstance(selection, Selection):
+        raise ArgumentTypeError(
+            "add_lora takes a selection of layers",
+            found=describe_type(selection),
+            expected="what plait.select returns",
+            do='plait.add_lora(plait.select(model, "**.query"), 4, rngs=rngs)',
+        )
     _check_not_merged(_loras(selection._model))
     for path, layer in selection:
         _check_wrappable(path, layer)

@@ -133,7 +133,7 @@ def _resolve_groups(num_features: int, num_groups: int | None, group_size: int |
     name, value = ("num_groups", num_groups) if num_groups is not None else ("group_size", group_size)
     assert value is not None
     if value <= 0 or num_features % value:
-        fitting = next(n for n in range(min(max(value, 1), num_features), 0, -1) if num_features % n == 0)
+        fitting = next((n for n in range(min(max(value, 1), num_features), 0, -1) if num_features % n == 0), 1)
         raise ArgumentError(
             f"the {name} of a GroupNorm must divide its number of features",
             found=f"num_features={num_features} and {name}={value}",

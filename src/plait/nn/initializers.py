@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -37,8 +38,10 @@ from jax.nn.initializers import (
 )
 
 from ..core.objects.rngs import RngStream, skip_key
+from ..errors import ArgumentTypeError
 from ..typing import Initializer as Initializer
 from ..util.jax_versions import is_staged
+from ..util.schemas import shape as is_shape
 
 __all__ = [
     "Initializer",
@@ -118,7 +121,17 @@ def initial(init: Initializer, stream: Callable[[], Any], shape: Any, dtype: Any
     JAX's initializers are a dozen operations each, and zeros take much longer to ask for than to make. So zeros are one
     compiled call, and where operations are only recorded, those of an initializer are recorded once for each shape. The
     values are the same, to the bit.
+
+    Raises:
+        ArgumentTypeError: a length is no integer of 0 or more, or together they exceed any memory; no key is drawn.
     """
+    if not _is_shape(shape):
+        raise ArgumentTypeError(
+            "a weight cannot have the shape that follows from the sizes of its layer",
+            found=f"{tuple(shape)!r:.200}",
+            expected="sizes that are integers, 0 or more",
+            do="for example plait.Linear(3, 4, rngs=rngs)",
+        )
     if (init is zeros or init is ones) and isinstance(stream, RngStream):  # a stream may be any source of keys
         skip_key(stream)
         key, known = None, _known(init)
@@ -128,6 +141,13 @@ def initial(init: Initializer, stream: Callable[[], Any], shape: Any, dtype: Any
     if known is not None and all(type(length) is int for length in shape):
         return _computed(known, key, shape, dtype)
     return init(key, shape, dtype)
+
+
+def _is_shape(lengths: Any) -> bool:
+    try:
+        return is_shape(list(map(operator.index, lengths)))  # a length may be an array
+    except TypeError:
+        return False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -38,7 +38,7 @@ def resolve_tx(tx: Any, name: str) -> Any:
     if isinstance(tx, Mapping):
         parts = [None if part is None else resolve_tx(part, name) for part in tx.values()]
         return Groups(tuple(map(with_patterns, tx)), tuple(parts))
-    if isinstance(tx, Sequence) and not hasattr(tx, "update"):
+    if isinstance(tx, Sequence) and not isinstance(tx, str) and not hasattr(tx, "update"):
         return tuple(resolve_tx(part, name) for part in tx)
     check_transformation(tx, name)
     return tx

@@ -96,4 +96,14 @@ ROWS = {
         (r"at +vs\[1\]\n", "found +a str"), setup="v = plait.Param(x); v.set_raw_value('a')"),
     "a variable beside the bound arguments": Row("plait.jit_partial(f, model)(x, other)", ArgumentError,
         (r"at +argument others\[2\]\n", "found +a Two"), setup="f = lambda *others: 1.0\nother = Two(rngs)"),
+    "a model for a selection": Row("plait.add_lora(model, 2, rngs=rngs)", ArgumentTypeError,
+        "plait.select"),
+    "the name of an optimizer": Row("plait.Optimizer(model, 'adam', wrt=plait.Param)", ArgumentTypeError,
+        r"found +a str"),
+    "a negative number of features": Row("plait.GroupNorm(-8, rngs=rngs)", ArgumentError, "num_features=-8"),
+    **{
+        layer.format(size): Row(f"plait.{layer.format(size)}", ArgumentTypeError, f"found +.*{size}")
+        for layer in ("Linear(2, {}, rngs=rngs)", "Embed({}, 2, rngs=rngs)", "LayerNorm({}, rngs=rngs)")
+        for size in ("None", "-1", "2.5", "'3'", str(2**70))
+    },
 }  # fmt: skip
