@@ -127,3 +127,8 @@ EMPTY_CALLS = {
 def test_without_members_it_returns_what_flax_s_does(call):
     args, kwargs = call
     assert plait.Sequential()(*args, **kwargs) == flax_nnx().Sequential()(*args, **kwargs)
+
+
+def test_a_list_of_layers_is_refused_at_once():
+    with pytest.raises(ArgumentTypeError, match=r"(?s)at +layers\[0\].*found +a list.*plait\.Sequential\(\*layers\)"):
+        plait.Sequential([plait.relu, plait.relu])

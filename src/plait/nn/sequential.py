@@ -10,6 +10,7 @@ from ..core.graph.locate import describe_place
 from ..core.objects.containers import List
 from ..core.objects.module import Module
 from ..errors import ArgumentTypeError
+from ..util.words import describe_type
 from .checks import warn_unused
 
 
@@ -40,6 +41,15 @@ class Sequential(Module):
     """
 
     def __init__(self, *fns: Callable[..., Any]) -> None:
+        for position, each in enumerate(fns):
+            if not callable(each):
+                raise ArgumentTypeError(
+                    "a Sequential is made of functions and modules",
+                    at=f"layers[{position}]",
+                    found=describe_type(each),
+                    expected="something that is called with the output of the one before",
+                    do="give a list as arguments: plait.Sequential(*layers)",
+                )
         self.layers = List(fns)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -334,6 +334,8 @@ def _warn_of_nothing(name: str, call: Call, count: int, given: Sequence[int | Di
 
 def _what_to_select(number: int, kinds: Sequence[type | None]) -> str:
     numeric = [kind for kind in kinds if kind is not None and not issubclass(kind, RngState)]
+    if not numeric and None in kinds:
+        return "store what is to be differentiated in plait.Param: self.weight = plait.Param(array)"
     if not numeric:
         return f"differentiate with respect to another argument: argnums={0 if number else 1}"
     kind = Param if Param in numeric else numeric[0]

@@ -18,17 +18,17 @@ def after(values, **options):
     return stop, reasons
 
 
-TWICE = "no better loss 2 times"
+TWICE = "no lower loss 2 times"
 SEQUENCES = {
     "better each time": ([3, 2, 1], {}, []),
     "not better once": ([3, 3, 2, 2], {}, []),
     "not better twice": ([3, 3, 3], {}, [TWICE]),
     "the first counts": ([math.inf, math.inf], {}, [TWICE]),
     "another metric does not count": ([3, None, None, 3], {}, []),
-    "higher is better": ([1, 2, 3, 3, 2.5], {"mode": "max"}, [TWICE]),
+    "higher is better": ([1, 2, 3, 3, 2.5], {"mode": "max"}, ["no higher loss 2 times"]),
     "higher is worse": ([1, 2, 3], {}, [TWICE]),
     "by just enough": ([3, 2.4], {"by": 0.5, "patience": 1}, []),
-    "by exactly that": ([3, 2.5], {"by": 0.5, "patience": 1}, ["no better loss 1 times"]),
+    "by exactly that": ([3, 2.5], {"by": 0.5, "patience": 1}, ["no lower loss 1 times"]),
     "small steps are measured from the best": ([3, 2.8, 2.6], {"by": 0.5}, [TWICE]),
     "nan is not better": ([3, math.nan, math.nan], {}, [TWICE]),
     "it says so each time": ([3, 3, 3, 3], {}, [TWICE, TWICE]),
@@ -49,7 +49,7 @@ def test_its_state_is_the_best_value_and_the_count():
     stop, _ = after([3, 4, 5], patience=2)
     assert stop.get_state() == {"best": 3, "worse": 2}
     fresh.set_state({"best": 3.0, "worse": 1})
-    assert (fresh.best, fresh.worse, fresh.stopped) == (3.0, 1, "no better loss 1 times")
+    assert (fresh.best, fresh.worse, fresh.stopped) == (3.0, 1, "no lower loss 1 times")
     fresh.set_state({"best": None, "worse": 0})
     assert (fresh.best, fresh.stopped) == (math.inf, None)
 

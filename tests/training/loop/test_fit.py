@@ -1333,7 +1333,7 @@ def test_evaluation_is_logged_saved_and_can_end_it(tmp_path):
             show=False,
         )
         assert fitted.step == 8
-        assert fitted.reason.startswith("no better eval/loss")
+        assert fitted.reason.startswith("no lower eval/loss")
         assert checkpoints.best().step == 4
     assert [(m.step, m.values["eval/loss"]) for m in moments if "eval/loss" in m.values] == [
         (2, 3.0),
@@ -1444,7 +1444,7 @@ def test_other_names_take_the_objects_in_their_order():
 
 
 def test_the_exit_status_is_that_of_the_signal():
-    statuses = {"steps": 0, "data": 0, "SIGTERM": 143, "SIGINT": 130, "no better loss 2 times": 0, "Signals": 0}
+    statuses = {"steps": 0, "data": 0, "SIGTERM": 143, "SIGINT": 130, "no lower loss 2 times": 0, "Signals": 0}
     assert {reason: run_of_fit.FitResult(3, {}, reason).exit_status for reason in statuses} == statuses
 
 
@@ -1604,7 +1604,7 @@ def test_a_phase_that_a_callback_has_ended_does_not_go_on_after_a_restart_in_a_l
             early = EarlyStop("eval/loss", patience=2)
             first = fit(step, {"total": total}, [10.0], steps=20, checkpoints=checkpoints, evaluate=evaluate,
                         evaluate_every=1, callbacks=[early], show=False)  # fmt: skip
-            assert first.reason.startswith("no better eval/loss")
+            assert first.reason.startswith("no lower eval/loss")
             return fit(step, {"total": total}, [100.0], steps=8, checkpoints=checkpoints, save_every=1, show=False).step
 
     for _ in range(kills):

@@ -70,7 +70,8 @@ def _explained(error: Exception) -> ExportError:
         at=place_of(error),
         found=f"{type(error).__name__}: {what[:600]}",
         expected="shapes and control flow that depend on the shapes of the inputs, not on their values",
-        do="fix the sizes that the message names in InputSpec, or use jnp.where, plait.cond and masks",
+        do="fix the sizes that the message names in InputSpec, or use jnp.where, plait.cond and masks; for the size of "
+        "an input, x.shape[0] instead of len(x)",
     )
 
 

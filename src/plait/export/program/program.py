@@ -273,7 +273,7 @@ def _check_changes(paths: list[Path], leaves: Mapping[Path, Any]) -> None:
         at=first_few([*map(describe_path, paths)]),
         found=f"changes of {len(paths)} variables: {', '.join(kinds)}",
         expected="a function without changes, or state= or frozen= for them",
-        do=f"export model.eval(); or state={chosen} makes them inputs and outputs, and "
+        do=f"call model.eval() before the export; or state={chosen} makes them inputs and outputs, and "
         f"frozen={chosen} discards the changes",
     )
 

@@ -99,7 +99,8 @@ class EarlyStop:
     @property
     def stopped(self) -> str | None:
         """Why it has ended the run; ``None`` if it has not."""
-        return f"no better {self.name} {self.patience} times" if self.worse >= self.patience else None
+        better = "lower" if self.mode == "min" else "higher"
+        return f"no {better} {self.name} {self.patience} times" if self.worse >= self.patience else None
 
     def get_state(self) -> dict[str, Any]:
         """The best value so far (``None`` if there is none), and how many times in a row it has not improved."""

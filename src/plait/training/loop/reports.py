@@ -93,7 +93,7 @@ class Reports:
                     at=who,
                     found=f"{name!r}" + ("" if self._evaluates else ", and evaluate=None"),
                     expected=f"one of {', '.join(map(repr, self.values)) or 'none, since the step returns no metrics'}",
-                    do="name one of these, or let the step, or evaluate, return it",
+                    do="name one of these, or let the step, or evaluate, return it; those of evaluate begin with eval/",
                 )
 
     def write(self, step: int, values: dict[str, float]) -> None:
