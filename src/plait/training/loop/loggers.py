@@ -140,15 +140,16 @@ class TensorBoard:
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         numbers = [{"tag": name, "simple_value": float(value)} for name, value in values.items()]
-        self._write(step=step, summary={"value": numbers})
-
-    def _write(self, **content: Any) -> None:
         with _refused_if_not_writable(self.folder):
-            self._writer.write(self._event(wall_time=time.time(), **content).SerializeToString())
+            self._write(step=step, summary={"value": numbers})
             self._writer.flush()
 
+    def _write(self, **content: Any) -> None:
+        self._writer.write(self._event(wall_time=time.time(), **content).SerializeToString())
+
     def close(self) -> None:
-        self._writer.close()
+        with _refused_if_not_writable(self.folder):
+            self._writer.close()
 
 
 @contextlib.contextmanager
