@@ -9,12 +9,13 @@ from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 from plait.errors import ExportError
-from plait.export import InputSpec
+from plait.export import InputSpec, save_onnx
 from plait.export.program.lowering import lowered, traced_program
 from plait.export.program.program import program_of
 from plait.export.program.rewriting import FOR_LITERT, FOR_ONE_DEVICE, FOR_ONNX, rewritten
 from tests.sampling import slow_but
 
+OUTSIDE = np.array([[-7, 2, 0], [9, -1, 4], [1, 3, -4]], np.int32)  # places in an axis of 4
 X = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(np.float32)
 WITH_NAN = X.copy()
 WITH_NAN[1, 2, 3] = WITH_NAN[1, 2, 1] = np.nan
@@ -68,6 +69,15 @@ CASES = {
     "rows by number": (FOR_LITERT, "gather", lambda x: x[:, np.array([3, 0, 0])], X),
     "some columns": (FOR_LITERT, "gather", lambda x: x[..., 1:3], X),
     "a corner": (FOR_LITERT, "gather", lambda x: x[:, 1, 2:], X),
+    "an entry anywhere": (FOR_ONNX, "", lambda x: jnp.arange(4.0)[x[:, 0]], OUTSIDE),
+    "a row anywhere": (FOR_ONNX, "", lambda x: x[x[0, 0]] + x[x[0, 1] * 9], OUTSIDE),
+    "entries along an axis": (FOR_ONNX, "", lambda x: jnp.take_along_axis(x, x, 1), OUTSIDE),
+    "rows, or a number": (FOR_ONNX, "", lambda x: jnp.zeros((4, 2)).at[x].get(mode="fill", fill_value=7), OUTSIDE),
+    "words, or none": (FOR_ONNX, "", lambda x: jnp.take(jnp.arange(4, dtype=jnp.uint8), x), OUTSIDE),
+    "windows": (FOR_ONNX, "", lambda x: jax.vmap(lambda i: lax.dynamic_slice(X[0], (i, i), (2, 3)))(x[:, 0]), OUTSIDE),
+    "a slice of two axes": (FOR_ONNX, "", lambda x: lax.dynamic_slice(X[0], (x[0, 0], 9 + x[0, 0]), (2, 3)), OUTSIDE),
+    "an update at the edge": (FOR_ONNX, "", lambda x: lax.dynamic_update_slice(X[0], X[0, :2], (x[0, 1], 3)), OUTSIDE),
+    "a sum at the edges": (FOR_ONNX, "", lambda x: jnp.zeros(4).at[x[:, 0]].add(1.0, mode="clip"), OUTSIDE),
     "a layout": (FOR_ONE_DEVICE, "sharding_constraint", lambda x: lax.with_sharding_constraint(x, SPLIT) + 1, X),
     "triangle": (FOR_LITERT, "", lambda x: jnp.tril(jnp.ones((x.shape[0],) * 2)), X),
 }
@@ -127,6 +137,29 @@ def test_what_has_no_equal_is_refused_by_name():
     scatter = rewritten(lambda x: x.at[jnp.array([0, 0])].add(1.0), FOR_LITERT)
     with pytest.raises(ExportError, match="the operation scatter-add"):
         jax.make_jaxpr(scatter)(X)
+
+
+INSIDE = [name for name, case in CASES.items() if case[3] is OUTSIDE]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", INSIDE)
+def test_places_outside_of_an_array_are_those_of_jax_in_a_file(name, tmp_path):
+    """E44"""
+    runtime = pytest.importorskip("onnxruntime")
+    _, _, function, x = CASES[name]
+    save_onnx(lambda _, x: function(x), {}, tmp_path / "model.onnx", input_spec=InputSpec(x.shape, "int32"))
+    (found,) = runtime.InferenceSession(tmp_path / "model.onnx").run(None, {"x": x})
+    np.testing.assert_array_equal(found, function(jnp.asarray(x)))
+
+
+@pytest.mark.parametrize("name", ["bitwise_and", "bitwise_or", "bitwise_xor"])
+def test_bits_of_integers_are_not_reduced_in_an_onnx_file(name):
+    """E44"""
+    reduced = rewritten(lambda x: getattr(jnp, name).reduce(x, axis=0), FOR_ONNX)
+    with pytest.raises(ExportError, match=r"reduce_(and|or|xor) of int32"):
+        reduced(OUTSIDE)
+    assert not reduced(OUTSIDE > 9).any()
 
 
 @pytest.mark.parametrize(

@@ -324,7 +324,7 @@ def _batched_update(eqn: Any, known: list[Any]) -> Any:
     places = (numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, numbers.inserted_window_dims)
     ours = (numbers.update_window_dims, numbers.scatter_dims_to_operand_dims)
     if places != (batch, batch, ()) or ours != (window, window):
-        return None
+        return _scattered_inside(eqn, known)
     (axis,) = axes
 
     def update(x: jax.Array, starts: jax.Array, new: jax.Array) -> jax.Array:
@@ -338,6 +338,97 @@ def _batched_update(eqn: Any, known: list[Any]) -> Any:
         return x
 
     return update
+
+
+def _moved_inside(eqn: Any, known: list[Any]) -> Any:
+    """A slice is moved inside of its array, as in JAX: ONNX counts from the end, cuts the slice short, or fails."""
+    first = 2 if eqn.primitive.name == "dynamic_update_slice" else 1
+    sizes = eqn.params["slice_sizes"] if first == 1 else eqn.invars[1].aval.shape
+    last = [length - size for length, size in zip(eqn.invars[0].aval.shape, sizes, strict=True)]
+    if all(_is_inside(start, [most]) for start, most in zip(known[first:], last, strict=True)):
+        return None
+
+    def moved(*xs: jax.Array) -> Any:
+        starts = [_between(start, most) for start, most in zip(xs[first:], last, strict=True)]
+        return eqn.primitive.bind(*xs[:first], *starts, **eqn.params)
+
+    return moved
+
+
+def _gathered_inside(eqn: Any, known: list[Any]) -> Any:
+    """As ``_moved_inside``, for slices at many places; or what lies outside is filled."""
+    numbers, sizes, mode = (eqn.params[name] for name in ("dimension_numbers", "slice_sizes", "mode"))
+    axes, ndim = numbers.start_index_map, len(eqn.outvars[0].aval.shape)
+    last = [eqn.invars[0].aval.shape[axis] - sizes[axis] for axis in axes]
+    if _is_inside(known[1], last):
+        return None
+    params = {**eqn.params, "mode": lax.GatherScatterMode.PROMISE_IN_BOUNDS, "fill_value": None}
+
+    def gather(x: jax.Array, starts: jax.Array) -> Any:
+        inside = _all_between(starts, last)
+        y = eqn.primitive.bind(x, inside, **params)
+        if mode != lax.GatherScatterMode.FILL_OR_DROP:
+            return y
+        rows = [n for n in range(ndim) if n not in numbers.offset_dims]
+        found = lax.broadcast_in_dim((starts == inside).all(-1), y.shape, rows)
+        return lax.select(found, y, lax.full_like(y, _fill(eqn)))
+
+    return gather
+
+
+def _scattered_inside(eqn: Any, known: list[Any]) -> Any:
+    """As ``_moved_inside``, for updates at many places."""
+    numbers = eqn.params["dimension_numbers"]
+    shape, _, new = (var.aval.shape for var in eqn.invars)
+    absent = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
+    window = [axis for axis in range(len(shape)) if axis not in absent]
+    sizes = dict(zip(window, (new[axis] for axis in numbers.update_window_dims), strict=True))
+    last = [shape[axis] - sizes.get(axis, 1) for axis in numbers.scatter_dims_to_operand_dims]
+    if eqn.params["mode"] != lax.GatherScatterMode.CLIP or _is_inside(known[1], last):
+        return None
+    params = {**eqn.params, "mode": lax.GatherScatterMode.FILL_OR_DROP}
+    return lambda x, starts, new: eqn.primitive.bind(x, _all_between(starts, last), new, **params)
+
+
+def _fill(eqn: Any) -> Any:
+    """What a gather puts where nothing is, as ``jax.lax.gather`` says."""
+    value, dtype = eqn.params["fill_value"], eqn.outvars[0].aval.dtype
+    if value is not None:
+        return value
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return jnp.nan
+    if dtype == jnp.bool_:
+        return True
+    return jnp.iinfo(dtype).min if jnp.issubdtype(dtype, jnp.signedinteger) else jnp.iinfo(dtype).max
+
+
+def _is_inside(starts: Any, last: list[Any]) -> bool:
+    """Whether places are known, and none has to be moved."""
+    if starts is None or not all(isinstance(most, int) for most in last):
+        return False
+    return bool(((np.asarray(starts) >= 0) & (np.asarray(starts) <= np.asarray(last))).all())
+
+
+def _all_between(starts: jax.Array, last: list[Any]) -> jax.Array:
+    """The last axis of ``starts`` are the axes of an array."""
+    columns = [lax.index_in_dim(starts, n, starts.ndim - 1) for n in range(len(last))]
+    return lax.concatenate([_between(*each) for each in zip(columns, last, strict=True)], starts.ndim - 1)
+
+
+def _between(start: jax.Array, last: Any) -> jax.Array:
+    last = min(last, jnp.iinfo(start.dtype).max) if isinstance(last, int) else last
+    return lax.max(lax.min(start, lax.full_like(start, last)), lax.full_like(start, 0))
+
+
+def _truth_values_alone(eqn: Any, known: list[Any]) -> None:
+    if eqn.outvars[0].aval.dtype != jnp.bool_:
+        raise ExportError(
+            "ONNX reduces truth values by and, or and xor, not the bits of integers",
+            at=layer_of(eqn),
+            found=f"the operation {eqn.primitive.name} of {eqn.outvars[0].aval.dtype}",
+            expected="bool",
+            do="combine the entries one by one, with &, | and ^, or export to another format",
+        )
 
 
 def _refused(eqn: Any, known: list[Any]) -> None:
@@ -376,6 +467,13 @@ FOR_ONNX: dict[str, Rule] = {
     "rem": _remainder,
     "conv_general_dilated": _dilated_convolution,
     "scatter": _batched_update,
+    **dict.fromkeys(["scatter-add", "scatter-mul", "scatter-min", "scatter-max"], _scattered_inside),
+    "dynamic_slice": _moved_inside,
+    "dynamic_update_slice": _moved_inside,
+    "gather": _gathered_inside,
+    "reduce_and": _truth_values_alone,
+    "reduce_or": _truth_values_alone,
+    "reduce_xor": _truth_values_alone,
 }
 FOR_LITERT: dict[str, Rule] = {
     **RECOMPUTED,
