@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import jax
@@ -276,6 +277,23 @@ def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path):
         assert checkpoints.restore(model).step == 1
 
 
+@pytest.mark.slow
+def test_the_end_of_a_program_tells_what_failed_and_waits_for_nothing_that_was_abandoned():
+    program = """
+        import threading
+        from plait.checkpoint.writer import Writer
+        Writer(lambda: 1 / 0, "fails").start()
+        waits = Writer(threading.Event().wait, "waits")
+        waits.start()
+        waits.abandon()
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "a checkpoint could not be written at the end of the program" in ended.stderr
+    assert "ZeroDivisionError" in ended.stderr
+
+
 class Whole(plait.Module):
     """What the stored run in tests/data was made of: a stack, or the same layers in a list."""
 
@@ -353,8 +371,23 @@ def test_a_newer_one_under_another_name_is_told_too(tmp_path):
     save(tmp_path / "best", model, step=9)
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(9, model)
-        with pytest.warns(LostUpdateWarning, match="best"):
+        with pytest.warns(LostUpdateWarning, match=rf"at +{tmp_path}\n +found +best"):
             checkpoints.save(8, model)
+
+
+def test_a_save_does_not_wait_for_manifests_of_earlier_steps(tmp_path, monkeypatch):
+    """They may be long: the thread that writes reads them."""
+    model, read, manifest_at = Net(2), set(), layout.manifest_at
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, model)
+        checkpoints.wait()
+        monkeypatch.setattr(
+            layout, "manifest_at", lambda place: read.add(threading.current_thread()) or manifest_at(place)
+        )
+        checkpoints.save(2, model)
+        checkpoints.wait()
+    assert read
+    assert threading.main_thread() not in read
 
 
 @pytest.mark.slow

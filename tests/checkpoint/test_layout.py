@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 
 import pytest
 
@@ -17,6 +18,7 @@ from plait.checkpoint.layout import (
     new_folder,
     saved_in,
     write_manifest,
+    written_by_orbax,
 )
 from plait.errors import CheckpointError
 from tests.failing_renames import each_failing_rename, let_renames_fail
@@ -102,6 +104,14 @@ def test_something_else_is_not_a_checkpoint(tmp_path, what):
         path.mkdir()
     with pytest.raises(CheckpointError, match=rf"not a plait checkpoint\n  at +.*other\n  found +{what}"):
         check_whole(path)
+
+
+def test_steps_of_orbax_are_told_without_ours_and_unfinished_ones(tmp_path):
+    for item in ("10/default", "7/default", "step-9/arrays", "11.orbax-checkpoint-tmp/default"):
+        (tmp_path / item).mkdir(parents=True)
+        (tmp_path / item / "_METADATA").touch()
+    error = str(written_by_orbax(tmp_path, also="; or this"))
+    assert re.search(r"steps of a CheckpointManager: 7, 10\n(?s:.*)10', model(?s:.*)Linen\s+wrote; or\s+this", error)
 
 
 def test_extra_files_do_no_harm(tmp_path):

@@ -89,8 +89,13 @@ def test_step_and_metrics_come_back(tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "what"),
-    [({"step": 1.5}, "step"), ({"step": True}, "step"), ({"metrics": {"x": jnp.ones(2)}}, r"metrics\['x'\]")],
-    ids=["float", "bool", "array"],
+    [
+        ({"step": 1.5}, "step"),
+        ({"step": True}, "step"),
+        ({"metrics": {"x": jnp.ones(2)}}, r"metrics\['x'\]"),
+        ({"extra": {"x": {1: 2}}}, r"at +extra\['x'\]\n +found +\{1: 2\} of type dict\n"),
+    ],
+    ids=["float", "bool", "array", "dict"],
 )
 def test_steps_and_metrics_of_other_kinds_are_refused(tmp_path, options, what):
     with pytest.raises(ArgumentTypeError, match=what):

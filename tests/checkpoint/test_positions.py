@@ -128,12 +128,12 @@ def test_a_position_that_would_not_come_back_is_refused(tmp_path, state):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("kind", [bytes, bytearray])
-def test_a_position_of_bytes_comes_back_as_bytes(tmp_path, kind):
+@pytest.mark.parametrize("state", [b"\x00\xff", bytearray(b"\x00\xff"), b""], ids=repr)
+def test_a_position_of_bytes_comes_back_as_bytes(tmp_path, state):
     iterator = Bytes()
-    iterator.get_state = lambda: kind(b"\x00\xff")
+    iterator.get_state = lambda: state
     positions.write_positions(tmp_path, positions.encoded({"data": iterator}))
-    assert positions.read_positions(tmp_path, {"data": iterator}, partial=False) == {"data": b"\x00\xff"}
+    assert positions.read_positions(tmp_path, {"data": iterator}, partial=False) == {"data": bytes(state)}
 
 
 def test_positions_of_other_processes_are_taken_where_all_were_at_the_same_place(tmp_path, monkeypatch):

@@ -214,6 +214,7 @@ def test_values_in_float64_are_summed_in_float64_as_in_flax(name):
             warnings.filterwarnings("ignore", "scatter inputs have incompatible types", FutureWarning)  # Flax's own
             metric, other = getattr(metrics, name)(), getattr(flax_nnx().metrics, name)()
             for each in (metric, other):
+                each.reset()
                 each.update(values=jnp.asarray(batch, jnp.float64))
         names = {"Average": ["total", "count"], "Welford": ["mean", "m2", "count"]}[name]
         found, expected = ([getattr(each, name).get_value() for name in names] for each in (metric, other))

@@ -444,8 +444,8 @@ def is_opt_variable(node):
 def test_an_error_leaves_array_attributes_alone():
     model = with_arrays(plait)
     optimizer = plait.Optimizer(model, optax.adam(0.1), wrt=...)
-    with pytest.raises(OptimizerError, match=r"no gradient for inner\.p"):
-        optimizer.update(model, plait.State({"w": jnp.ones(2), "inner": {"w": jnp.ones(1)}}))
+    with pytest.raises(OptimizerError, match=r"no gradient for inner\.p; a gradient for b, "):
+        optimizer.update(model, plait.State({"w": jnp.ones(2), "inner": {"w": jnp.ones(1)}, "b": jnp.ones(1)}))
     assert model.w.tolist() == [1.0, 2.0]
 
 

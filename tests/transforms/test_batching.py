@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import plait
-from plait.errors import ArgumentError
+from plait.errors import ArgumentError, SharingError
 from tests.strategies import Leafy, Node
 
 X = jnp.arange(6.0).reshape(3, 2)
@@ -152,6 +152,10 @@ def test_values_only():
     assert float(out) == 0.0
     np.testing.assert_array_equal(node.w[...], [[0, 1], [3, 4], [6, 7]])
     assert not hasattr(node, "label")
+    made = plait.vmap(
+        lambda x: Node(w=plait.Param(x), n=plait.BatchStat(jnp.ones(()))), out_axes=axes, graph_updates=False
+    )(X)
+    assert (made.w.shape, made.n.shape) == ((3, 2), ())
     with pytest.raises(ArgumentError, match=r"(?s)does not accept a mapping.*in_axes\[0\].*StateAxes.*plait\.prefix"):
         plait.vmap(f, in_axes=(AXES, 0), graph_updates=False)(node, X)
 
@@ -239,6 +243,24 @@ def test_axes_that_fit_no_call_are_refused_when_the_function_is_wrapped(wrap):
         ValueError, match=r"found a module or variable inside a prefix: .* prefixes\n +at +(in|out)_(axes|specs)"
     ):
         wrap(plait)
+
+
+@pytest.mark.parametrize("give", [lambda node: node, lambda node: node.w], ids=["module", "variable"])
+def test_an_argument_does_not_come_out_with_another_axis(give):
+    """X3."""
+    with pytest.raises(SharingError, match=r"at +the arguments and output.*\n +found +0 at the first, 1 at the second"):
+        plait.vmap(give, in_axes=0, out_axes=1)(plait.Dict(w=plait.Param(X)))
+
+
+@pytest.mark.parametrize(
+    ("axes", "found"),
+    [({"in_axes": [0]}, r"\(Dict, \*\) \(2 where in_axes has 1 entries\)"), ({"out_axes": (0, 0)}, r"\*")],
+    ids=["in", "out"],
+)
+def test_axes_of_another_structure_are_shown_beside_the_tree(axes, found):
+    """X2."""
+    with pytest.raises(ArgumentError, match=rf"found +{found}\n"):
+        plait.vmap(lambda node, x: x, **axes)(plait.Dict(w=plait.Param(X)), jnp.ones(3))
 
 
 def test_a_new_variable_around_a_value_that_came_in_goes_out_by_its_own_axis():

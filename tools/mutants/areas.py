@@ -38,18 +38,20 @@ _USERS = (
     "tests/inspect/compare/test_shared_modules.py",
 )
 _LAZY = "tests/architecture/test_lazy_packages.py"
+_NAMES = "tests/inspect/observe/test_module_names.py"  # of what is in a program
+_OLD = "tests/training/test_remainders.py"  # checkpoints of earlier versions
 _FROZEN = "tests/architecture/test_frozen.py"
 
 AREAS: dict[str, Area] = {
     "util": Area("src/plait/util", ("tests/util", "tests/checkpoint/test_layout.py")),
     "core": Area("src/plait/core", ("tests/core", *_LAWS, *_USERS)),
-    "transforms": Area("src/plait/transforms", ("tests/transforms", "tests/nn/stacks/test_stack.py", *_LAWS)),
+    "transforms": Area("src/plait/transforms", ("tests/transforms", "tests/nn/stacks/test_stack.py", *_LAWS, _NAMES)),
     "partitioning": Area("src/plait/partitioning", ("tests/partitioning", *_RULES)),
     "nn": Area("src/plait/nn", ("tests/nn", "tests/conformance")),
     "edit": Area("src/plait/edit", ("tests/edit",)),
     "checkpoint": Area(
         "src/plait/checkpoint",
-        ("tests/checkpoint", "tests/util/test_scratch.py", "tests/faults/test_readers.py", _LAZY),
+        ("tests/checkpoint", "tests/util/test_scratch.py", "tests/faults/test_readers.py", _LAZY, _OLD),
     ),
     "convert": Area("src/plait/convert", ("tests/convert", "tests/faults/test_readers.py", _FROZEN)),
     "export": Area(

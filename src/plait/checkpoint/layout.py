@@ -392,11 +392,7 @@ def steps_of_orbax(path: Path) -> list[Path]:
     Steps that plait wrote, and those whose writing has not ended, are not among them.
     """
     items = [file.parent for file in path.glob(f"*/*/{METADATA}")]
-    steps = {
-        item.parent
-        for item in items
-        if item.name != ARRAYS and _UNFINISHED not in item.parent.name and not (item.parent / MANIFEST).exists()
-    }
+    steps = {item.parent for item in items if item.name != ARRAYS and _UNFINISHED not in item.parent.name}
     return sorted(steps, key=lambda step: _natural(step.name))
 
 

@@ -120,13 +120,13 @@ class _Groups:
 
     def __init__(self, source: Path, targets: Mapping[str, Any]) -> None:
         self._source, self._targets = source, targets
-        self._kept: tuple[int, dict[str, Any]] = (-1, {})
+        self._kept: tuple[int | None, dict[str, Any]] = (None, {})
         self._group_of = {name: number for number, group in enumerate(groups(targets.items())) for name in group}
 
     def read(self, name: str) -> np.ndarray:
         group = self._group_of[name]
         if self._kept[0] != group:
-            self._kept = (-1, {})  # freed before the next group is read
+            self._kept = (None, {})  # freed before the next group is read
             wanted = {
                 each: np.empty(t.shape, t.dtype) for each, t in self._targets.items() if self._group_of[each] == group
             }

@@ -180,7 +180,7 @@ def read_positions(path: Path, wanted: Mapping[str, Positioned], *, partial: boo
 def _is_base64(value: Any) -> bool:
     """Bytes in base64."""
     try:
-        return bool(base64.b64decode(value, validate=True) or not value)
+        return base64.b64decode(value, validate=True) is not None
     except (ValueError, TypeError):
         return False
 

@@ -38,7 +38,7 @@ ROWS = {
     "a word when lowering": Row("plait.jit(f).lower(model, x, mode)", ArgumentTypeError,
         (r"at +argument mode\n", "not an array", "found +a str: 'fast'"), setup=WORD),
     "a word for remat": Row("plait.remat(f)(model, x, mode)", ArgumentTypeError,
-        (r"at +argument mode\n", "not an array", "found +a str: 'fast'"), setup=WORD),
+        (r"at +argument mode\n", "do +make it static:", "found +a str: 'fast'"), setup=WORD),
     "a word by name for remat": Row("plait.remat(f)(model, x, mode=mode)", ArgumentTypeError,
         (r"at +argument mode\n", "not an array", "by position", "found +a str: 'fast'"), setup=WORD),
     "a word for make_jaxpr": Row("plait.make_jaxpr(f)(model, x, mode)", ArgumentTypeError,

@@ -201,7 +201,7 @@ ROWS = {
     "a number for the transformation of a train state": Row("Training.create(graphdef, params=params, tx=1e-3)",
         ArgumentTypeError, "found +a float", setup=STATE),
     "a field that is not there": Row("state.apply('params', 'stats')", OptimizerAttributeError,
-        r"found +the fields \['graphdef', 'params', 'opt_state', 'step', 'tx'\]", setup=STATE),
+        ("^Training has", r"found +the fields \['graphdef', 'params', 'opt_state', 'step', 'tx'\]"), setup=STATE),
     "a gradient too few for a train state": Row("del grads['bias']; state.apply_gradients(grads)", OptimizerError,
         ("at +bias", "found +no gradient for bias"), setup=STATE),
     "a gradient too many for a train state": Row("grads['scale'] = x; state.apply_gradients(grads)", OptimizerError,

@@ -100,6 +100,12 @@ def test_several_models_are_told_apart_by_the_names_of_the_arguments():
     assert "jit(step)/generator/parts/2/linear/dot_general" in names
 
 
+def test_several_modules_of_an_inner_program_are_told_apart_by_where_they_come_from():
+    inner = nnx.jit(lambda one, other, x: one(other(x)))
+    names = names_of(lambda model, x: inner(model.parts[0], model.parts[1], x), Net(), jnp.ones((2, 4)))
+    assert "jit(<lambda>)/{one=parts|0,other=parts|1}/jit(<lambda>)/other/linear/dot_general" in names
+
+
 class Calls(Part):
     def __call__(self, x):
         return self.other(super().__call__(x))

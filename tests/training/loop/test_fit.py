@@ -701,6 +701,8 @@ def test_what_cannot_be_saved_is_an_error_before_the_first_step(tmp_path, part):
     ):
         fit(lambda *_: done.append(1), objects, data, steps=3, checkpoints=checkpoints, callbacks=callbacks, show=False)
     assert done == []
+    fit(lambda *_: done.append(1) or 1.0, objects, data, steps=3, callbacks=callbacks, show=False)
+    assert done, "without checkpoints nothing is stored"
 
 
 def test_a_process_that_has_failed_begins_no_evaluation_if_a_signal_was_first(monkeypatch):
@@ -1721,8 +1723,15 @@ def test_a_folder_one_logger_and_one_callback_are_enough(tmp_path, capsys):
 )
 def test_wrong_arguments_are_named_before_the_first_step(wrong):
     given = {"step": note, "objects": {"p": plait.Param(1.0)}, "data": [1.0], "steps": 2, **wrong}
-    with pytest.raises((ArgumentError, ArgumentTypeError), match=next(iter(wrong))):
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=rf"(at +|list or ){next(iter(wrong))}"):
         fit(**given, show=False)
+
+
+def test_steps_and_evaluations_without_metrics_are_no_moments_for_callbacks():
+    heard = []
+    fit(lambda p, x: None, {"p": plait.Param(1.0)}, [1.0], steps=2, log_every=1, evaluate=dict, evaluate_every=1,
+        callbacks=[heard.append], show=False)  # fmt: skip
+    assert heard == []
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,9 @@ def test_loggers_write_on_process_0_unless_they_ask_for_all(monkeypatch, index, 
 
     class Rows:
         def __init__(self, name):
-            self.name, self.every_process = name, name == "all"
+            self.name = name
+            if name == "all":
+                self.every_process = True
 
         def write(self, step, values):
             found.append(self.name)

@@ -114,7 +114,6 @@ class Run:
         self.state, self.signals, self.children = RunState(), Signals(self), Children()
         self.agreement: SingleProcess | MultiProcess = SingleProcess()
         self.done = 0
-        self.first = 1  # the number of the first step of this call
         self.last_result: Any = None
         self.evaluated_at = self.tried_at = 0  # the steps of the last evaluation, and of the last that was begun
         self.before: BeforeEvaluation | None = None
@@ -194,7 +193,7 @@ class Run:
             self.callbacks.restore(manifest.extra)
             stopped = self.agreement.gathered(self.callbacks.stopped)  # by one of any process
             self.stopped = next(itertools.chain(*stopped), None)
-        self.first = self.done + 1
+        self.first = self.done + 1  # the number of the first step of this call
 
     def check_savable(self) -> None:
         """Raise now what would be found at the first save, which may be the one at the end."""
