@@ -60,7 +60,7 @@ AREAS: dict[str, Area] = {
     ),
     "inspect": Area(
         "src/plait/inspect",
-        ("tests/inspect", "tests/cli/test_compare.py", "tests/cli/test_explore.py", _LAZY, _FROZEN),
+        ("tests/inspect", "tests/cli/test_explore.py", _LAZY, _FROZEN),
     ),
     "training": Area("src/plait/training", ("tests/training", "tests/conformance/test_errors.py", _FROZEN)),
     "generation": Area("src/plait/generation", ("tests/generation",)),
