@@ -185,6 +185,23 @@ def test_a_wrong_last_axis_names_the_path_and_both_lengths(case, run):
     assert re.search(rf"\b{size}\b", caught.value.parts["expected"])
 
 
+ANY_SHAPE = {"PReLU"}  # its slope may have any shape that fits the input
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in LAYERS if "Param" in str(case.state) and case.name not in ANY_SHAPE],
+    ids=lambda case: case.name,
+)  # fmt: skip
+def test_a_population_of_layers_is_not_called_as_one(case):
+    """L1: also where the axis of the members is as long as that of the features."""
+    for members in {2, case.x.shape[-1], case.x.shape[0]}:
+        layer = make(case)
+        params = plait.state(layer, plait.Param)
+        plait.update(layer, jax.tree.map(lambda value, count=members: jnp.stack([value] * count), params))
+        with pytest.raises((ValueError, TypeError, AssertionError, KeyError)):  # most are JAX's own
+            layer(case.x)
+
+
 def first_half(args, *, dtype=None, **_):
     x, *weights = args
     return plait.nn.promotion.promote_dtype((x[..., : x.shape[-1] // 2], *weights), dtype=dtype)

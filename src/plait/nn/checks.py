@@ -62,6 +62,23 @@ def weight_length(weight: Any, axis: int, otherwise: int) -> int:
     return shape[axis] if -len(shape) <= axis < len(shape) else otherwise
 
 
+def check_members(weight: Any, rank: int, *, layer: Module) -> None:
+    """A weight must have as many axes as it was made with: one more belongs to a population of layers.
+
+    Raises:
+        ShapeError: names the layer's path, and the shape of the weight.
+    """
+    shape = getattr(weight, "shape", None)
+    if shape is not None and len(shape) != rank:
+        raise ShapeError(
+            f"the weights are not those of one {type(layer).__name__}",
+            at=describe_place(layer),
+            found=f"a weight of shape {tuple(shape)}",
+            expected=f"{rank} axes",
+            do="call a population of models under vmap: plait.vmap(lambda model, x: model(x), in_axes=(0, None))(...)",
+        )
+
+
 def _because(layer: Module, size_name: str, size: int) -> str:
     """What determines a length: the constructor, or a weight whose length has changed since."""
     made = getattr(layer, size_name, size)

@@ -16,7 +16,7 @@ from ..core.objects.statics import HashableMapping
 from ..core.objects.variable_kinds import Param
 from ..errors import ShapeError
 from ..typing import Array, DTypeLike, Initializer
-from .checks import check_array, check_last_axis, check_rngs, weight_length
+from .checks import check_array, check_last_axis, check_members, check_rngs, weight_length
 from .initializers import default_embed_init, initial
 from .promotion import promote_dtype
 
@@ -85,6 +85,7 @@ class Embed(Module):
             )
         table = self.embedding[...]
         (table,) = self.promote_dtype((table,), dtype=self.dtype, inexact=False)
+        check_members(table, 2, layer=self)
         if self.num_embeddings == 1:
             return jnp.broadcast_to(
                 jnp.reshape(table, (1,) * inputs.ndim + table.shape[1:]), (*inputs.shape, *table.shape[1:])
@@ -108,6 +109,7 @@ class Embed(Module):
         table = self.embedding[...]
         check_array(query, layer=self)
         query, table = self.promote_dtype((query, table), dtype=self.dtype)
+        check_members(table, 2, layer=self)
         check_last_axis(query, weight_length(table, 1, self.features), layer=self, size_name="features")
         return jnp.einsum("...f,nf->...n", query, table, out_sharding=out_sharding)
 

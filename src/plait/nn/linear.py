@@ -20,7 +20,7 @@ from ..core.objects.variable_metadata import VariableMetadata
 from ..errors import ArgumentError, ShapeError
 from ..typing import Array, DTypeLike, Initializer, PrecisionLike
 from .arithmetic import arithmetic
-from .checks import check_array, check_axis, check_last_axis, check_min_rank, check_rngs, weight_length
+from .checks import check_array, check_axis, check_last_axis, check_members, check_min_rank, check_rngs, weight_length
 from .initializers import default_bias_init, default_kernel_init, initial
 from .promotion import add_bias, promote_dtype
 
@@ -100,6 +100,7 @@ class Linear(Module):
         kernel, bias = self.kernel[...], None if self.bias is None else self.bias[...]
         inputs, kernel, bias = self.promote_dtype((inputs, kernel, bias), dtype=self.dtype)
         if self.dot_general is lax.dot_general:  # another may contract other axes
+            check_members(kernel, 2, layer=self)
             check_last_axis(inputs, weight_length(kernel, 0, self.in_features), layer=self)
         options = product_options(self.precision, self.preferred_element_type, out_sharding)
         dimensions = (((inputs.ndim - 1,), (0,)), ((), ()))
@@ -253,6 +254,7 @@ class LinearGeneral(Module):
 
     def _check_input(self, x: Array, kernel: Array) -> None:
         contracted, n_batch = self._contracted(x.ndim), len(self.batch_axis)
+        check_members(kernel, n_batch + len(self.in_features) + len(self.out_features), layer=self)
         for place, (axis, size) in enumerate(zip(contracted, self.in_features, strict=True), n_batch):
             check_axis(x, axis, weight_length(kernel, place, size), layer=self, size_name="in_features")
         for axis, size in self.batch_axis.items():

@@ -20,7 +20,7 @@ from ..errors import ArgumentError
 from ..transforms.jit.shapes import eval_shape
 from ..typing import Array, DTypeLike, Initializer
 from ..util.words import describe_type
-from .checks import check_array, check_last_axis, warn_unused, weight_length
+from .checks import check_array, check_last_axis, check_members, warn_unused, weight_length
 from .dropout import Dropout
 from .initializers import default_lora_init, initial, zeros
 from .linear import Einsum, Linear
@@ -147,6 +147,7 @@ class LoRA(Module):
             return self.base_module(x, **kwargs)
         check_array(x, layer=self)
         values, a, b = self.promote_dtype((x, self.lora_a[...], self.lora_b[...]), dtype=self.dtype)
+        check_members(a, 2, layer=self)
         check_last_axis(values, weight_length(a, 0, self.in_features), layer=self)
         y = self._scaled(self._dropped(values) @ a @ b)
         if self.base_module is None:

@@ -26,7 +26,7 @@ from ..core.objects.statics import HashableMapping
 from ..core.objects.variable_kinds import Weight
 from ..errors import ArgumentError, ShapeError
 from ..typing import Array, Axes, DTypeLike, Initializer
-from .checks import check_array, check_min_rank, check_rngs, weight_length
+from .checks import check_array, check_members, check_min_rank, check_rngs, weight_length
 from .initializers import default_bias_init, default_scale_init
 from .linear import as_tuple, without_arrays
 from .norm_statistics import mean_square, moments, moments_of, normalised
@@ -61,7 +61,10 @@ class Norm(Module):
 
     def _scale_and_bias(self) -> tuple[Array | None, Array | None]:
         scale, bias = self.scale, self.bias
-        return None if scale is None else scale[...], None if bias is None else bias[...]
+        values = None if scale is None else scale[...], None if bias is None else bias[...]
+        for value in values:
+            check_members(value, 1, layer=self)
+        return values
 
     def _feature_axes(self, x: Array, feature_axes: Axes) -> tuple[int, ...]:
         """The feature axes of ``x`` as non-negative numbers, checked to have ``num_features`` entries.
