@@ -210,7 +210,15 @@ KNOWN: tuple[Row, ...] = (
         reason="the program that works in Flax works; the other works too",
         says="documented",
         example=program("known", ("y = nnx.jvp(lambda x: x * 2, (jnp.ones(2),), (jnp.ones(2),))", "y")),
-        found_in_flax="graph-mode with graph_updates is not supported|graph=True and graph_updates=True is not supported|`graph_updates` not supported",
+        found_in_flax="graph-mode with graph_updates is not supported|graph=True and graph_updates=True is not supported|`graph_updates` not supported|does not support graph_updates=True",
+    ),
+    Row(
+        "what pmap leaves alone",
+        "an array of a model that `pmap` neither maps nor writes", "is on all its devices afterwards", "stays where it was",
+        reason="a value that nothing wrote costs no copies",
+        says="documented",
+        example=program("known", "m = nnx.Dict(a=nnx.Param(jnp.ones(2)))", ("y = nnx.pmap(lambda m, x: m.a.sum() * x, in_axes=(None, 0))(m, jnp.ones(1))", "m")),
+        kinds=("sharding",), step=r"nnx\.pmap\(", path=r"^m\.", found_in_plait="1 device",
     ),
     Row(
         "merge makes variables",

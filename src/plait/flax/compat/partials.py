@@ -89,8 +89,8 @@ def jit_partial(
         arguments too.
 
     Raises:
-        ArgumentError: a variable is in the other arguments or is passed twice, ``graph_updates=True`` is passed, or
-            ``plait.jit`` rejects the call.
+        ArgumentError: a variable is in the other arguments or is passed twice, ``graph_updates=True`` is passed
+            without ``graph=False``, or ``plait.jit`` rejects the call.
         GraphError: with ``graph=False``, an object is at two paths of the bound arguments.
 
     Example:
@@ -100,7 +100,7 @@ def jit_partial(
         (1, 3)
     """
     check_function(fun, "jit_partial")
-    if graph_updates:
+    if graph_updates and graph_mode(graph):
         raise ArgumentError(
             "jit_partial propagates values only",
             found="graph_updates=True",
