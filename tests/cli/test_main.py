@@ -47,7 +47,7 @@ def test_the_version_is_that_of_the_package():
 REFUSED = {
     "nothing": ((), "COMMAND"),
     "unknown command": (("train",), "train"),
-    "unknown flag": (("inspect", "x", "--speed"), "--speed"),
+    "unknown flag": (("explore", "x", "--speed"), "--speed"),
     "abbreviated flag": (("launch", "--process", "3", "--", "x"), "--process"),
     "no number": (("launch", "--processes", "many", "--", "x"), "'many' is not a whole number"),
 }
@@ -228,7 +228,7 @@ def test_an_error_of_the_system_is_a_message_whatever_it_says(error, message, mo
 
 
 def test_a_reader_that_has_gone_away_is_no_error_to_print(monkeypatch, capsys):
-    """As in ``plait inspect folder | head``: what is still in the buffer goes nowhere, and nothing is said."""
+    """As in ``plait explore folder | head``: what is still in the buffer goes nowhere, and nothing is said."""
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, "w") as stream:

@@ -25,7 +25,6 @@ from flax import serialization
 
 import plait
 from plait import checkpoint, convert
-from plait.cli.export import read_arrays
 from plait.training import JsonLines
 
 MANIFEST = "plait.json"
@@ -274,9 +273,6 @@ READERS = {
     "explore LiteRT": Reader(_export("litert"), _explored()),
     "load_compiled": Reader(
         _compile, lambda folder: _plain(plait.load_compiled(folder / "x.bin")(jnp.ones(2))), is_summed=True
-    ),
-    "--inputs FILE.npz": Reader(
-        lambda folder: np.savez(folder / "x.npz", **WEIGHTS), lambda folder: values(read_arrays(folder / "x.npz"))
     ),
     "JsonLines": Reader(_log, _logged),
 }

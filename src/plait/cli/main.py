@@ -1,7 +1,6 @@
 """The command ``plait``.
 
-Exit status: 0 for success; 1 if an export's output differs from its model's; 2 for an invalid request (with the reason
-on standard error); 130 after Ctrl-C.
+Exit status: 0 for success; 2 for an invalid request (with the reason on standard error); 130 after Ctrl-C.
 ``plait launch`` returns the status of the first process that failed, or 128 plus the number of the signal that ended
 it.
 """
@@ -19,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from ..errors import ArgumentError, PlaitError
-from . import explore as cli_explore, export as cli_export
+from . import explore as cli_explore
 
 _PLAIT = str(__package__).partition(".")[0]
 
@@ -37,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PlaitError as error:
         print(f"plait: {error}", file=sys.stderr)
     except BrokenPipeError:
-        # The pipe is closed, as in `plait inspect folder | head`: nobody reads the output.
+        # The pipe is closed, as in `plait --help | head`: nobody reads the output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         print(f"plait: {error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
@@ -73,7 +72,6 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="plait", description="Neural networks for JAX.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"plait {_version()}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    cli_export.add_commands(commands)
     cli_explore.add_command(commands)
     _add_run(commands.add_parser("run", help="run a program written for Flax NNX with plait", allow_abbrev=False))
     _add_launch(commands.add_parser("launch", help="start several processes of one run", allow_abbrev=False))

@@ -1,4 +1,4 @@
-"""The table of formats, used by `save`, `describe_exports`, `prove` and the command line.
+"""The table of formats, used by `save`, `describe_exports` and `prove`.
 
 A format is one row here and one file in this folder, named like the format, with these functions::
 

@@ -71,8 +71,7 @@ def prove(
             at=os.fspath(path),
             found=f"{', '.join(row.name for row, _ in exports)}, and no {lacking}",
             expected="a StableHLO bundle in the same folder, which defines the inputs and outputs",
-            do="pass reference=program_of(model, inputs) and inputs={'x': x} (on the command line --inputs data.npz), "
-            "or export formats=['stablehlo', ...] too",
+            do="pass reference=program_of(model, inputs) and inputs={'x': x}, or export formats=['stablehlo', ...] too",
         )
     entries: Sequence[Mapping[str, Any]] | None = None
     state: Mapping[str, Any] = {}
