@@ -43,7 +43,8 @@ def raise_foreign_trace(trace: Any, owner: Any, action: str) -> None:
         do="return the new value from the function, and make the change after the call"
         if transform is None
         else "make the model an argument of the function, and use plait's own transform, which keeps the change: "
-        + call_with_model(transform),
+        + call_with_model(transform)
+        + (_FOR_STREAMS if action.startswith("draw") and transform in ("vmap", "pmap") else ""),
     )
 
 
@@ -73,6 +74,9 @@ _CALLS = {
     "switch": "plait.switch(index, [f, g], model, x)",
     "shard_map": "plait.shard_map(f, mesh=mesh, in_specs=(P(), P()), out_specs=P())(model, x)",
 }
+
+
+_FOR_STREAMS = ", with its streams split (plait.split_rngs), or each element draws the same"
 
 
 def call_with_model(transform: str) -> str:
