@@ -205,6 +205,11 @@ class Asks(nnx.Module):
     def __call__(self):
         said.append(self._pytree__state.initializing)
 
+    def __getattr__(self, name):  # of a wrapper that calls any method of what it holds
+        if name != "is_initializing":
+            raise AttributeError(name)
+        return self
+
 said, asks = [], Asks()
 asks()
 nnx.bridge.lazy_init(asks)

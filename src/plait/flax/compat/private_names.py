@@ -49,8 +49,8 @@ class _State(PytreeState):
 
     @property
     def _initializing(self) -> bool:
-        run, asks = initialization_of(self._node), getattr(self._node, "is_initializing", None)  # of a bridge.Module
-        is_running = (run is not None and run.again) or bool(asks and asks())
+        run, asks = initialization_of(self._node), getattr(type(self._node), "is_initializing", None)  # bridge.Module
+        is_running = (run is not None and run.again) or bool(asks and asks(self._node))
         return vars(self._node).get("_pytree__initializing", is_running)
 
     @_initializing.setter
