@@ -20,7 +20,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 import plait
 from plait import checkpoint
 from plait.checkpoint import layout, orbax, plain
-from plait.errors import ArgumentError, ArgumentTypeError, CheckpointError, GraphError, LostUpdateWarning
+from plait.errors import ArgumentError, ArgumentTypeError, CheckpointError, LostUpdateWarning
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -124,12 +124,17 @@ def test_a_checkpoint_that_does_not_fit_is_named_and_changes_nothing(saved, misf
     assert contents(objects) == before
 
 
-def test_an_immutable_container_is_refused_before_anything_changes(tmp_path):
-    path = checkpoint.save(tmp_path / "1", {"a": plait.Param(jnp.ones(2)), "b": (jnp.ones(2),)})
-    objects = {"a": plait.Param(jnp.zeros(2)), "b": (jnp.zeros(2),)}
-    with pytest.raises(GraphError, match=r"at +b\[0\]"):
-        checkpoint.restore(path, objects)
-    assert objects["a"][...].tolist() == [0, 0]
+def test_an_array_in_an_immutable_container_is_refused_before_it_is_saved(tmp_path):
+    """Nothing could be restored into it; a variable takes the whole container."""
+    made = {"a": plait.Param(jnp.ones(2)), "b": (jnp.ones(2),)}
+    with pytest.raises(ArgumentTypeError, match=r"(?s)at +b\[0\].*put the whole tuple into a variable"):
+        checkpoint.save(tmp_path / "1", made)
+    path = checkpoint.save(tmp_path / "1", {**made, "b": plait.Variable(made["b"])})
+    with pytest.raises(ArgumentTypeError, match=r"at +b\[0\]"):
+        checkpoint.restore(path, made)
+    objects = {"a": plait.Param(jnp.zeros(2)), "b": plait.Variable((jnp.zeros(2),))}
+    checkpoint.restore(path, objects)
+    assert objects["b"].value[0].tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("step", ["write_manifest", "write_positions"])

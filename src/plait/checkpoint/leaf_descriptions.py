@@ -27,10 +27,11 @@ from jax.sharding import Mesh, NamedSharding
 
 from ..core.functional.split import state
 from ..core.objects.cells import is_gone, unusable
-from ..core.objects.nodes import Kind, check_node, jax_to_nnx_path, kind_of
+from ..core.objects.nodes import Kind, check_node, get_node_impl, jax_to_nnx_path, kind_of
 from ..core.objects.state import State, to_flat_state
 from ..core.objects.variable_kinds import Intermediate, Remainder
 from ..core.objects.variables import Variable
+from ..core.objects.visit import visit
 from ..core.states.state_functions import map_state
 from ..errors import ArgumentError, ArgumentTypeError, CheckpointError
 from ..partitioning.mesh import check_spec
@@ -38,6 +39,7 @@ from ..util.dtypes import is_number_dtype
 from ..util.jax_versions import Tracer, is_mutable_array
 from ..util.paths import Path, describe_path, format_path
 from ..util.schemas import Either, check_schema, shape
+from ..util.words import with_article
 
 Description = Mapping[str, Any]
 
@@ -68,6 +70,7 @@ def named_leaves(node: Any) -> tuple[dict[str, Any], dict[str, type], Callable[[
     else:
         check_node(node, "a checkpoint")
         _check_all_saved(node, ())
+        _check_restorable(node)
         root = state(node)
     values: dict[str, Any] = {}
     kinds: dict[str, type] = {}
@@ -88,6 +91,25 @@ def named_leaves(node: Any) -> tuple[dict[str, Any], dict[str, type], Callable[[
 
     _map_leaves(read, root)
     return values, kinds, lambda new: _map_leaves(write(new), root)
+
+
+def _check_restorable(node: Any) -> None:
+    """Raise if a graph holds an array that cannot be written where it is.
+
+    Raises:
+        ArgumentTypeError: names its path and its container.
+    """
+    for place in visit(node):
+        owner = None if place.kind is not Kind.ARRAY or place.owner is None else get_node_impl(place.owner.value)
+        if owner is not None and owner.set_key is None:
+            kind = type(place.owner.value).__name__
+            raise ArgumentTypeError(
+                f"a checkpoint cannot be restored into {with_article(kind)}, which is immutable",
+                at=describe_path(place.path),
+                found=f"an array in {with_article(kind)}",
+                expected="arrays in variables, modules, lists and dicts",
+                do=f"put the whole {kind} into a variable: plait.Variable(value)",
+            )
 
 
 def optional(kinds: Mapping[str, type]) -> set[str]:

@@ -1546,7 +1546,7 @@ def test_processes_at_different_steps_are_told(monkeypatch):
     """The agreement says that step 5 is done, but this process has the batches of four."""
     monkeypatch.setattr(jax, "process_index", lambda: 3)
     run = run_of_fit.Run(train, {}, [1.0], None, None, (), (), None)
-    run.steps, run.ahead = 9, Ahead(run.data, 1, 4)
+    run.steps, run.first, run.ahead = 9, 1, Ahead(run.data, 1, 4)
     run.ahead.ended = StopIteration()
     with pytest.raises(ProcessError) as caught:
         run.begins(5)
