@@ -100,8 +100,10 @@ def _check_restorable(node: Any) -> None:
         ArgumentTypeError: names its path and its container.
     """
     for place in visit(node):
-        owner = None if place.kind is not Kind.ARRAY or place.owner is None else get_node_impl(place.owner.value)
-        if owner is not None and owner.set_key is None:
+        if place.kind is not Kind.ARRAY or place.owner is None:
+            continue
+        impl = get_node_impl(place.owner.value)
+        if impl is not None and impl.set_key is None:
             kind = type(place.owner.value).__name__
             raise ArgumentTypeError(
                 f"a checkpoint cannot be restored into {with_article(kind)}, which is immutable",
