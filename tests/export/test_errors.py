@@ -96,8 +96,8 @@ ROWS = {  # a mistake: how it is made, and the parts of its error that depend on
         {
             "at": "count, mean",
             "found": "changes of 2 variables: BatchStat, Cache",
-            "do": "export model.eval(); or state=(plait.BatchStat, plait.Cache) makes them inputs and outputs, and "
-            "frozen=(plait.BatchStat, plait.Cache) discards the changes",
+            "do": "call model.eval() before the export; or state=(plait.BatchStat, plait.Cache) makes them inputs and "
+            "outputs, and frozen=(plait.BatchStat, plait.Cache) discards the changes",
         },
     ),
     "changes of one kind": (

@@ -41,7 +41,6 @@ from ..core.objects.rngs import RngStream, skip_key
 from ..errors import ArgumentTypeError
 from ..typing import Initializer as Initializer
 from ..util.jax_versions import is_staged
-from ..util.schemas import shape as is_shape
 
 __all__ = [
     "Initializer",
@@ -123,7 +122,7 @@ def initial(init: Initializer, stream: Callable[[], Any], shape: Any, dtype: Any
     values are the same, to the bit.
 
     Raises:
-        ArgumentTypeError: a length is no integer of 0 or more, or together they exceed any memory; no key is drawn.
+        ArgumentTypeError: a length is no integer from 0 to 2**63; no key is drawn.
     """
     if not _is_shape(shape):
         raise ArgumentTypeError(
@@ -145,7 +144,7 @@ def initial(init: Initializer, stream: Callable[[], Any], shape: Any, dtype: Any
 
 def _is_shape(lengths: Any) -> bool:
     try:
-        return is_shape(list(map(operator.index, lengths)))  # a length may be an array
+        return all(0 <= operator.index(length) < 1 << 63 for length in lengths)  # a length may be an array
     except TypeError:
         return False
 

@@ -42,7 +42,7 @@ class Sequential(Module):
 
     def __init__(self, *fns: Callable[..., Any]) -> None:
         for position, each in enumerate(fns):
-            if not callable(each):
+            if isinstance(each, (list, tuple)):
                 raise ArgumentTypeError(
                     "a Sequential is made of functions and modules",
                     at=f"layers[{position}]",
