@@ -24,7 +24,7 @@ ALONE = [
     "-p", "no:cacheprovider", "-q", "--no-header",
     "-W", "ignore:Module already imported so cannot be rewritten",
 ]  # fmt: skip
-FAST, SLOW = "not slow", "slow and not long and not browser"
+FAST, SLOW = "not slow", "slow and (sampled or not long) and not browser"
 
 
 class Outcomes:
