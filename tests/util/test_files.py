@@ -117,7 +117,6 @@ def _everything():
     return {str(each): each.read_bytes() if each.is_file() else None for each in Path().rglob("*")}
 
 
-@pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE"), reason="no limit of the size of files")
 @pytest.mark.parametrize("name", ["safetensors", "peft", "export", "compiled", "explore", "JsonLines", "TensorBoard"])
 def test_a_disk_that_takes_no_more_is_an_error_that_names_the_path(name, home):
     """What was there stays, and nothing else does. (test_disks.py: checkpoints)"""

@@ -180,9 +180,10 @@ def read_positions(path: Path, wanted: Mapping[str, Positioned], *, partial: boo
 def _is_base64(value: Any) -> bool:
     """Bytes in base64."""
     try:
-        return base64.b64decode(value, validate=True) is not None
+        base64.b64decode(value, validate=True)
     except (ValueError, TypeError):
         return False
+    return True
 
 
 _POSITIONS = {str: Either({"bytes": _is_base64}, {"plain": Any})}

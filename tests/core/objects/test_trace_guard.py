@@ -94,10 +94,3 @@ def test_the_place_of_the_users_function_is_given():
     model = Counts()
     with pytest.raises(TraceContextError, match=r"under scan \(body, test_trace_guard\.py:\d+\)"):
         jax.lax.scan(body, X, None, length=2)
-
-
-def test_a_draw_under_vmap_is_told_to_split_the_stream():
-    """With one shared stream, every element would draw the same."""
-    rngs = plait.Rngs(0)
-    with pytest.raises(TraceContextError, match=r"plait\.vmap\(f, .*plait\.split_rngs"):
-        jax.vmap(lambda x: rngs.noise.uniform() + x)(jnp.ones(2))

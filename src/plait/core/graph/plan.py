@@ -87,7 +87,6 @@ class _Collected:
         self.owners: list[_Slot] = []
         self.names: list[str] = []
         self.values: list[_Slot] = []
-        # The nodes that hold containers.
 
     def collect(self, root: GraphDef) -> _Slot:
         """Walk the graphdef; returns the slot of the root."""

@@ -47,11 +47,11 @@ def fit(
     (Ctrl-C) and SIGTERM end training after the current step, with a checkpoint, and without waiting for data that has a
     position; a second signal interrupts at once. Inside a step or a callback of another ``fit``, it goes on to its end,
     and the outer one ends after this step; inside an evaluation it ends, and the resumed run evaluates again. If the
-    data iterator raises or takes too long, or the evaluation, or a callback raises, the state is saved and
-    the error raised. If a step raises, training ends at once; the newest checkpoint is the last periodic one. If a
-    logger raises, it is closed with a ``LoggerWarning``, and training continues. Only the main thread hears signals: in
-    another one, ``fit`` does not end with a checkpoint by them. Handlers of SIGCHLD, such as PyTorch's for a worker
-    that has died, are called while the data is asked for a batch.
+    data iterator raises or takes too long, or the evaluation or a callback raises, the state is saved and the error
+    raised. If a step raises, training ends at once; the newest checkpoint is the last periodic one. If a logger raises,
+    it is closed with a ``LoggerWarning``, and training continues. Only the main thread hears signals: in another one,
+    ``fit`` does not end with a checkpoint by them. Handlers of SIGCHLD, such as PyTorch's for a worker that has died,
+    are called while the data is asked for a batch.
 
     In a multi-process run, all processes call it with the same arguments, and what ends one of them (a signal, an
     error, the end of its data) ends all after the same step, at most two later. All raise the error of the first

@@ -135,13 +135,14 @@ def _captured_containers(f: Any) -> list[tuple[Any, Any]]:
     here, found = trace_state.value, {}
     for model in named_captures(f).values():
         for place in visit(model, children=children_if_any):
+            if type(place.value) not in (list, dict):
+                continue
             node = place.owner
             while node is not None and node.kind is Kind.PYTREE:
                 node = node.owner
-            if type(place.value) in (list, dict) and node is not None:
-                info = getattr(node.value, "_pytree__info", None)
-                if info is not None and info.trace is not here:
-                    found[id(place.value)] = place.value, node.value
+            info = None if node is None else getattr(node.value, "_pytree__info", None)
+            if node is not None and info is not None and info.trace is not here:
+                found[id(place.value)] = place.value, node.value
     return [*found.values()]
 
 
