@@ -309,7 +309,8 @@ if not TYPE_CHECKING:  # to a type checker any other name is an error
         if name == "__all__":  # for ``from plait import *``, which needs no other library
             return [name for name in __dir__() if name not in _public.LAZY]
         if name not in _public.PUBLIC:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            where = f"; it is {__name__}.{_public.ELSEWHERE[name]}.{name}" if name in _public.ELSEWHERE else ""
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{where}")
         return globals().setdefault(name, _public_modules.public_value(name))
 
 

@@ -152,6 +152,13 @@ LAZY_MODULES: dict[str, str] = {
     "optimizer": "training.optimizer",
     "training": "training",
 }
+# Names of public modules that are looked for in ``plait`` itself, for the error that says where they are.
+ELSEWHERE = {
+    **dict.fromkeys(("fit", "prefetch", "Batches", "EarlyStop"), "training"),
+    **dict.fromkeys(("save", "restore", "Checkpoints"), "checkpoint"),
+    **dict.fromkeys(("to_torch", "convert_checkpoint", "load_peft"), "convert"),
+    **dict.fromkeys(("ToNNX", "ToLinen"), "bridge"),
+}
 # Modules that run with ``python -m``, whose names are not public.
 PROGRAMS = {"as_flax": "flax.as_flax"}
 LAZY: dict[str, str] = {

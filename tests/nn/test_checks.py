@@ -1,5 +1,7 @@
 """What layers refuse, and the advice that they give."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -51,6 +53,16 @@ def test_a_list_as_the_input_is_refused_with_the_path(name, wrap):
     x = wrap([[1.0, 2.0, 3.0, 4.0]] * 2)
     with pytest.raises(ArgumentTypeError, match=rf"at +model\.layers\[0\] \(an? {name}\)\s+found +a {wrap.__name__}"):
         model.layers[0](x)
+
+
+@pytest.mark.parametrize(("in_features", "shape"), [(3, (4, 3, 8, 8)), (3, (3, 8, 8)), (1, (4, 8, 8))])
+def test_images_without_their_channels_last_get_the_axis_moved_or_made(in_features, shape):
+    layer, x = plait.Conv(in_features, 2, (3, 3), rngs=RNGS), jnp.ones(shape)
+    with pytest.raises(ShapeError) as error:
+        layer(x)
+    advice = re.search(r"(jnp\.moveaxis\(x, -3, -1\)|x\[\.\.\., None\])", str(error.value))
+    assert advice, error.value
+    assert layer(eval(advice[0], {"jnp": jnp, "x": x})).shape[-1] == 2
 
 
 @pytest.mark.parametrize("name", ["Linear", "Conv", "ConvTranspose"])

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import plait
+from plait import _public
 from plait.util.lazy_names import lazy_names
 
 PACKAGES = [
@@ -39,3 +40,11 @@ def test_names_are_those_of_other_packages_too():
     assert names() == ["collection_types", "to_torch"]
     assert find("to_torch") is plait.convert.to_torch
     assert find("collection_types").variable_type("params") is plait.Param
+
+
+def test_what_a_public_module_has_is_named_where_plait_is_asked_for_it():
+    with pytest.raises(AttributeError, match=r"has no attribute 'fit'; it is plait\.training\.fit$"):
+        plait.fit  # type: ignore[attr-defined]
+    for name, module in _public.ELSEWHERE.items():
+        assert hasattr(getattr(plait, module), name)
+        assert not hasattr(plait, name)

@@ -104,8 +104,17 @@ def check_last_axis(x: Any, size: int, *, layer: Module, size_name: str = "in_fe
             at=describe_place(layer),
             found=f"an input of shape {shape}",
             expected=f"shape (..., {size}), since {_because(layer, size_name, size)}",
-            do=f"pass an input with {size} features, or create the layer for this input: {actual}",
+            do=f"pass an input with {size} features{_channels_last(shape, size, layer)}, or create the layer for this "
+            f"input: {actual}",
         )
+
+
+def _channels_last(shape: tuple[int, ...], size: int, layer: Module) -> str:
+    """How images become ones with the channels last, if that is what is wrong."""
+    n_spatial = len(getattr(layer, "kernel_size", ()))
+    if n_spatial and len(shape) > n_spatial and shape[-1 - n_spatial] == size:
+        return f", the channels last: jnp.moveaxis(x, {-1 - n_spatial}, -1)"
+    return ", with an axis for the channel: x[..., None]" if n_spatial and size == 1 else ""
 
 
 def check_axis(x: Any, axis: int, size: int, *, layer: Module, size_name: str) -> None:

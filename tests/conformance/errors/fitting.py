@@ -50,6 +50,9 @@ ROWS = {
               do        pass `evaluate=lambda: {'loss': loss(model, x)}`, or leave out evaluate_every
         """,
     ),
+    "an evaluation at the end that shall end the run early": Row(
+        "run(evaluate=lambda: {'loss': 1.0}, callbacks=EarlyStop('eval/loss', patience=3))", ArgumentError,
+        (r"at +callbacks\[0\]", "found +EarlyStop\\('eval/loss', ...\\) without evaluate_every"), setup=FIT),
     "objects in another order than the parameters": Row(
         "fit(lambda b, model, batch: 1.0, {'a': p, 'b': p}, [1.0], steps=1)", ArgumentError,
         (r"at +step\(b, model, …\)", "found +objects in the order a, b: b would be a"), setup=FIT),

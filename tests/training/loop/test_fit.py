@@ -1658,7 +1658,7 @@ AWAITED = {
         {"callbacks": [EarlyStop("eval/los", patience=1)], "evaluate": lambda: {"loss": 1.0}, "evaluate_every": 1},
         r"'eval/los'\n.*'eval/loss'",
     ),
-    "one of no evaluation": ({"callbacks": EarlyStop("eval/loss", patience=1)}, "evaluate=None"),
+    "one of no evaluation": ({"keep": Keep(best=1, metric="eval/loss")}, "evaluate=None"),
     "of checkpoints": ({"keep": Keep(best=1, metric="lss")}, r"checkpoints\.keep\.metric\n.*'lss'"),
 }
 

@@ -127,7 +127,7 @@ def fit(
 
     def check() -> None:
         check_kinds(step, objects, checkpoints, evaluate, heard, called)
-        check_intervals(evaluate, steps=steps, epochs=epochs, **every)
+        check_intervals(evaluate, called, steps=steps, epochs=epochs, **every)
 
     with contextlib.ExitStack() as held:
         try:

@@ -12,6 +12,8 @@ from ...checkpoint.positions import has_position
 from ...errors import ArgumentError, ArgumentTypeError
 from ...util.counts import check_count
 from .batches import Batches
+from .callbacks import EarlyStop
+from .saves import EVALUATION
 
 DATA = "data"  # the name of the data iterator in checkpoints
 
@@ -58,8 +60,8 @@ def check_kinds(
             )
 
 
-def check_intervals(evaluate: object, **numbers: int | None) -> None:
-    """Raise for a number of steps below 1, for none, and for an interval of evaluations without one."""
+def check_intervals(evaluate: object, callbacks: Sequence[object], **numbers: int | None) -> None:
+    """Raise for a number of steps below 1, for none, and where no evaluation can do what is asked of it."""
     for name, value in numbers.items():
         if value is not None:
             check_count(name, value, name if name == "epochs" else "steps")
@@ -79,6 +81,15 @@ def check_intervals(evaluate: object, **numbers: int | None) -> None:
             expected="both, or neither",
             do="pass `evaluate=lambda: {'loss': loss(model, x)}`, or leave out evaluate_every",
         )
+    for n, each in enumerate(callbacks):
+        if isinstance(each, EarlyStop) and each.name.startswith(EVALUATION) and numbers["evaluate_every"] is None:
+            raise ArgumentError(
+                "a metric that ends training early is only evaluated at the end",
+                at=f"callbacks[{n}]",
+                found=f"EarlyStop({each.name!r}, ...) without evaluate_every",
+                expected="an interval of evaluations",
+                do="pass evaluate= and evaluate_every=100, or stop by a metric of the step",
+            )
 
 
 def arguments_of(step: Callable[..., Any], objects: Mapping[str, Any]) -> tuple[Any, ...]:
