@@ -105,6 +105,68 @@ def test_a_function_that_raises_changes_nothing(transform):
     assert describe(model) == before
 
 
+def decide(model, x):
+    return model.inner.w[...] * x if model.inner.w[...] * x > 0 else x
+
+
+def cause_of(f, *args):
+    """The error of a call, or none."""
+    try:
+        f(*args)
+    except (jax.errors.ConcretizationTypeError, PlaitError) as error:
+        return error
+    return None
+
+
+@each_that_calls
+@pytest.mark.parametrize("outside", [lambda f: f, plait.jit], ids=["eager", "jit"])
+def test_jax_names_a_traced_value_as_the_user_does(transform, outside):
+    """X4: with the user's function, file and arguments, none of plait's."""
+    error = cause_of(outside(transform.run(decide)), make_model(), jnp.float32(3))
+    if transform.name == "pmap":  # JAX's own has a function of JAX around it, whose arguments are flat_args[0], ...
+        return
+    if error is None:
+        assert transform.name in CONCRETE
+        assert outside is not plait.jit
+        return
+    told = str(error)
+    traced = re.search(r"tracing the function (.+) at (.+):\d+ for", told)
+    assert traced is None or "tests" in traced[2], told
+    # JAX itself names no arguments of a function with a rule; vmap and checkify have lines instead.
+    assert re.search(r"\.inner\.w\b|created on line|operations on|arguments unknown", told), told
+    assert not re.search(r"<unknown>|_plait|(inputs|handed|slices|given|carried|tree)\[|src/plait", told), told
+
+
+# Eagerly, JAX computes with the values themselves.
+CONCRETE = {
+    *("grad", "value_and_grad", "vjp", "jvp", "linearize", "jacrev", "jacfwd", "hessian", "hvp"),
+    *("custom_vjp", "custom_jvp", "shard_map"),
+}
+
+
+def test_a_traceback_has_the_frames_of_the_user(users_promotion):
+    """X4: those of plait and JAX come back by JAX's own setting."""
+
+    class Block(plait.Module):
+        def __init__(self, rngs):
+            self.linear = plait.Linear(2, 2, rngs=rngs)
+
+        def __call__(self, x):
+            return jnp.concatenate([self.linear(x), jnp.ones((7, 2))], axis=1)
+
+    def step(model, x):
+        return plait.value_and_grad(lambda model: model(x).sum())(model)[0]
+
+    found = {}
+    for setting in ("auto", "off"):
+        with jax._src.config.traceback_filtering(setting), pytest.raises(TypeError) as caught:
+            jax.jit(lambda x: plait.jit(step)(Block(plait.Rngs(0)), x))(jnp.ones((3, 2)))
+        files = [entry.frame.code.path for entry in caught.traceback]
+        found[setting] = [str(file) for file in files if "/plait/" in str(file) and "tests" not in str(file)]
+    assert found["auto"] == []
+    assert len(found["off"]) > 20
+
+
 def write_by_shape(model, x):
     written = model.inner.n if model.inner.w.ndim == 1 else model.inner.w
     written[...] += 1

@@ -15,7 +15,7 @@ from ..core.graph.diff import diff
 from ..core.graph.graphdef import NodeRef
 from ..errors import ArgumentError, ArgumentTypeError, PlaitError
 from .call.arguments import joined
-from .call.body import Body
+from .call.body import Body, OfBody
 from .call.call import Call
 from .call.functions import check_function
 from .call.gather import Structure
@@ -115,7 +115,7 @@ def _choose(
     return calls[0].finish(outputs, outcome.with_written(written))
 
 
-class _Branch:
+class _Branch(OfBody):
     """A branch as a function of its inputs.
 
     Attributes:
@@ -130,6 +130,9 @@ class _Branch:
         outputs, outcome = self.body(inputs)
         self.traces.add(inputs[0], (outcome, self.traces.types(outputs[0])))
         return outputs, outcome.like()
+
+    def names(self) -> tuple[Any, ...]:
+        return self.body.names()
 
 
 def _explain(kept: Sequence[_Branch], branches: tuple[Callable[..., Any], ...], inputs: Sequence[Any]) -> None:

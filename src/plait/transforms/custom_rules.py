@@ -13,6 +13,7 @@ from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from ..errors import ArgumentError, ArgumentTypeError
 from ..util.words import describe_type
+from .call.arguments import named_as_user_s
 from .call.functions import RuledFunction, check_function, curried
 from .call.gather import gather
 from .call.inside import TracedArguments, rebuild
@@ -140,7 +141,7 @@ class _Custom(RuledFunction):
             return call.run(inputs)[0]
 
         pure.__name__ = getattr(self, "__name__", "f")
-        return call, self.functions, pure
+        return call, self.functions, named_as_user_s(pure, self._fun, lambda: ({name: name for name in call.labels},))
 
     def _pair(self, returned: Any, what: str) -> tuple[Any, Any]:
         if not (isinstance(returned, (tuple, list)) and len(returned) == 2):

@@ -19,7 +19,7 @@ from ..core.objects.nodes import Static
 from ..errors import ArgumentError, ArgumentTypeError
 from .axis_names import read_axis_name
 from .batching import check_axes, check_axes_alone
-from .call.body import Body
+from .call.body import Body, OfBody
 from .call.call import Call, prefixed_call, prefixes_of
 from .call.functions import check_function, curried
 from .call.loop_rules import LoopRules
@@ -156,8 +156,22 @@ def shared_ports(
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
 
 
+def iteration_names(body: Body, treedef: Any, constants: Sequence[Any]) -> tuple[list[str], list[str], Any]:
+    """The names of what one iteration takes: what is carried, the shared arrays, and the slices by ports."""
+    labels, carry = dict(enumerate(body.labels_by_port())), body.ports.index(Carry)
+    shared = jax.tree_util.tree_unflatten(treedef, range(treedef.num_leaves))
+    names = [
+        label
+        for port in shared
+        for label, value in zip(labels[port], shared[port], strict=True)
+        for _ in jax.tree.leaves(value)
+    ]
+    arrays = [name for name, constant in zip(names, constants, strict=True) if constant is None]
+    return labels[carry], arrays, {port: labels[port] for port in labels if port != carry and port not in shared}
+
+
 @dataclasses.dataclass(frozen=True)
-class _Iteration:
+class _Iteration(OfBody):
     """One iteration of a scan.
 
     Arrays that all iterations share are carried unchanged, and JAX turns them into constants. They are not constants
@@ -181,6 +195,10 @@ class _Iteration:
         outputs, outcome = self.body([given[port] for port in range(len(self.body.ports))])
         check_carry_types(self.body, carry, carried, outputs[carry])
         return (outputs[carry], arrays), ({port: outputs[port] for port in slices}, outcome)
+
+    def names(self) -> tuple[Any, ...]:
+        carried, arrays, slices = iteration_names(self.body, self.treedef, self.constants)
+        return (carried, arrays), slices
 
 
 def while_loop(
@@ -226,7 +244,7 @@ class _Answer:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Question:
+class _Question(OfBody):
     """Whether a while loop continues."""
 
     body: Body
@@ -245,8 +263,11 @@ class _Question:
             )
         return outputs[self.body.ports.index(_Answer)][0]
 
+    def names(self) -> tuple[Any, ...]:
+        return (self.body.labels_by_port()[self.body.ports.index(Carry)],)
 
-class _Turn:
+
+class _Turn(OfBody):
     """One iteration of a loop without outputs, of which JAX returns only the carried values."""
 
     def __init__(self, body: Body) -> None:
@@ -261,6 +282,10 @@ class _Turn:
         carry = self.body.ports.index(Carry)
         check_carry_types(self.body, carry, carried, outputs[carry])
         return outputs[carry]
+
+    def names(self) -> tuple[Any, ...]:
+        labels, ports = self.body.labels_by_port(), self.body.ports
+        return *(labels[ports.index(_Index)] if _Index in ports else ()), labels[ports.index(Carry)]
 
     def finish(self, call: Call, last: list[Any]) -> Any:
         """Write back the results of the last iteration."""

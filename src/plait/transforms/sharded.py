@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec
 from ..errors import ArgumentError, ArgumentTypeError
 from ..util.jax_versions import varying_axes
 from ..util.words import describe_type
+from .call.arguments import named_as_user_s
 from .call.call import Call, prefixed_call, prefixes_of
 from .call.functions import check_function, curried
 from .call.outcome import Address, Outcome
@@ -83,7 +84,7 @@ def shard_map(
             return outputs, outcome
 
         sharded = jax.shard_map(
-            body,
+            named_as_user_s(body, f, call.body.names),
             mesh=mesh,
             in_specs=(specs,),
             out_specs=(specs, PartitionSpec()),

@@ -283,6 +283,26 @@ def _use_disk(is_used: bool) -> None:
     compilation_cache.reset_cache()  # JAX asks whether it is used when it first compiles, and not again
 
 
+# Tracebacks -----------------------------------------------------------------------------------------------------------
+
+# JAX leaves out plait's frames where it leaves out its own, as JAX_TRACEBACK_FILTERING says, and names the user's line
+# for an operation.
+_SHORT = "short tracebacks"
+for _exclude in (
+    private("register_exclusion", "jax._src.traceback_util", feature=_SHORT, otherwise=lambda folder: None),
+    private("register_exclusion", "jax._src.source_info_util", feature=_SHORT, otherwise=lambda folder: None),
+):
+    _exclude(os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep)
+
+
+def whole_tracebacks() -> Any:
+    """Inside the block, tracebacks have all frames."""
+    filtering = private(
+        "traceback_filtering", "jax._src.config", feature=_SHORT, otherwise=lambda mode: contextlib.nullcontext()
+    )
+    return filtering("off")
+
+
 # Names in a traced program --------------------------------------------------------------------------------------------
 
 

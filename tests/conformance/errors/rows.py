@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import plait
+from plait.util.jax_versions import whole_tracebacks
 
 SOURCE = Path(plait.__file__).parent
 
@@ -81,7 +82,8 @@ def caught(row: Row) -> BaseException:
         warnings.simplefilter("error" if issubclass(row.error, Warning) else "ignore")
         run(row.setup, names)
         try:
-            run(row.wrong, names)
+            with whole_tracebacks():
+                run(row.wrong, names)
         except BaseException as error:
             return error
     raise AssertionError(f"nothing was raised by {row.wrong}")

@@ -11,6 +11,7 @@ import plait
 from plait.core.graph.locate import describe_place, find_path
 from plait.core.module_calls.running_modules import modules_of_error
 from plait.errors import TraceContextError
+from plait.util.jax_versions import whole_tracebacks
 from tests.strategies import Node
 
 
@@ -129,7 +130,7 @@ def test_paths_go_on_inside_a_transform():
         def __call__(self, x):
             return plait.remat(lambda layers, x: plait.grad(lambda x: layers[0](x))(x))(self.layers, x)
 
-    with pytest.raises(ZeroDivisionError, match="no") as caught:
+    with pytest.raises(ZeroDivisionError, match="no") as caught, whole_tracebacks():
         plait.remat(lambda model, x: model(x))(Node(body=Outer()).body, jnp.float32(1))
     assert [each.path for each in modules_of_error(caught.value)] == [(), ("layers", 0)]
 

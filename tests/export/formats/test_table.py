@@ -9,10 +9,7 @@ import plait
 from plait.errors import ArgumentError
 from plait.export import describe_exports, prove, save
 from plait.export.formats.table import FORMATS
-from tests.commands import plait_command
 from tests.export.formats import toy_format
-
-FACTORY = "import plait\ndef make():\n    return plait.Linear(4, 2, rngs=plait.Rngs(0))\n"
 
 
 @pytest.fixture
@@ -47,18 +44,6 @@ def test_a_new_row_is_run_and_not_believed(toy, model, tmp_path):
         np.savez(file, kernel=np.zeros((4, 2), np.float32), bias=np.zeros(2, np.float32))
     reports, _ = prove(tmp_path / "model")
     assert {report.kind: report.passed for report in reports} == {"stablehlo": True, "toy": False}
-
-
-@pytest.mark.slow
-def test_a_new_row_is_a_format_of_the_command_line(toy, tmp_path):
-    """E38."""
-    (tmp_path / "toy_model.py").write_text(FACTORY)
-    arguments = ["toy_model:make", "out", "--input", "x:float32[batch,4]", "--formats", "toy,stablehlo"]
-    done = plait_command("export", *arguments, cwd=tmp_path)
-    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "toy: out/model.toy")
-    assert "toy out/model.toy" in plait_command("inspect", "out", cwd=tmp_path).stdout
-    validated = plait_command("validate", "out", cwd=tmp_path)
-    assert (validated.returncode, "toy: " in validated.stdout) == (0, True)
 
 
 def test_a_name_that_no_row_has_is_refused(model, tmp_path):

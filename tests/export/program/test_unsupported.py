@@ -8,7 +8,7 @@ import plait
 from plait.errors import ExportError
 from plait.export import JaxModule, save
 from plait.export.program.program import program_of
-from plait.export.program.unsupported import SHOWN, refusal, unsupported_operations
+from plait.export.program.unsupported import SHOWN, Operation, refusal, unsupported_operations
 
 
 class Fourier(plait.Module):
@@ -118,6 +118,8 @@ def test_a_refusal_shows_the_operations_or_the_converter_s_own_words():
     assert "layers[0]" in shown
     assert "and 3 more" in shown
     assert "more" not in str(refusal("no", None, operations * SHOWN, expected="all"))
+    assert "as_list" not in shown
+    assert "plait.as_list(model)" in str(refusal("no", None, [Operation("scan", ("blocks",), "no")], expected="less"))
     assert len(refusal("no", ValueError("x" * 400), [], expected="less").parts["found"].partition(";")[0]) == 300
     assert "fix the sizes" in str(refusal("no", ValueError("a size"), [], expected="less"))
     assert "fix the sizes" not in str(refusal("no", ValueError("a size"), [], expected="less", free=False))

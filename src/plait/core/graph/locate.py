@@ -99,10 +99,16 @@ class AttachedToErrors:
     def __exit__(self, kind: Any, error: BaseException | None, traceback: TracebackType | None) -> None:
         if error is None or traceback is None:
             return
+        refs: list[Any] = []
         with contextlib.suppress(TypeError):  # an object of a registered class without weak references
             refs = [weakref.ref(root) for root in self.roots]
-            # A frame lives as long as the traceback, and the private objects as long as the frame.
-            vars(error).setdefault("_plait_calls", {})[id(traceback.tb_frame)] = self.inside, refs
+        # A frame lives as long as the traceback, and the private objects as long as the frame.
+        vars(error).setdefault("_plait_calls", {})[id(traceback.tb_frame)] = self.inside, refs
+
+
+def is_from_inside(error: BaseException) -> bool:
+    """Whether the error comes from the user's function, or from what it called."""
+    return any(inside for inside, _ in getattr(error, "_plait_calls", {}).values())
 
 
 hooks.find_path = find_path

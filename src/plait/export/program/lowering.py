@@ -15,6 +15,7 @@ import jax.export
 
 from ...core.module_calls.running_modules import place_of
 from ...errors import ExportError, PlaitError
+from ...util.jax_versions import whole_tracebacks
 from .checks import check_known, check_some
 from .input_spec import symbolic
 from .operations import operations
@@ -46,7 +47,8 @@ def traced_program(program: Program) -> tuple[Program, list[str]]:
             is known.
     """
     try:
-        traced = _traced(jax.jit(program.call), _shapes(program), symbolic(program.inputs))
+        with whole_tracebacks():
+            traced = _traced(jax.jit(program.call), _shapes(program), symbolic(program.inputs))
     except PlaitError:
         raise
     except Exception as error:  # the model may raise anything

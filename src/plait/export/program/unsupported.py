@@ -100,12 +100,14 @@ def refusal(
     lines = [str(operation) for operation in listed[:SHOWN]]
     if len(listed) > SHOWN:
         lines.append(f"and {len(listed) - SHOWN} more")
+    stacked = any(each.name == "scan" for each in listed)
     return ExportError(
         message,
         at=None if listed[0].layers[0] == NO_LAYER else listed[0].layers[0],
         found="\n            ".join(lines),
         expected=expected,
-        do="replace these operations in the named layers, or export to another format; StableHLO has all of them",
+        do=("export a model without stacks: plait.as_list(model); " if stacked else "")
+        + "replace these operations in the named layers, or export to another format; StableHLO has all of them",
     )
 
 

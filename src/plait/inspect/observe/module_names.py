@@ -194,7 +194,7 @@ def around_body(body: Body, entered: TracedArguments, call: Callable[[], R]) -> 
         if _naming.frame is None:
             return call()
         captured = (lambda: named_captures(body.f())) if is_program else dict
-        with modules_named(entered.roots, body.names, captured):
+        with modules_named(entered.roots, body.root_names, captured):
             return call()
 
 

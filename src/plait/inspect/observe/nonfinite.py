@@ -27,7 +27,7 @@ from ...core.objects.variables import Variable
 from ...core.objects.visit import iter_graph_nodes
 from ...errors import NonFiniteError
 from ...typing import FilterLiteral
-from ...util.jax_versions import Tracer
+from ...util.jax_versions import Tracer, whole_tracebacks
 from ...util.paths import Path, describe_path, format_path, layers_of
 from ...util.words import first_few, with_article
 from .module_names import ITERATION, names_in_program
@@ -140,7 +140,8 @@ def debug_nans(*, infs: bool = False) -> Iterator[None]:
         Traceback (most recent call last):
         plait.errors.NonFiniteError: a NaN appeared ...
     """
-    with jax.debug_nans(True), names_in_program(), jax.debug_infs(True) if infs else contextlib.nullcontext():
+    infinities = jax.debug_infs(True) if infs else contextlib.nullcontext()
+    with jax.debug_nans(True), names_in_program(), infinities, whole_tracebacks():
         try:
             yield
         except NonFiniteError:  # of a block inside this one

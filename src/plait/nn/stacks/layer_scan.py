@@ -15,11 +15,11 @@ import jax
 import jax.numpy as jnp
 
 from ...core.objects.nodes import Static
-from ...transforms.call.body import Body
+from ...transforms.call.body import Body, NamedAsUsers, OfBody
 from ...transforms.call.call import Call
 from ...transforms.call.outcome import Outcome
 from ...transforms.call.prefixes import Carry
-from ...transforms.loops import check_carry_types, shared_ports
+from ...transforms.loops import check_carry_types, iteration_names, shared_ports
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Recomputing:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Layer:
+class _Layer(OfBody):
     """One layer, or one period of them, as a function of what is carried, shared arrays and slices.
 
     Attributes:
@@ -61,16 +61,33 @@ class _Layer:
         check_carry_types(self.body, carry, carried, outputs[carry])
         return outputs[carry], {port: outputs[port] for port in slices}, outcome
 
+    def user_function(self) -> Callable[..., Any]:
+        """The function that the user gave, or the method of the block."""
+        structure = self.body.structure
+        *_, f = jax.tree_util.tree_unflatten(structure.treedef, structure.graphdefs)[0]
+        return f.value if callable(f.value) else structure.roots[0].type.__call__
+
+    def names(self) -> tuple[Any, ...]:
+        return iteration_names(self.body, self.treedef, self.constants)
+
 
 @dataclasses.dataclass(frozen=True)
-class _Step:
-    """One iteration of the scan.
+class _Step(NamedAsUsers):
+    """One iteration of the scan: one layer, or several, as ``layer`` runs them.
 
     Arrays that come back as they went in are constants of the loop to JAX. They are no constants of the function, or
     JAX would take those of one call for those of the next.
     """
 
+    one: _Layer
     layer: Callable[..., Any]
+
+    def user_function(self) -> Callable[..., Any]:
+        return self.one.user_function()
+
+    def names(self) -> tuple[Any, ...]:
+        carried, arrays, slices = self.one.names()
+        return (carried, arrays), slices
 
     def __call__(self, handed: tuple[list[Any], list[Any]], slices: dict[int, list[Any]]) -> Any:
         carried, arrays = handed
@@ -109,7 +126,8 @@ def scan_layers(
     stacked = {port: list(call.inputs[port]) for port in scanned}
     run = call.cached(key, make)
     # Step by step nothing is recomputed: JAX traces what is, once for all layers, so that no layer would be named.
-    steps = _Scanned(_Step(_Layer(call.body, shared, constants)), unroll)
+    layer = _Layer(call.body, shared, constants)
+    steps = _Scanned(_Step(layer, layer), unroll)
     given = list(call.inputs[carry]), arrays, stacked
     last, slices, outcome = call.run(functools.partial(run, size), *given, stepwise=steps)
     found = {**slices, carry: last}
@@ -119,12 +137,12 @@ def scan_layers(
 def _runner(
     body: Body, treedef: Any, constants: tuple[Any, ...], unroll: int | bool, recomputing: Recomputing | None
 ) -> Callable[..., Any]:
-    layer: Any = _Layer(body, treedef, constants)
+    layer = _Layer(body, treedef, constants)
     if recomputing is None or recomputing.every == 1:
-        scanned = _Scanned(_Step(layer if recomputing is None else recomputing.wrap(layer)), unroll)
+        scanned = _Scanned(_Step(layer, layer if recomputing is None else recomputing.wrap(layer)), unroll)
         return lambda size, carried, arrays, stacked: scanned(carried, arrays, stacked)
-    chunk = recomputing.wrap(_Scanned(_Step(layer), unroll))
-    return functools.partial(_in_chunks, chunk, _Scanned(_Step(chunk), 1), recomputing.every)
+    chunk = recomputing.wrap(_Scanned(_Step(layer, layer), unroll))
+    return functools.partial(_in_chunks, chunk, _Scanned(_Step(layer, chunk), 1), recomputing.every)
 
 
 def _in_chunks(

@@ -1,10 +1,14 @@
-"""The arguments of a call: what they are called in messages, moving keywords to positions, wrapping static ones."""
+"""The arguments of a call: what they are called in messages, those of JAX too, moving keywords to positions, wrapping
+static ones."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple, TypeVar
+
+import jax
 
 from ...core.objects.attributes import has_data
 from ...core.objects.nodes import GRAPH_REGISTRY, Static, jax_key_to_key
@@ -14,6 +18,8 @@ from ...core.objects.variables import Variable
 from ...errors import ArgumentError
 from ...util.paths import Path, format_path
 from ...util.words import describe_type
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def is_graph_leaf(x: Any) -> bool:
@@ -98,6 +104,39 @@ def parameter_names(function: Callable[..., Any] | None) -> ParameterNames:
         return ParameterNames()
     names = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
     return ParameterNames(names, next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None))
+
+
+class ArgumentNames(inspect.Signature):
+    """The signature of a function of arrays by which JAX calls them as the user does: ``model.kernel``.
+
+    JAX asks for it when it traces the function, and uses the names in errors and programs.
+
+    Args:
+        names: returns the arguments with a name in place of each value, which may consist of several arrays.
+    """
+
+    __slots__ = ("_names",)
+
+    def __init__(self, names: Callable[[], tuple[Any, ...]]) -> None:
+        kinds = {"_plait_given": inspect.Parameter.VAR_POSITIONAL, "_plait_named": inspect.Parameter.VAR_KEYWORD}
+        super().__init__([inspect.Parameter(name, kind) for name, kind in kinds.items()])
+        self._names = names
+
+    def bind(self, /, *args: Any, **kwargs: Any) -> Any:
+        names, treedef = jax.tree.flatten(self._names())
+        try:
+            found = dict(zip(names, treedef.flatten_up_to(args), strict=True))
+        except ValueError:
+            found = {}
+        if kwargs or len(found) < len(names):  # names that are no better than JAX's own
+            return super().bind(*args, **kwargs)
+        return SimpleNamespace(arguments=found, args=args, kwargs={}, apply_defaults=lambda: None)
+
+
+def named_as_user_s(function: F, f: Callable[..., Any], names: Callable[[], tuple[Any, ...]]) -> F:
+    """A function of arrays, which JAX calls ``f``; ``names`` as for ``ArgumentNames``."""
+    function.__wrapped__, function.__signature__ = f, ArgumentNames(names)  # type: ignore[attr-defined]
+    return function
 
 
 def argument_name(path: Any, names: ParameterNames) -> str:

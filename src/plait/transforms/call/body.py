@@ -33,7 +33,7 @@ from ...core.objects.named import Sentinel
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError, AxisNameMismatchError, StaticValueError
 from ...util.jax_versions import trace_settings
-from .arguments import is_graph_leaf, joined
+from .arguments import ArgumentNames, is_graph_leaf, joined
 from .captures import refusing_container_changes, warn_about_captures
 from .gather import Structure, gather
 from .inside import TracedArguments, TracedResult
@@ -56,8 +56,37 @@ MOST = 64
 _PROGRAMS = frozenset({"jit", "pmap"})
 
 
+class NamedAsUsers:
+    """A function of arrays that JAX calls as the user's function, and its arguments as the user does."""
+
+    def user_function(self) -> Callable[..., Any]:
+        """The function that it calls."""
+        raise NotImplementedError
+
+    def names(self) -> tuple[Any, ...]:
+        """The arguments, with a name in place of each value."""
+        raise NotImplementedError
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        return self.user_function()
+
+    @functools.cached_property
+    def __signature__(self) -> ArgumentNames:
+        return ArgumentNames(functools.cache(self.names))
+
+
+class OfBody(NamedAsUsers):
+    """A function of arrays around a body."""
+
+    body: Body
+
+    def user_function(self) -> Callable[..., Any]:
+        return self.body.f()
+
+
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
-class Body:
+class Body(NamedAsUsers):
     """One function, for arguments of one structure. It equals itself alone, so that JAX, which keeps traces by the
     function, keeps none that plait has forgotten; ``key`` compares two of them.
 
@@ -176,12 +205,13 @@ class Body:
         call = functools.partial(self._run if run is None else run, entered)
         for around in hooks.around_body.values():
             call = functools.partial(around, self, entered, call)
-        return call()
+        with AttachedToErrors(entered.roots, inside=True):
+            return call()
 
     def _run(self, entered: TracedArguments) -> Any:
         f, (args, kwargs) = self.f(), entered.arguments()
         record = recording_foreign_reads(self.forget)
-        with AttachedToErrors(entered.roots, inside=True), record as found, refusing_container_changes(f):
+        with record as found, refusing_container_changes(f):
             out = f(*args, **kwargs)
             if found and self.name in _PROGRAMS:
                 warn_about_captures(f, self.name, found)
@@ -213,7 +243,14 @@ class Body:
         """The user's names of the objects of the arguments."""
         return self.labels()[0]
 
-    def names(self) -> list[str]:
+    def user_function(self) -> Callable[..., Any]:
+        return self.f()
+
+    def names(self) -> tuple[Any, ...]:
+        """The name of each input, by ports."""
+        return (self.labels_by_port(),)
+
+    def root_names(self) -> list[str]:
         """What the objects of the arguments are called in programs."""
         labels = self.root_labels()
         return labels if self.loop is None else self.loop.names(labels)
@@ -456,5 +493,5 @@ def _check_output_axis(name: str, axis: Any, value: Any) -> None:
 
 def guarded(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a function of the user's that comes with another, such as a rule."""
-    with refusing_container_changes(f):
+    with AttachedToErrors((), inside=True), refusing_container_changes(f):
         return f(*args, **kwargs)

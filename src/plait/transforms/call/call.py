@@ -188,7 +188,7 @@ class Call:
             TraceContextError: a value belongs to a trace that has ended.
         """
         try:
-            with self.gathered.scope([call.body.names for call in (self, *others)]):
+            with self.gathered.scope([call.body.root_names for call in (self, *others)]):
                 yield
         except (TypeError, ValueError, RuntimeError) as error:
             explain(self.name, self.f, self.gathered, error)

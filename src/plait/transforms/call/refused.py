@@ -5,20 +5,19 @@ from __future__ import annotations
 
 import keyword
 import re
-import traceback
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
+from ...core.graph.locate import is_from_inside
 from ...core.objects.cells import is_unusable, unusable
 from ...core.objects.nodes import jax_key_to_key
 from ...errors import ArgumentError, ArgumentTypeError, PlaitError, TraceContextError
 from ...util.jax_versions import Tracer
 from ...util.words import describe_type, first_few, text_of
 from .arguments import argument_name, parameter_names
-from .body import Body, guarded
 from .gather import Gathered, Structure
 
 # Not every error after a donation is one about donated buffers: a callback may have raised.
@@ -40,7 +39,7 @@ def explain(transform: str, f: Callable[..., Any], gathered: Gathered, error: Ex
         return
     if says_unusable(error):
         explain_unusable(f, gathered)
-    elif not _was_called(error) and not isinstance(error, (ValueError, RuntimeError)):
+    elif not is_from_inside(error) and not isinstance(error, (ValueError, RuntimeError)):
         _explain_bad_values(error, f, gathered)
         _check_plain_arguments(transform, f, gathered, error)
 
@@ -121,12 +120,6 @@ def _holding(f: Any, gathered: Gathered, is_bad: Callable[[Any], bool]) -> dict[
     bad = {i: leaf for i, cell in enumerate(cells) for leaf in jax.tree.leaves(cell.raw) if is_bad(leaf)}
     labels = gathered.structure.value_labels(gathered.structure.labels(f)[0]) if bad else []
     return {labels[i]: leaf for i, leaf in bad.items()}
-
-
-def _was_called(error: Exception) -> bool:
-    """Whether the error comes from the user's function or rule, or from what it called."""
-    codes = (Body.call.__code__, guarded.__code__)
-    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def _instead(transform: str, f: Callable[..., Any], path: Any, structure: Structure) -> str:

@@ -34,7 +34,7 @@ from ...core.objects.settings import all_settings
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError
 from ...util.jax_versions import enclosing_traces
-from ..call.arguments import is_graph_leaf
+from ..call.arguments import is_graph_leaf, named_as_user_s
 from ..call.call import Call
 from ..call.gather import Gathered, Structure, gather
 from ..call.inside import rebuild
@@ -240,6 +240,7 @@ class Compiled:
             found.append(outcome)
             return outputs
 
+        named_as_user_s(probe, self.f, call.body.names)
         program, shapes = jax.make_jaxpr(probe, return_shape=True)(call.inputs)
         (outcome,) = found
         key = call.body.structure, *signature, all_settings(), traces
@@ -275,7 +276,9 @@ class Compiled:
                 laid += layout.split(shardings.of_arguments(layout.count), {})[0]
             options = {**options, "in_shardings": tuple(laid)}
 
-        # JAX matches keyword arguments to parameters by name, so no user's argument may have these names.
+        def names() -> tuple[Any, ...]:
+            return *body.value_labels(), *body.labels()[1]
+
         def pure(*_plait_given: Any, **_plait_named: Any) -> Any:
             values, plain = _plait_given[:count], _plait_given[count:]
             whole, leaves = body, plain
@@ -295,7 +298,7 @@ class Compiled:
             return self._returned(outputs, outcome, values, outcome.returned_arguments(structure))
 
         pure.__name__ = pure.__qualname__ = getattr(f, "__name__", type(f).__name__)
-        return jax.jit(pure, **options)
+        return jax.jit(named_as_user_s(pure, f, names), **options)
 
     def traced(self, body: Any, inputs: Any) -> tuple[Any, Outcome]:
         """The outputs and the outcome of a trace. The first one repeats what was traced to find what is donated."""

@@ -14,7 +14,7 @@ import jax
 from ...core import hooks
 from ...util.jax_versions import is_mutable_array
 from ...util.paths import describe_path
-from ..call.arguments import with_statics
+from ..call.arguments import named_as_user_s, with_statics
 from ..call.call import Call
 from ..call.functions import check_function, curried
 from ..call.gather import Structure
@@ -57,6 +57,7 @@ def shapes_of_call(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
         structures.append(structure)
         return [value[...] if is_mutable_array(value) else value for value in values], plain
 
+    named_as_user_s(shapes, f, call.body.names)
     values, plain = call.run(functools.partial(jax.eval_shape, shapes), call.inputs)
     built = TracedArguments(structures[-1], values, plain)
     _put_shardings(built)
@@ -105,6 +106,7 @@ def make_jaxpr(
             plain = [part for graphdef, part in parts if graphdef is None]
             return with_values(*call.body.output_of(call.body.grouped(values, plain)))
 
+        named_as_user_s(pure, f, lambda: (with_values(structure, call.body.value_labels(), call.body.labels()[1]),))
         return call.run(jax.make_jaxpr(pure), with_values(*call.gathered.parts()))
 
     return wrapper
