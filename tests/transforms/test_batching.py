@@ -24,6 +24,13 @@ def stacked(**others):
 AXES = plait.StateAxes({plait.Param: 0, ...: None})
 
 
+def test_a_state_has_its_own_axes_beside_other_arguments():
+    """X2: each of its leaves by its filter, after an array and before another state."""
+    state, x = plait.state(stacked()), jnp.arange(3.0)
+    mapped = plait.vmap(lambda x, a, b: x + a["w"][...].sum() + b["n"][...], in_axes=(0, AXES, AXES))
+    np.testing.assert_array_equal(mapped(x, state, state), x + X.sum(1))
+
+
 @given(st.integers(-2, 1), st.integers(-2, 1), st.sampled_from([None, 0, 1, -1]))
 def test_numbers_equal_those_of_jax(w_axis, out_axis, x_axis):
     """X18: for any axes, on either side."""

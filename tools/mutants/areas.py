@@ -39,13 +39,16 @@ _USERS = (
 )
 _LAZY = "tests/architecture/test_lazy_packages.py"
 _NAMES = "tests/inspect/observe/test_module_names.py"  # of what is in a program
+_TRACES = "tests/inspect/test_retrace.py"  # what a trace had for its arguments
 _OLD = "tests/training/test_remainders.py"  # checkpoints of earlier versions
 _FROZEN = "tests/architecture/test_frozen.py"
 
 AREAS: dict[str, Area] = {
     "util": Area("src/plait/util", ("tests/util", "tests/checkpoint/test_layout.py")),
     "core": Area("src/plait/core", ("tests/core", *_LAWS, *_USERS)),
-    "transforms": Area("src/plait/transforms", ("tests/transforms", "tests/nn/stacks/test_stack.py", *_LAWS, _NAMES)),
+    "transforms": Area(
+        "src/plait/transforms", ("tests/transforms", "tests/nn/stacks/test_stack.py", *_LAWS, _NAMES, _TRACES)
+    ),
     "partitioning": Area("src/plait/partitioning", ("tests/partitioning", *_RULES)),
     "nn": Area("src/plait/nn", ("tests/nn", "tests/conformance")),
     "edit": Area("src/plait/edit", ("tests/edit",)),

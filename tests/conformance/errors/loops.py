@@ -83,6 +83,10 @@ ROWS = {
         r"found +in_axes=\(Carry, 0\), out_axes=0", setup="f = lambda c, x: (c, x)"),
     "an output without an axis": Row("plait.scan(lambda c, x: (c, x), out_axes=(plait.Carry, None))", ArgumentError,
         (r"at +out_axes\[1\]", "found +None")),
+    "a value of the carry of another tree": Row(
+        "plait.fori_loop(0, 3, f, plait.Variable({'a': jnp.int32(0)}))", ArgumentTypeError,
+        (r"at +p\n", r"found +\{a: int32\[\], b: int32\[\]\}", r"expected +\{a: int32\[\]\}"),
+        setup="def f(i, p):\n    p.value = {'a': p.value['a'], 'b': p.value['a']}\n    return p"),
     "a carry of another dtype": Row("plait.fori_loop(0, 3, lambda i, v: v + 0.5, jnp.int32(0))", ArgumentTypeError,
         (r"at +v\n", "int32", r"found +float32\[\]")),
     "no branches": Row("plait.switch(0, [], x)", ArgumentError, "an empty sequence"),
@@ -95,4 +99,8 @@ ROWS = {
     "branches that return different modules": Row(
         "plait.cond(True, lambda a, b: a, lambda a, b: b, model, Two(rngs))", ArgumentError,
         (r"at +the output\n", r"found +b from branch 1 \(<lambda>\)")),
+    "branches of which a later output differs": Row("plait.cond(True, f, g, model)", ArgumentError,
+        (r"at +the output\[2\]\n", "n was removed"),
+        setup="f = lambda m: (x, plait.Dict(n=x), plait.Dict(n=x))\n"
+        "g = lambda m: (x, plait.Dict(n=x), plait.Dict(m=x))"),
 }  # fmt: skip

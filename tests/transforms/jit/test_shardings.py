@@ -134,7 +134,7 @@ LAYOUTS_THAT_DO_NOT_FIT = {
     "unknown axis": (P("nope"), r"(?s)in_shardings names an axis.*at +m\.w.*'nope' in P\('nope',\).*'data': 4"),
     "length": (P(None, ("data", "model")), r"(?s)in_shardings does not match.*at +m\.w.*\(8, 4\).*of 8"),
     "rank": (P(None, None, "data"), r"(?s)more entries.*at +m\.w.*P\(None, None, 'data'\).*'data': 4.*at most 2"),
-    "twice": (P("data", "data"), r"(?s)shards two axes.*at +m\.w.*'data' twice in P.*'data': 4"),
+    "twice": (P("data", "data"), r"(?s)in_shardings shards two axes.*at +m\.w.*'data' twice in P.*'data': 4"),
 }
 
 
@@ -169,6 +169,9 @@ def test_a_later_call_whose_shape_does_not_fit_is_told_by_path():
             f(node, odd)
         with pytest.raises(ArgumentError, match=r"(?s)differs from in_shardings.*at +x.*P\(\).*P\('data',\)"):
             f(node, jax.device_put(fits, named()))
+        g = plait.jit(lambda x, y: x + y, in_shardings=(P("data"), P("data")))
+        with pytest.raises(ArgumentError, match=r"(?s)differs from in_shardings.*at +y\n"):
+            g(jax.device_put(fits, named("data")), jax.device_put(fits, named()))
 
 
 def test_specs_that_stop_early_or_leave_an_axis_to_jax_fit():
