@@ -233,6 +233,13 @@ def test_a_vector_is_a_state_a_part_of_one_or_a_module():
 
 
 @pytest.mark.slow
+def test_hvp_of_an_array_beside_a_module():
+    """X31: the module is not differentiated."""
+    pure, (state, x) = plain(loss, net := Net(), X)
+    expected = jax.jvp(lambda x: jax.grad(pure, argnums=1)(state, x), (x,), (jnp.cos(x),))[1]
+    np.testing.assert_allclose(plait.hvp(loss, (net, X), jnp.cos(X), argnums=1), expected, rtol=1e-5)
+
+
 def test_hvp_asks_for_a_vector_for_each_differentiated_argument():
     """X31."""
     net = Net()
