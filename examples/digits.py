@@ -63,13 +63,15 @@ def shifted(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return padded[image, (down + pixels)[:, :, None], (right + pixels)[:, None, :]]
 
 
-def batches(images: np.ndarray, labels: np.ndarray, size: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """One epoch of shifted images in random order; an incomplete last batch is dropped."""
+def batches(
+    images: np.ndarray, labels: np.ndarray, size: int, seed: int, *, augment: bool = True
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """One epoch in random order, of shifted images if asked; an incomplete last batch is dropped."""
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(images))
     for start in range(0, len(images) - size + 1, size):
         rows = order[start : start + size]
-        yield shifted(images[rows], rng), labels[rows]
+        yield shifted(images[rows], rng) if augment else images[rows], labels[rows]
 
 
 def loss_of(model: ConvNet, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:

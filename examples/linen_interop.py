@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     model = bridge.lazy_init(Classifier(options.width, rngs=plait.Rngs(0)), jnp.asarray(images[:2]), train=False)
     optimizer = plait.Optimizer(model, optax.adam(3e-3), wrt=plait.Param)
     for epoch in range(options.epochs):
-        for x, y in batches(images[:1440], labels[:1440], 48, epoch):
+        for x, y in batches(images[:1440], labels[:1440], 48, epoch, augment=False):
             loss = train_step(model, optimizer, jnp.asarray(x), jnp.asarray(y))
         print(f"epoch {epoch + 1}: loss {float(loss):.3f}")
 

@@ -70,7 +70,7 @@ def train(epochs: int, hidden: int = 128, code: int = 8, seed: int = 0) -> tuple
     for epoch in range(epochs):
         batch_losses = [
             train_step(model, optimizer, jnp.asarray(x.reshape(len(x), 64)))
-            for x, _ in batches(images[:1440], labels[:1440], 48, epoch)
+            for x, _ in batches(images[:1440], labels[:1440], 48, epoch, augment=False)
         ]
         losses.append(float(jnp.stack(batch_losses).mean()))
     return model, losses

@@ -153,12 +153,7 @@ LAZY_MODULES: dict[str, str] = {
     "training": "training",
 }
 # Names of public modules that are looked for in ``plait`` itself, for the error that says where they are.
-ELSEWHERE = {
-    **dict.fromkeys(("fit", "prefetch", "Batches", "EarlyStop"), "training"),
-    **dict.fromkeys(("save", "restore", "Checkpoints"), "checkpoint"),
-    **dict.fromkeys(("to_torch", "convert_checkpoint", "load_peft"), "convert"),
-    **dict.fromkeys(("ToNNX", "ToLinen"), "bridge"),
-}
+ELSEWHERE = {"fit": "training", "save": "checkpoint", "restore": "checkpoint", "ToNNX": "bridge", "ToLinen": "bridge"}
 # Modules that run with ``python -m``, whose names are not public.
 PROGRAMS = {"as_flax": "flax.as_flax"}
 LAZY: dict[str, str] = {

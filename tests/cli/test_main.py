@@ -166,21 +166,6 @@ def test_the_options_reach_what_is_run(case, monkeypatch):
     assert asked == [expected()]
 
 
-RUN = {
-    "run --as-flax train.py --epochs 3": ("train.py", "--epochs", "3"),
-    "run --as-flax --report train.py -m x": ("--report", "train.py", "-m", "x"),
-    "run --as-flax -m pack.train --report": ("-m", "pack.train", "--report"),
-}
-
-
-@pytest.mark.parametrize("words", RUN)
-def test_run_replaces_the_process_by_the_program(words, monkeypatch):
-    asked = []
-    monkeypatch.setattr("os.execv", lambda *command: asked.append(command))
-    cli.main(words.split())
-    assert asked == [(sys.executable, [sys.executable, "-m", "plait.as_flax", *RUN[words]])]
-
-
 WRONG_NUMBERS = {
     "launch --processes 0 -- x": "0 is not 1 or more",
     "launch --processes 1 --devices 0 -- x": "0 is not 1 or more",

@@ -167,6 +167,56 @@ def test_a_traceback_has_the_frames_of_the_user(users_promotion):
     assert len(found["off"]) > 20
 
 
+def scaled(value):
+    """A function with a closure, and the function that changes what it closes over."""
+
+    def act(x):
+        return x * value
+
+    def change(new):
+        nonlocal value
+        value = new
+
+    return act, change
+
+
+def deep_in_a_tuple(value):
+    act, change = scaled(value)
+    return (0, functools.partial(lambda f, x: f(x), lambda x: act(x))), change
+
+
+def keyword_of_a_partial(value):
+    act = functools.partial(lambda x, value: x * value, value=value)
+    return act, lambda new: act.keywords.update(value=new)
+
+
+def write_what_act_returns(model, x):
+    act = model.act[1] if isinstance(model.act, tuple) else model.act
+    model.inner.n[...] = jnp.float32(act(3.0))
+    return model.inner.w[...] * x
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("make", [scaled, deep_in_a_tuple, keyword_of_a_partial], ids=lambda make: make.__name__)
+@each_that_writes
+def test_what_a_static_function_closes_over_is_seen_at_once(transform, make):
+    """G14: by each call, and a function that was equal to it stays what it is."""
+    f = transform.run(write_what_act_returns)
+    (act, change), (other, _) = make(2.0), make(2.0)
+    model, twin = make_model(), make_model()
+    model.act, twin.act = act, other
+
+    def written(each):
+        f(each, jnp.float32(3))
+        return float(each.inner.n[...])
+
+    assert [written(model), written(model), written(twin)] == [6, 6, 6]
+    change(5.0)
+    assert [written(model), written(model), written(twin)] == [15, 15, 6]
+    model.unrelated = 1
+    assert [written(model), written(twin)] == [15, 6]
+
+
 def write_by_shape(model, x):
     written = model.inner.n if model.inner.w.ndim == 1 else model.inner.w
     written[...] += 1

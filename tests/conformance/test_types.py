@@ -20,7 +20,11 @@ REVEALS = {number: line.partition("# reveals: ")[2] for number, line in enumerat
 
 def pyright(folder):
     """Lines with errors, and line → type."""
-    settings = {"include": [str(PROGRAM)], "extraPaths": [str(SOURCE)], "reportUnusedExpression": False}
+    settings = {
+        "include": [os.path.relpath(PROGRAM, folder)],
+        "extraPaths": [str(SOURCE)],
+        "reportUnusedExpression": False,
+    }
     config = folder / "pyrightconfig.json"
     config.write_text(json.dumps(settings), encoding="utf-8")
     said = json.loads(run("pyright", "--outputjson", "--project", config, "--pythonpath", sys.executable))

@@ -168,7 +168,7 @@ def _loaded(folder: Path) -> Any:
 
 def _described(folder: Path) -> Any:
     return [
-        (each.to_dict(), [(array.tensor, _plain(array)) for array in each.stored()])
+        (repr(dataclasses.replace(each, stored=list)), [(array.tensor, _plain(array)) for array in each.stored()])
         for each in plait.export.describe_exports(folder / "x")
     ]
 
@@ -280,7 +280,7 @@ READERS = {
 
 def _described_file(file: Path) -> Any:
     (each,) = plait.export.describe_exports(file)
-    return each.to_dict(), [(array.tensor, _plain(array)) for array in each.stored()]
+    return repr(dataclasses.replace(each, stored=list)), [(array.tensor, _plain(array)) for array in each.stored()]
 
 
 # Damage ---------------------------------------------------------------------------------------------------------------

@@ -483,7 +483,7 @@ def test_what_a_callback_of_one_process_has_ended_does_not_go_on_in_any(tmp_path
     for _ in range(2):
         status, output, errors = launched(["-c", STOPPED_BY_ONE, str(tmp_path), str(process)], 2)
         assert status == 0, errors
-        assert re.findall(r"^\[\d\] ended (\d+) no better", output, re.MULTILINE) == ["6", "6"], output
+        assert re.findall(r"^\[\d\] ended (\d+) no lower", output, re.MULTILINE) == ["6", "6"], output
 
 
 @pytest.mark.skipif("PLAIT_FAULTS" not in os.environ, reason="the nox session faults runs all of it, in 45 minutes")

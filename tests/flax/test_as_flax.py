@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import plait
-from plait.cli.main import main
 from tests.environment import environment
 from tests.forked import run_python
 from tests.sampling import slow_but
@@ -55,16 +54,9 @@ def folder(tmp_path):
     return tmp_path
 
 
-STARTS = {
-    "as a module": ["-m", "plait.as_flax", "here/program.py"],
-    "as a command": ["-m", "plait.cli.main", "run", "--as-flax", "here/program.py"],
-}
-
-
 @pytest.mark.oracle
-@pytest.mark.parametrize("start", slow_but(["as a module"], STARTS))
-def test_a_program_runs_unchanged(folder, start):
-    assert run(*STARTS[start], "--steps", "3", folder=folder)[0] == EXPECTED
+def test_a_program_runs_unchanged(folder):
+    assert run("-m", "plait.as_flax", "here/program.py", "--steps", "3", folder=folder)[0] == EXPECTED
 
 
 @pytest.mark.slow
@@ -147,13 +139,6 @@ def test_after_flax_it_refuses_to_start(folder):
 )
 def test_bad_requests_say_how_it_is_used(folder, arguments, status, said):
     assert said in run("-m", "plait.as_flax", *arguments, folder=folder, status=status)[1]
-
-
-@pytest.mark.parametrize("arguments", [["run", "x.py"], ["run", "--as-flax"]])
-def test_the_command_needs_to_be_told_what_to_run(arguments, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main(arguments)
-    assert "--as-flax" in capsys.readouterr().err
 
 
 PRIVATE = """

@@ -43,7 +43,7 @@ def _calls_of_require():
 
 
 # Where the name in an import is not that of the distribution.
-_IMPORTED_AS = {"tensorflow-cpu": "tensorflow", "mlflow-skinny": "mlflow", "scikit-learn": "sklearn"}
+_IMPORTED_AS = {"tensorflow-cpu": "tensorflow", "tensorboardx": "tensorboardX"}
 
 
 def _installed_by(extra):

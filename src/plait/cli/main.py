@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from ..errors import ArgumentError, PlaitError
 from . import explore as cli_explore
@@ -73,7 +73,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"plait {_version()}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     cli_explore.add_command(commands)
-    _add_run(commands.add_parser("run", help="run a program written for Flax NNX with plait", allow_abbrev=False))
     _add_launch(commands.add_parser("launch", help="start several processes of one run", allow_abbrev=False))
     return parser
 
@@ -81,28 +80,6 @@ def _parser() -> argparse.ArgumentParser:
 def _version() -> str:
     # Nothing inside plait imports plait; but it has been imported, since this file is part of it.
     return sys.modules[_PLAIT].__version__
-
-
-def _add_run(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "plait run --as-flax [--report] PROGRAM ...  or  plait run --as-flax [--report] -m MODULE ..."
-    parser.description = (
-        "Run a program with plait instead of flax.nnx, as `python -m plait.as_flax` does: the program and its "
-        "libraries import flax.nnx and get plait. No file changes."
-    )
-    parser.add_argument("--as-flax", action="store_true", required=True, help="replace flax.nnx by plait")
-    parser.add_argument("--report", action="store_true", help="at the end, list the names that plait replaced")
-    program = parser.add_mutually_exclusive_group(required=True)
-    program.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="a module and its arguments")
-    program.add_argument("program", nargs="?", metavar="PROGRAM", help="a Python file")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the arguments of the program")
-    parser.set_defaults(run=_run_program)
-
-
-def _run_program(options: argparse.Namespace) -> NoReturn:
-    """Replace this process by the program, so its exit status, errors and signals are its own."""
-    command = [sys.executable, "-m", f"{_PLAIT}.as_flax", *["--report"] * options.report]
-    program = ["-m", *options.module] if options.module is not None else [options.program]
-    os.execv(sys.executable, [*command, *program, *options.arguments])
 
 
 def _add_launch(parser: argparse.ArgumentParser) -> None:

@@ -2,7 +2,6 @@
 
     python -m plait.as_flax train.py --steps 10
     python -m plait.as_flax --report -m pytest tests
-    plait run --as-flax train.py --steps 10
 
 or, as the first import of a program, ``import plait.as_flax``. This also affects libraries that import Flax's modules
 themselves. The rest of Flax, including Linen, is unchanged. With ``--report`` the process prints at its end which names

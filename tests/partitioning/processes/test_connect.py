@@ -216,7 +216,7 @@ def test_a_process_that_is_late_is_not_said_to_have_ended():
 def test_an_error_ends_the_process_at_once_after_what_python_says():
     program = (
         "import atexit; atexit.register(lambda: print('waited'))\n"
-        "from plait.partitioning import processes; processes._end_at_once_on_errors(); print('said')\n"
+        "from plait.partitioning.processes import connect; connect._end_at_once_on_errors(); print('said')\n"
         "import jax; raise jax.errors.JaxRuntimeError('Gloo: Connection closed by peer')"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -30,6 +30,7 @@ from ..objects.nodes import (
     pytree_impl,
 )
 from ..objects.state import State, tracking_of
+from ..objects.statics import closures_in
 from .graphdef import (
     GraphDef,
     Link,
@@ -109,7 +110,8 @@ class Walk:
         links: the first position of each leaf.
         stamps: those of every graph node and variable; ``None`` if some node does not record its changes.
         versions: those of the stamps, from before the walk read the objects.
-        containers: mutable plain containers, each with a copy of its contents.
+        containers: mutable plain containers, each with a copy of its contents; also functions with a closure, and that
+            with which they are equal (``statics.closures_in``).
         closures: static functions with a closure, each with its position.
         roots: how many roots were walked.
         noted: what ``hooks.after_walk`` keeps from root to root.
@@ -224,10 +226,13 @@ class Walk:
                         if kind is Kind.STATIC:
                             kind = Kind.ARRAY
                     else:
-                        entry = static_attribute(key, child.value if child_type is StaticElem else child)
+                        value = child.value if child_type is StaticElem else child
+                        entry = static_attribute(key, value)
                         if entry._key is None:
                             self.stamps = None  # it may change in place, and the change cannot be detected
                         entries.append(entry)
+                        if entry.has_closures:
+                            self.containers += closures_in((value, entry.value))
                         if child_type is FunctionType and child.__closure__ is not None:
                             self.closures.append((child, (link, key)))
                         continue

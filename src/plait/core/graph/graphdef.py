@@ -21,7 +21,7 @@ from jax.tree_util import register_static
 from ...util.paths import Path
 from ...util.repr import Text, render_object, repr_fields, repr_leaf
 from ..objects.named import from_named, to_named
-from ..objects.statics import HashableMapping, content_key, static_key
+from ..objects.statics import HashableMapping, closures_in, content_key, static_key
 
 N = TypeVar("N")
 T = TypeVar("T")
@@ -250,10 +250,18 @@ class LeafAttribute(_Attribute):
 
 @register_static
 class StaticAttribute(_Attribute):
-    """A child that is a static value. ``_content`` is the key of a value that cannot be hashed, taken during the
-    walk."""
+    """A child that is a static value.
 
-    __slots__ = ("_content",)
+    Attributes:
+        has_closures: whether what it closes over may change.
+        _content: the key of a value that cannot be hashed, taken during the walk.
+    """
+
+    __slots__ = ("_content", "has_closures")
+
+    def __init__(self, key: Any, value: Any) -> None:
+        super().__init__(key, value)
+        self.has_closures = any(closures_in(value))
 
 
 def _make_attribute(cls: Any, key: Any, value: Any) -> Any:
@@ -272,7 +280,11 @@ def static_attribute(key: Any, value: Any) -> StaticAttribute:
     """The interned entry of a static value."""
     try:
         identity = (StaticAttribute, type(key), key, static_key(value))
-        return _intern(identity, StaticAttribute, key, value)
+        part = _intern(identity, StaticAttribute, key, value)
+        if part.has_closures and part.value is not value and static_key(part.value) != identity[-1]:
+            part._key = object()  # what it closes over has changed since, so it is equal to nothing
+            part = _intern(identity, StaticAttribute, key, value)
+        return part
     except TypeError:
         attribute = StaticAttribute(key, value)
         attribute._content = content_key(value)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import operator
 import weakref
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any
 
 from ...errors import CapturedModelWarning
@@ -28,6 +29,7 @@ from ..objects.clock import Stamp, clock
 from ..objects.foreign_reads import note_foreign_reads
 from ..objects.nodes import Kind, kind_of, pytree_impl
 from ..objects.pytree import Pytree
+from ..objects.statics import closure_contents
 from ..objects.variables import Variable
 from .flatten import Walk
 from .graphdef import GraphDef, Link, path_of
@@ -153,7 +155,7 @@ def containers_stand(containers: list[Callable[[], ContainerCopies | None]]) -> 
 
 
 def _unchanged(container: tuple[Any, Any]) -> bool:
-    """Whether a plain container still has the same elements."""
+    """Whether a plain container still has the same elements, or a function closes over the same."""
     current, saved = container
     kind = type(current)
     if kind is list:
@@ -161,6 +163,8 @@ def _unchanged(container: tuple[Any, Any]) -> bool:
     if kind is dict:
         same_keys = len(current) == len(saved) and all(map(operator.eq, current, saved))
         return same_keys and all(map(operator.is_, current.values(), saved.values()))
+    if kind is FunctionType:
+        return all(map(operator.is_, closure_contents(current), saved))
     children = pytree_impl(kind).flatten(current)[0]
     return len(children) == len(saved) and all(
         key == old_key and child is old for (key, child), (old_key, old) in zip(children, saved, strict=True)

@@ -12,7 +12,8 @@ functions that a factory creates in each call (``optax.adam(1e-3)``), so keys ar
 * everything else by ``==`` and ``hash``.
 
 A value that cannot be hashed, such as a set, a dict of settings or a plain dataclass, may change in place. Its key is
-computed each time from its current content (``content_key``).
+computed each time from its current content (``content_key``). What a function closes over may change, too; whoever
+keeps a key compares that (``closures_in``).
 """
 
 from __future__ import annotations
@@ -116,21 +117,52 @@ def _function_key(function: FunctionType, within: tuple[FunctionType, ...]) -> A
         except TypeError:
             return _Identity(item)
 
-    cells = []
-    for cell in function.__closure__ or ():
-        try:
-            cells.append(key(cell.cell_contents))
-        except ValueError:  # an empty cell
-            cells.append(_Identity(cell))
     return (
         FunctionType,
         function.__code__,
         _Identity(function.__globals__),
-        tuple(cells),
+        tuple(map(key, closure_contents(function))),
         tuple(map(key, function.__defaults__ or ())),
         tuple((name, key(item)) for name, item in sorted((function.__kwdefaults__ or {}).items())),
         tuple((name, key(item)) for name, item in sorted(function.__dict__.items())),
     )
+
+
+# Functions of these close over what stays.
+_LIBRARIES = frozenset({__name__.partition(".")[0], "jax", "optax", "flax"})
+
+
+def closures_in(value: Any) -> Iterator[tuple[Any, Any]]:
+    """The user's functions with a closure in a static value, at any depth, and the keywords of partials, each with a
+    copy of its content. The key of a value is another one if such a content is."""
+    stack, seen = [value], set()
+    while stack:
+        each = stack.pop()
+        kind = type(each)
+        if kind is functools.partial:
+            stack += [each.func, *each.args, *each.keywords.values()]
+            yield each.keywords, each.keywords.copy()
+        elif kind is MethodType:
+            stack.append(each.__func__)
+        elif isinstance(each, tuple):
+            stack += each
+        elif kind is FunctionType and each.__closure__ and each not in seen and not _writes_surroundings(each.__code__):
+            seen.add(each)
+            contents = closure_contents(each)
+            stack += contents
+            if str(each.__module__).partition(".")[0] not in _LIBRARIES:
+                yield each, contents
+
+
+def closure_contents(function: FunctionType) -> list[Any]:
+    """What a function closes over; the cell itself where it has no content yet."""
+    found = []
+    for cell in function.__closure__ or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:
+            found.append(cell)
+    return found
 
 
 # A cache of the function below, by code object; keeps at most ``maxsize`` code objects alive.

@@ -69,12 +69,6 @@ class Description:
     def __post_init__(self) -> None:
         check_schema(vars(self), {"versions": {str: str}, "signatures": {str: Any}})  # protobuf has bytes if not UTF-8
 
-    def to_dict(self) -> dict[str, Any]:
-        """The description as JSON."""
-        found = dataclasses.asdict(dataclasses.replace(self, stored=list))
-        del found["stored"]
-        return {**found, "path": os.fspath(self.path)}
-
 
 def size_of(place: Path) -> int:
     """The size in bytes of a file, of all files in a folder, or 0."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -38,8 +37,3 @@ def find_exports(path: str | os.PathLike[str]) -> list[tuple[Format, Path]]:
             do="plait.export.save(model, path, formats=['stablehlo'], inputs=('batch', 8))",
         )
     return found
-
-
-def to_json(descriptions: list[Description]) -> str:
-    """The descriptions as JSON."""
-    return json.dumps([each.to_dict() for each in descriptions], indent=2)

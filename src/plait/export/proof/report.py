@@ -33,11 +33,6 @@ class ExportReport:
     detail: str
     milliseconds: tuple[float, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
-        """The report as JSON; an infinite difference is the string ``"inf"``."""
-        found = dataclasses.asdict(self)
-        return {key: str(value) if value == float("inf") else value for key, value in found.items()}
-
 
 def validate_export(
     kind: str,
