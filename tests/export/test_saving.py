@@ -89,6 +89,11 @@ def test_what_is_there_is_kept_unless_asked(tmp_path):
     )
 
 
+def test_the_address_of_a_bucket_is_an_error_of_exports():
+    with pytest.raises(ExportPathError, match="an address is not a path"):
+        save(trained(), "gs://bucket/net", inputs=("batch", 4))
+
+
 def test_a_folder_that_is_no_export_is_never_replaced(tmp_path):
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "thesis.tex").write_text("years")

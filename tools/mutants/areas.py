@@ -59,7 +59,7 @@ AREAS: dict[str, Area] = {
     "convert": Area("src/plait/convert", ("tests/convert", "tests/faults/test_readers.py", _FROZEN)),
     "export": Area(
         "src/plait/export",
-        ("tests/export", "tests/util/test_dependencies.py", _LAZY, _FROZEN),
+        ("tests/export", "tests/util/test_dependencies.py", "tests/faults/test_readers.py", _LAZY, _FROZEN),
     ),
     "inspect": Area(
         "src/plait/inspect",

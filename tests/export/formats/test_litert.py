@@ -59,7 +59,9 @@ def test_the_constants_of_a_file_have_one_name_each_and_their_values(tmp_path):
     model(jnp.zeros((1, 3)))
     place = tmp_path / "net.tflite"
     litert.write({"serve": program_of(model, (2, 3))}, place)
-    found = FORMATS["litert"].describe(place).stored()
+    described = FORMATS["litert"].describe(place)
+    assert described.size == place.stat().st_size
+    found = described.stored()
     names = [each.tensor.name for each in found]
     assert len({*names}) == len(names) > 1
     assert all(isinstance(name, str) and name for name in names)

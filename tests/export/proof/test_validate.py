@@ -13,7 +13,7 @@ from plait.export import InputSpec, prove, save_stablehlo, validate_export
 from plait.export.program.program import program_of
 from plait.export.proof import apart, report
 from plait.export.proof.compare import tolerance_of
-from plait.export.proof.runners.exchange import milliseconds_of, read, write
+from plait.export.proof.runners.exchange import milliseconds_of, read, run_all, write
 
 pytestmark = pytest.mark.apart
 
@@ -30,6 +30,14 @@ def outcome(monkeypatch, result, expected):
     """The report on a file that returned ``result``."""
     monkeypatch.setattr(report, "run_apart", lambda *_, **__: [({"y": np.asarray(result)}, np.zeros(5))])
     return validate_export("onnx", "model.onnx", np.zeros(1), np.asarray(expected), tolerance=1e-3)
+
+
+@pytest.mark.parametrize(("names", "given"), [(["x"], "other"), (["x", "y"], None)])
+def test_a_single_input_may_have_any_name(tmp_path, names, given):
+    inputs = {given or name: np.ones(2) for name in names}
+    write(tmp_path / "x_0.npz", inputs)
+    run_all(tmp_path, lambda arrays: {"sum": sum(arrays[name] for name in names)}, names)
+    assert read(tmp_path / "y_0.npz")["sum"].tolist() == [len(names)] * 2
 
 
 @pytest.mark.slow
