@@ -283,7 +283,6 @@ if TYPE_CHECKING:
     from .edit.quantized import quantize as quantize
     from . import training as training
     from .training.ema import EMA as EMA
-    from .training.learning_rates import learning_rate as learning_rate
     from .training.loss_scaling import DynamicLossScale as DynamicLossScale
     from .training.metric import Metric as Metric
     from .training.metrics import MultiMetric as MultiMetric

@@ -133,7 +133,6 @@ _LAZY_NAMES: dict[str, str] = {
     "transforms.jit.stages": "load_compiled",
     "edit.quantized": "Quantized dequantize quantize",
     "training.ema": "EMA",
-    "training.learning_rates": "learning_rate",
     "training.loss_scaling": "DynamicLossScale",
     "training.metric": "Metric",
     "training.metrics": "MultiMetric",

@@ -1,13 +1,8 @@
 """The command: exit statuses and messages, as a user meets them."""
 
-import gc
 import os
-import signal
 import subprocess
 import sys
-import time
-import types
-import weakref
 from pathlib import Path
 
 import pytest
@@ -92,45 +87,6 @@ def test_an_error_is_a_message_and_a_status(monkeypatch, capsys, error, status, 
     monkeypatch.setattr("plait.cli.launch.run", fail)
     assert cli.main(LAUNCH) == status
     assert capsys.readouterr().err == message
-
-
-class Garbage:
-    """Something that only the collector frees."""
-
-    def __init__(self):
-        self.self = self
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("where", ["collector", pytest.param("weak reference", marks=pytest.mark.long)])
-def test_an_interruption_in_a_callback_is_not_lost(where, monkeypatch, capsys, request):
-    """Python swallows what is raised there; JAX and plait have such callbacks, which run often while libraries load."""
-    met = []
-
-    def callback(*_):
-        if not met:
-            met.append(where)
-            signal.raise_signal(signal.SIGINT)
-
-    def work(options):
-        garbage = Garbage()
-        ref = weakref.ref(garbage, callback if where == "weak reference" else None)
-        del garbage
-        gc.collect()
-        assert ref() is None
-        time.sleep(10)
-
-    monkeypatch.setattr("plait.cli.launch.run", work)
-    if where == "collector":
-        gc.callbacks.append(callback)
-        request.addfinalizer(lambda: gc.callbacks.remove(callback))
-    outer = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
-    request.addfinalizer(lambda: signal.signal(signal.SIGINT, outer))
-    before = signal.getsignal(signal.SIGINT), sys.unraisablehook
-    assert cli.main(LAUNCH) == 130
-    assert capsys.readouterr().err == "plait: interrupted\n"
-    assert (signal.getsignal(signal.SIGINT), sys.unraisablehook) == before
-    assert met == [where]
 
 
 def test_a_mistake_in_plait_keeps_its_traceback(monkeypatch):
@@ -226,25 +182,3 @@ def test_a_reader_that_has_gone_away_is_no_error_to_print(monkeypatch, capsys):
         assert cli.main(LAUNCH) == 2
         assert os.readlink(f"/proc/self/fd/{writer}") == os.devnull
     assert capsys.readouterr().err == ""
-
-
-def test_an_ignored_interrupt_is_raised_again_and_other_ignored_errors_are_reported(monkeypatch):
-    """What the hook is given by callbacks of the garbage collector, and that it is put back."""
-    reported, outer = [], sys.unraisablehook
-    monkeypatch.setattr(sys, "unraisablehook", reported.append)
-    mine = sys.unraisablehook
-
-    def work(options):
-        sys.unraisablehook(types.SimpleNamespace(exc_type=ValueError))
-        sys.unraisablehook(types.SimpleNamespace(exc_type=KeyboardInterrupt))
-        for _ in range(500):  # seconds of one sleep would not be interrupted
-            time.sleep(0.01)
-
-    monkeypatch.setattr("plait.cli.launch.run", work)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        assert cli.main(LAUNCH) == 130
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert [each.exc_type for each in reported] == [ValueError]
-    assert sys.unraisablehook is mine is not outer

@@ -53,7 +53,6 @@ LONG_EXAMPLES = (
     "nn.rotary.apply_rotary_embedding",
     "nn.dot_product.dot_product_attention",
     "nn.recurrent.RNN",
-    "training.learning_rates.learning_rate",
     "training.accumulation.accumulated_value_and_grad",
     "inspect.compare.comparison.compare",
     "nn.attention.MultiHeadAttention.init_cache",

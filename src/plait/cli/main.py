@@ -7,15 +7,10 @@ it.
 
 from __future__ import annotations
 
-import _thread
 import argparse
-import contextlib
 import io
-import os
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from ..errors import ArgumentError, PlaitError
 from . import explore as cli_explore
@@ -28,44 +23,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
     try:
-        with _reliable_interrupts():
-            arguments = list(sys.argv[1:] if arguments is None else arguments)
-            _check_launch(arguments)
-            options = _parser().parse_args(arguments)
-            return options.run(options)
+        arguments = list(sys.argv[1:] if arguments is None else arguments)
+        _check_launch(arguments)
+        options = _parser().parse_args(arguments)
+        return options.run(options)
     except PlaitError as error:
         print(f"plait: {error}", file=sys.stderr)
-    except BrokenPipeError:
-        # The pipe is closed, as in `plait --help | head`: nobody reads the output.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         print(f"plait: {error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
     except KeyboardInterrupt:
         print("plait: interrupted", file=sys.stderr)
         return 130
     return 2
-
-
-@contextlib.contextmanager
-def _reliable_interrupts() -> Iterator[None]:
-    """Let Ctrl-C interrupt the program at any point.
-
-    Python ignores exceptions in callbacks of the garbage collector and of weak references, and both JAX and plait have
-    such callbacks. It reports what it ignores; an ignored interrupt is raised again a little later.
-    """
-    before = sys.unraisablehook
-
-    def report(ignored: Any) -> None:
-        if issubclass(ignored.exc_type, KeyboardInterrupt):
-            threading.Timer(0.01, _thread.interrupt_main).start()
-        else:
-            before(ignored)
-
-    sys.unraisablehook = report
-    try:
-        yield
-    finally:
-        sys.unraisablehook = before
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -31,8 +31,6 @@ grads = plait.State(plait.to_pure_dict(params))
 def loss(params):
     return state.apply(params)(x)[0].sum()
 """
-RATES = OPTIMIZER + "inject = optax.inject_hyperparams(optax.sgd)\n"
-TWO_RATES = RATES + "optimizer = plait.Optimizer(model, optax.chain(inject(0.1), inject(0.2)), wrt=plait.Param)\n"
 EMA = """
 ema = plait.EMA(plait.Linear(2, 3, rngs=rngs), 0.5)
 """
@@ -182,22 +180,6 @@ ROWS = {
               do        create the optimizer after the model is complete: plait.Optimizer(model, tx, wrt=plait.Param)
         """,
     ),
-    "no learning rate": Row("plait.learning_rate(optimizer)", OptimizerError,
-        "found +a transformation that stores none", setup=RATES),
-    "two learning rates": Row(
-        "plait.learning_rate(optimizer)",
-        OptimizerError,
-        setup=TWO_RATES,
-        fix="plait.learning_rate(optimizer, 'opt_state[0].hyperparams.learning_rate')",
-        text="""
-            the state of the optimizer has no learning rate, or several
-              found     2: opt_state[0].hyperparams.learning_rate, opt_state[1].hyperparams.learning_rate
-              expected  one learning rate, stored by optax.inject_hyperparams
-              do        choose one of them: plait.learning_rate(optimizer, 'opt_state[0].hyperparams.learning_rate')
-        """,
-    ),
-    "no such learning rate": Row("plait.learning_rate(optimizer, 'opt_state.x')", OptimizerError,
-        r"found +2: opt_state\[0\]\.hyperparams\.learning_rate, opt_state\[1\]\.hyperparams\.le", setup=TWO_RATES),
     "a number for the transformation of a train state": Row("Training.create(graphdef, params=params, tx=1e-3)",
         ArgumentTypeError, "found +a float", setup=STATE),
     "a field that is not there": Row("state.apply('params', 'stats')", OptimizerAttributeError,

@@ -273,11 +273,7 @@ def warn_about_closures(walk: Walk) -> None:
         CapturedModelWarning: names the attribute, and what it closes over.
     """
     for function, link in walk.closures:
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            try:
-                value = cell.cell_contents
-            except ValueError:  # the variable has no value yet
-                continue
+        for name, value in zip(function.__code__.co_freevars, closure_contents(function), strict=True):
             if isinstance(value, (Pytree, Variable)) and value in walk.refs and function not in _told:
                 _told.add(function)
                 path = path_of(link)

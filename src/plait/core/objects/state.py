@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from typing import Any, TypeVar, overload
 
 import jax
+import numpy as np
 from jax.tree_util import DictKey, SequenceKey
 
 from ...errors import FilterError
@@ -23,11 +24,11 @@ from ...typing import FilterLiteral
 from ...util.paths import Path, describe_path, sort_key, sorted_keys
 from ...util.repr import Text, render_mapping, repr_fields
 from ...util.words import describe_filter, first_few
+from .cells import metadata_key
 from .clock import Stamp, mark_changed
 from .filters import resolve_filters
 from .nesting import iter_leaves, nested
 from .nodes import register_pytree_node_type, set_item
-from .same_leaf import same_leaf
 from .variables import Variable
 
 S = TypeVar("S", bound="State")
@@ -152,7 +153,7 @@ class State(_Grouped, MutableMapping[Any, Any]):
         first, second = to_flat_state(self), to_flat_state(other)
         if first.paths != second.paths:
             return False
-        return all(same_leaf(a, b) for a, b in zip(first.leaves, second.leaves, strict=True))
+        return all(_same_leaf(a, b) for a, b in zip(first.leaves, second.leaves, strict=True))
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -488,3 +489,22 @@ def difference(state: Any, other: Mapping[Any, Any]) -> Any:
     return from_flat_state(
         ((path, leaf) for path, leaf in to_flat_state(state) if path not in known), cls=class_of(state)
     )
+
+
+def _same_leaf(first: Any, second: Any) -> bool:
+    """Whether class, metadata and values are equal."""
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, Variable):
+        if metadata_key(first._cell) != metadata_key(second._cell):
+            return False
+        first, second = first.get_raw_value(), second.get_raw_value()
+    (leaves, treedef), (others, other) = jax.tree.flatten(first), jax.tree.flatten(second)
+    return treedef == other and all(map(_same_array, leaves, others))
+
+
+def _same_array(first: Any, second: Any) -> bool:
+    if first is second:
+        return True
+    is_like = all(getattr(first, name, None) == getattr(second, name, None) for name in ("shape", "dtype"))
+    return is_like and bool(np.all(first == second))

@@ -29,7 +29,6 @@ from .batches import limited
 from .before_evaluation import BeforeEvaluation
 from .callbacks import CallbackInfo, Callbacks, EarlyStop, states_of, stored_states
 from .children import Children
-from .finite import check_loss, not_finite
 from .fit_arguments import DATA, arguments_of, check_object_names, iterator_of
 from .loggers import Logger
 from .processes.agreement import PATIENCE, Ending, MultiProcess, SingleProcess, error_ending
@@ -39,7 +38,7 @@ from .reports import Reports
 from .run_states import Event, RunState
 from .saves import EVALUATION, Saves, restored_metrics, stored_metrics
 from .signals import Signals
-from .step_results import numbers_of
+from .step_results import check_loss, not_finite, numbers_of
 from .timed_data import timed
 
 BEHIND = 2  # the number of pending metrics at which the loop waits for the oldest

@@ -21,6 +21,7 @@ from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from ...core.objects.nodes import Kind
+from ...core.objects.statics import closure_contents
 from ...core.objects.trace_guard import raise_foreign_trace
 from ...core.objects.variables import Variable
 from ...core.objects.visit import children_if_any, visit
@@ -93,10 +94,7 @@ def _named_in(f: FunctionType) -> list[tuple[str, Any]]:
     # The code may have been replaced by one with other parameters.
     found += zip(reversed(code.co_varnames[: code.co_argcount]), reversed(defaults), strict=False)
     found += [(name, f.__globals__.get(name)) for name in sorted(_names(code))]
-    for name, cell in zip(code.co_freevars, f.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # a variable that has no value yet
-            found.append((name, cell.cell_contents))
-    return found
+    return [*found, *zip(code.co_freevars, closure_contents(f), strict=True)]
 
 
 @functools.lru_cache(maxsize=4096)
