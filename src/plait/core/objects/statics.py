@@ -142,8 +142,6 @@ def closures_in(value: Any) -> Iterator[tuple[Any, Any]]:
         if kind is functools.partial:
             stack += [each.func, *each.args, *each.keywords.values()]
             yield each.keywords, each.keywords.copy()
-        elif kind is MethodType:
-            stack.append(each.__func__)
         elif isinstance(each, tuple):
             stack += each
         elif kind is FunctionType and each.__closure__ and each not in seen and not _writes_surroundings(each.__code__):
