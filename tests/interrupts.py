@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from plait.core.graph import plan, unflatten
+from plait.core.graph import unflatten
 from plait.core.objects import journal
 from plait.edit import pop
 from plait.flax.compat import update_context
-from plait.transforms.call import write_back
+from plait.transforms.call import outcome
 
-WRITERS = tuple(str(module.__file__) for module in (journal, write_back, unflatten, plan, pop, update_context))
+WRITERS = tuple(str(module.__file__) for module in (journal, outcome, unflatten, pop, update_context))
 WRITERS += (str(Path(journal.__file__ or "").parents[1] / "functional" / "update.py"),)
 
 

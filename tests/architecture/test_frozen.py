@@ -19,7 +19,7 @@ CHANGING = {
     "inspect/tabulate.py": 1,
     "inspect/module_repr.py": 1,
     "training/loop/callbacks.py": 1,
-    "transforms/call/gather.py": 1,
+    "transforms/call/arguments.py": 1,
     "transforms/jit/compiled.py": 1,
 }
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ..core.functional.merge import clone, merge
-from ..core.graph.flatten import Walk, path_of
 from ..core.graph.traversal import find_duplicates
+from ..core.graph.walks import Walk, path_of
 from ..core.objects.cells import fitting
 from ..core.objects.filters import to_predicate
 from ..core.objects.module import change_modes, mode_names, set_attributes

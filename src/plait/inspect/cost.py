@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import ArgumentError
+from ..transforms.call.arguments import gather
+from ..transforms.call.call import check_function
 from ..transforms.call.captures import named_captures
-from ..transforms.call.functions import check_function
-from ..transforms.call.gather import gather
 from ..transforms.jit.function import jit
 from ..util.paths import Path, format_path
 from ..util.words import first_few, in_bytes

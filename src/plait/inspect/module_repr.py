@@ -20,13 +20,13 @@ import jax
 
 from ..core.objects.cells import ARRAYS
 from ..core.objects.pytree import Pytree
+from ..core.objects.settings import Restoring
 from ..core.objects.state import FlatState, State
 from ..core.objects.statics import same_static
 from ..core.objects.variables import Variable
 from ..core.objects.visit import iter_variables
 from ..errors import GraphError
 from ..util.repr import render_object, repr_fields, repr_leaf, repr_name, repr_number, size_comment, unprintable
-from ..util.restoring import Restoring
 
 WIDTH, SCREEN = 120, 50  # columns, lines
 _DEEPEST = 60  # levels; each takes two columns or more, so none that is deeper fits on a screen

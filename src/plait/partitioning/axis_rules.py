@@ -12,9 +12,8 @@ from typing import Any
 
 from jax.sharding import PartitionSpec
 
-from ..core.objects.settings import Settings, declared
+from ..core.objects.settings import Restoring, Settings, declared
 from ..errors import ArgumentError
-from ..util.restoring import Restoring
 
 Rules = Sequence[tuple[str, Any]]
 

@@ -13,9 +13,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 from ..core import hooks
 from ..core.functional.merge import merge
 from ..core.functional.split import split
-from ..core.graph.flatten import Walk, path_of
 from ..core.graph.graphdef import GraphDef
 from ..core.graph.locate import modules_in_use
+from ..core.graph.walks import Walk, path_of
 from ..core.objects.state import State
 from ..core.objects.variables import Variable, eager_sharding_hooks
 from ..errors import ArgumentError

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from ..core.graph.flatten import Walk, path_of
 from ..core.graph.traversal import own_leaves
 from ..core.graph.unflatten import Builder
+from ..core.graph.walks import Walk, path_of
 from ..core.objects.nodes import check_node
 from ..core.objects.pytree import Pytree, copied_buffers
 from ..core.objects.state import FlatState, from_flat_state, to_flat_state

@@ -18,9 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..core.graph.flatten import path_of
 from ..core.graph.graphdef import GraphDef, VariableDef
 from ..core.graph.untrained import warn_of_untrained
+from ..core.graph.walks import path_of
 from ..core.objects.named import Sentinel
 from ..core.objects.rngs import RngState
 from ..core.objects.state import FlatState, State
@@ -31,10 +31,8 @@ from ..util.jax_versions import trace_state
 from ..util.notices import warn_nothing_selected
 from ..util.words import describe_type, name_of_class
 from .call.arguments import is_graph_leaf, parameter_names, positional
-from .call.call import Call
-from .call.functions import check_function, curried
-from .call.inside import rebuild
-from .call.policy import STRUCTURE, Crossing
+from .call.call import STRUCTURE, Call, Crossing, check_function, curried
+from .call.enter_leave import rebuild
 from .call.prefixes import Prefix
 from .selections import (
     DIFFERENTIATED,

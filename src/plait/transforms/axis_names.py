@@ -20,9 +20,7 @@ from ..core.objects.visit import iter_variables
 from ..errors import PartitioningUnspecifiedError
 from ..util.context_values import held
 from .call.arguments import is_graph_leaf, parameter_names, positional
-from .call.call import prefixes_of
-from .call.functions import check_function, curried
-from .call.policy import STRUCTURE, Crossing
+from .call.call import STRUCTURE, Crossing, check_function, curried, prefixes_of
 from .call.prefixes import Prefix, choose
 
 _NAME = "_plait_axis_name"

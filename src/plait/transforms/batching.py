@@ -16,10 +16,8 @@ from ..util.words import describe_filter, describe_type, text_of
 from .axis_names import read_axis_name
 from .call.arguments import positional, with_statics
 from .call.body import Body
-from .call.call import Call, prefixed_call, prefixes_of
-from .call.functions import check_function, curried
+from .call.call import STRUCTURE, Call, Crossing, check_function, curried, prefixed_call, prefixes_of
 from .call.outcome import Address, Outcome
-from .call.policy import STRUCTURE, Crossing
 from .call.prefixes import Carry, FilterMapping, PrefixByPath
 
 if TYPE_CHECKING:

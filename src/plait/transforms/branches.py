@@ -14,13 +14,10 @@ import jax
 from ..core.graph.diff import diff
 from ..core.graph.graphdef import NodeRef
 from ..errors import ArgumentError, ArgumentTypeError, PlaitError
-from .call.arguments import joined
+from .call.arguments import Structure, joined
 from .call.body import Body, OfBody
-from .call.call import Call
-from .call.functions import check_function
-from .call.gather import Structure
+from .call.call import STRUCTURE, Call, Crossing, check_function
 from .call.outcome import Address, Outcome, Traces
-from .call.policy import STRUCTURE, Crossing
 
 R = TypeVar("R")
 

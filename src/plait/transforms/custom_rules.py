@@ -13,11 +13,9 @@ from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from ..errors import ArgumentError, ArgumentTypeError
 from ..util.words import describe_type
-from .call.arguments import named_as_user_s
-from .call.functions import RuledFunction, check_function, curried
-from .call.gather import gather
-from .call.inside import TracedArguments, rebuild
-from .call.policy import STRUCTURE, Crossing
+from .call.arguments import gather, named_as_user_s
+from .call.call import STRUCTURE, Crossing, RuledFunction, check_function, curried
+from .call.enter_leave import TracedArguments, rebuild
 from .rule_calls import RuleCall
 from .selections import DiffState, check_argnums
 from .tangent_trees import flatten_like, zero_tangent

@@ -18,8 +18,7 @@ from ..core.objects.state import State
 from ..core.objects.variables import Variable
 from .autodiff import Differentiated
 from .call.arguments import is_graph_leaf
-from .call.functions import check_function, curried
-from .call.policy import STRUCTURE, Crossing
+from .call.call import STRUCTURE, Crossing, check_function, curried
 from .selections import DIFFERENTIATED, DiffState, check_argnums
 from .tangent_trees import flatten_like, state_of_values
 from .tangents import check_tuple

@@ -16,10 +16,8 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ..util.paths import format_path
 from .batching import check_axes, vmap
 from .call.arguments import is_graph_leaf, parameter_names
-from .call.call import Call, prefixed_call
-from .call.functions import check_function
+from .call.call import STRUCTURE, Call, Crossing, check_function, prefixed_call
 from .call.loop_rules import LoopRules
-from .call.policy import STRUCTURE, Crossing
 from .call.prefixes import Carry, StateAxes, prefix
 from .loops import scan_ports
 from .streams import split_rngs

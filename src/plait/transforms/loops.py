@@ -20,11 +20,9 @@ from ..errors import ArgumentError, ArgumentTypeError
 from .axis_names import read_axis_name
 from .batching import check_axes, check_axes_alone
 from .call.body import Body, OfBody
-from .call.call import Call, prefixed_call, prefixes_of
-from .call.functions import check_function, curried
+from .call.call import STRUCTURE, Call, Crossing, check_function, curried, prefixed_call, prefixes_of
 from .call.loop_rules import LoopRules
 from .call.outcome import Outcome, Traces
-from .call.policy import STRUCTURE, Crossing
 from .call.prefixes import Carry, FilterMapping
 
 if TYPE_CHECKING:

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 import jax
 
 from .call.arguments import with_statics
-from .call.call import Call
-from .call.functions import check_function, curried
-from .call.policy import STRUCTURE, Crossing
+from .call.call import STRUCTURE, Call, Crossing, check_function, curried
 
 if TYPE_CHECKING:
     from .signatures import RematOptions

@@ -17,19 +17,17 @@ import jax
 
 from ..core.graph.graphdef import VariableDef
 from ..core.graph.unflatten import Builder, own_variables
-from ..core.objects.foreign_reads import reopening
+from ..core.objects.cells import reopening
 from ..core.objects.named import Sentinel
 from ..core.objects.nodes import Static
 from ..core.objects.state import State
 from ..errors import ArgumentError, ArgumentTypeError
 from ..util.words import describe_type
-from .call.arguments import argument_name, is_graph_leaf, parameter_names
+from .call.arguments import Structure, argument_name, is_graph_leaf, parameter_names
 from .call.body import guarded
-from .call.call import Call
-from .call.gather import Structure
-from .call.inside import TracedArguments, rebuild
+from .call.call import Call, Crossing
+from .call.enter_leave import TracedArguments, rebuild
 from .call.outcome import Address, Outcome
-from .call.policy import Crossing
 from .selections import DIFFERENTIATED, DiffState, check_argnums, spread_filters
 from .tangent_trees import leaves_like, shapes_of, state_of
 

@@ -15,10 +15,8 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ..util.jax_versions import varying_axes
 from ..util.words import describe_type
 from .call.arguments import named_as_user_s
-from .call.call import Call, prefixed_call, prefixes_of
-from .call.functions import check_function, curried
+from .call.call import STRUCTURE, Call, Crossing, check_function, curried, prefixed_call, prefixes_of
 from .call.outcome import Address, Outcome
-from .call.policy import STRUCTURE, Crossing
 from .jit.shardings import reshard_read_values
 
 

@@ -15,7 +15,7 @@ from ..errors import ArgumentError
 from ..typing import FilterLiteral
 from ..util.paths import Path, describe_path
 from ..util.words import describe_filter
-from .call.policy import STRUCTURE, Crossing
+from .call.call import STRUCTURE, Crossing
 from .streams import _MISSING, Rewrite, apply_rules, forked
 
 

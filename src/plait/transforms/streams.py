@@ -26,7 +26,7 @@ from ..core.objects.visit import iter_graph_nodes
 from ..errors import ArgumentError
 from ..typing import FilterLiteral
 from ..util.paths import Path
-from .call.policy import STRUCTURE, Crossing
+from .call.call import STRUCTURE, Crossing
 
 _MISSING: Any = object()
 

@@ -9,17 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..core.graph.flatten import Walk, path_of
 from ..core.graph.graphdef import GraphDef, VariableDef
-from ..core.graph.plan import plan_of
-from ..core.graph.unflatten import own_variables
+from ..core.graph.unflatten import own_variables, plan_of
+from ..core.graph.walks import Walk, path_of
 from ..core.objects.state import FlatState, State
 from ..core.objects.variables import Variable
 from ..errors import ArgumentError
 from ..util.paths import Path, describe_path
 from ..util.words import describe_type
-from .call.arguments import is_graph_leaf
-from .call.gather import Structure
+from .call.arguments import Structure, is_graph_leaf
 
 
 def flatten_like(

@@ -18,11 +18,10 @@ from jax.tree_util import Partial
 from ..errors import ArgumentError, ArgumentTypeError
 from ..util.words import describe_type
 from .autodiff import Differentiated
-from .call.functions import check_function, curried
-from .call.gather import Structure
-from .call.inside import rebuild
+from .call.arguments import Structure
+from .call.call import STRUCTURE, Crossing, check_function, curried
+from .call.enter_leave import rebuild
 from .call.outcome import Outcome
-from .call.policy import STRUCTURE, Crossing
 from .tangent_trees import flatten_like, shapes_of
 
 

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import pytest
 
 import plait as nnx
-from plait.core.graph.flatten import Walk
-from plait.core.objects.clock import clock
+from plait.core.graph.walks import Walk
+from plait.core.objects.cells import clock
 from plait.core.objects.pytree import own_info
 from plait.errors import ArgumentError, TraceContextError
 from tests.forked import run_python

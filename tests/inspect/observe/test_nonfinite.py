@@ -10,8 +10,8 @@ import optax
 import pytest
 
 import plait as nnx
-from plait.core.module_calls.labelled_calls import labelled, labels_of
 from plait.errors import NonFiniteError
+from plait.inspect.observe.module_names import labelled, labels_of
 from plait.inspect.observe.nonfinite import has_nan
 from tests.sampling import slow_but
 

@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 
-from plait.transforms.call.functions import curried
+from plait.transforms.call.call import curried
 
 
 def test_a_transform_is_a_decorator_with_and_without_options():

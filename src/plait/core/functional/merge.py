@@ -8,11 +8,10 @@ from typing import Any, TypeVar, overload
 import jax
 
 from ...errors import ArgumentError, GraphError, GraphTypeError
-from ..graph.flatten import Walk
 from ..graph.graphdef import GraphDef, NodeDef, NodeRef
 from ..graph.state_leaves import joined, leaves_in_order
 from ..graph.unflatten import Builder, copied_variables, own_variables, raw_leaves
-from ..graph.walks import find_walk
+from ..graph.walks import Walk, find_walk
 from ..objects.pytree import copied_buffers
 from ..objects.state import State
 from ..objects.variables import Variable

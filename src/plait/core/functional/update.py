@@ -11,10 +11,8 @@ from ...util.paths import describe_path, sorted_keys
 from ...util.words import describe_type
 from ..graph.graphdef import Link, path_of
 from ..graph.state_leaves import joined, mismatch
-from ..objects.cells import PLAIN_METADATA, Cell
-from ..objects.clock import DETACHED
+from ..objects.cells import DETACHED, PLAIN_METADATA, Cell, note_foreign_read
 from ..objects.containers import List
-from ..objects.foreign_reads import note_foreign_read
 from ..objects.journal import Journal, put_back_cell
 from ..objects.lost_writes import note_write
 from ..objects.nodes import _KINDS, Kind, change_of, check_index, kind_of, not_a_node, unwrapped

@@ -156,7 +156,7 @@ class GraphDef(_Part, Generic[N]):
         True
     """
 
-    # Computed on first use and never pickled: the number of leaves, the plan of ``plan.py``, the places of
+    # Computed on first use and never pickled: the number of leaves, the plan of ``unflatten.py``, the places of
     # ``state_leaves.py``. ``_plain`` is the same graphdef without its index mapping.
     __slots__ = ("_num_leaves", "_places", "_plain", "_plan")
 

@@ -8,19 +8,19 @@ pay for the search.
 
 from __future__ import annotations
 
-import contextlib
 import sys
-import weakref
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from traceback import walk_stack
-from types import TracebackType
 from typing import Any
 
-from ...util.jax_versions import frame_locals
+from ...errors import ArgumentError
+from ...util.jax_versions import current_trace, describe_trace, frame_locals
 from ...util.paths import Path, format_path
-from ...util.words import with_article
+from ...util.words import describe_type, with_article
 from .. import hooks
+from ..objects.journal import trace_of
 from ..objects.pytree import Pytree
+from ..objects.trace_guard import call_with_model
 from ..objects.variables import Variable
 from ..objects.visit import children_if_any, visit
 from .walks import walked_roots
@@ -80,35 +80,29 @@ def describe_place(target: Any) -> str:
     return f"{path} ({with_article(kind)})" if path else with_article(kind)
 
 
-class AttachedToErrors:
-    """A block in which a transform calls JAX or the user's function; an error that leaves it says with which objects.
+def check_no_captured_objects(name: str, objects: Iterable[Any], known: Collection[int], roots: Sequence[Any]) -> None:
+    """Raise if one of the objects that leave a function belongs to another trace and was not passed to it.
 
     Args:
-        roots: the objects among the arguments.
-        inside: whether these are the private ones, around traced values.
+        known: the ids of what was passed to it.
+        roots: what leaves the function, for the path.
+
+    Raises:
+        ArgumentError: names the object, and the trace that it belongs to.
     """
-
-    __slots__ = ("inside", "roots")
-
-    def __init__(self, roots: Sequence[Any], *, inside: bool) -> None:
-        self.roots, self.inside = roots, inside
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: TracebackType | None) -> None:
-        if error is None or traceback is None:
-            return
-        refs: list[Any] = []
-        with contextlib.suppress(TypeError):  # an object of a registered class without weak references
-            refs = [weakref.ref(root) for root in self.roots]
-        # A frame lives as long as the traceback, and the private objects as long as the frame.
-        vars(error).setdefault("_plait_calls", {})[id(traceback.tb_frame)] = self.inside, refs
-
-
-def is_from_inside(error: BaseException) -> bool:
-    """Whether the error comes from the user's function, or from what it called."""
-    return any(inside for inside, _ in getattr(error, "_plait_calls", {}).values())
+    here = current_trace()
+    for item in objects:
+        trace = trace_of(item, here)
+        if trace is not here and id(item) not in known:
+            path = path_within([*roots], item)
+            raise ArgumentError(
+                f"{name} cannot return an object that the function captured from outside",
+                at=describe_place(item),
+                found=f"{describe_type(item)} of {describe_trace(trace)}"
+                + (f", reached as {format_path(path[1:])}" if path and len(path) > 1 else ""),
+                expected="objects that were passed as arguments or created inside",
+                do=f"make the model an argument of the function: {call_with_model(name)}",
+            )
 
 
 hooks.find_path = find_path

@@ -28,7 +28,7 @@ from .graphdef import (
     kept_on,
     path_of,
 )
-from .plan import picker
+from .unflatten import picker
 
 _NO_LEAF: Any = object()
 

@@ -21,7 +21,7 @@ from ..objects.pytree import Pytree
 from ..objects.state import FlatState, group_leaves
 from ..objects.variables import Variable
 from ..objects.visit import Place, children_first, children_of, has_identity, iter_variables, visit
-from .flatten import Walk, path_of
+from .walks import Walk, path_of
 
 
 def iter_graph(node: Any, /) -> Iterator[tuple[Path, Any]]:

@@ -19,15 +19,13 @@ import jax.numpy as jnp
 from ...errors import ArgumentError, ShapeError
 from ...util.jax_versions import current_trace, trace_state, transform_of
 from ...util.notices import deprecated
-from ...util.restoring import Restoring
 from ...util.words import describe_type, with_article
 from .. import hooks
 from ..graph.graphdef import VariableDef
-from ..graph.plan import plan_of
-from ..graph.unflatten import UNTOUCHED, Builder
+from ..graph.unflatten import UNTOUCHED, Builder, plan_of
 from ..objects.journal import Journal
 from ..objects.module import Module
-from ..objects.settings import Settings, declared
+from ..objects.settings import Restoring, Settings, declared
 from ..objects.trace_guard import check_trace
 from ..objects.variable_kinds import Perturbation
 from ..objects.variables import Variable

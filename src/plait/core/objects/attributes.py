@@ -17,8 +17,7 @@ import jax
 from ...errors import ArgumentTypeError, AttributeStatusError, GraphError
 from ...util.paths import Path, format_path
 from ...util.words import describe_type
-from .bound_methods import is_bound
-from .nodes import _KINDS, DATA_TYPES, Kind, kind_of, pytree_impl, unwrapped
+from .nodes import _KINDS, DATA_TYPES, Kind, is_bound, kind_of, pytree_impl, unwrapped
 
 T = TypeVar("T")
 

@@ -1,10 +1,32 @@
-"""Cells: the contents of variables, the only part of them that calls of transforms store; reading and writing raw
-values."""
+"""Cells: the contents of variables, the only part of them that calls of transforms store.
+
+**The structure clock** is one process-wide counter that advances with every structural change of a walked object.
+Every object that a walk can enter has a ``Stamp``. Its ``version`` is 0 until a transform first walks the object. From
+then on, each structural change gives it a new number and sets the clock to that number. A cached walk is valid while
+the clock has not advanced; otherwise it compares the versions of its own stamps (see ``walks.py``).
+
+Numbers are never reused, so two threads that walk or change objects at the same time cannot hide each other's change.
+Caches store stamps, which reference nothing, so no cache keeps a module alive.
+
+**Foreign reads** are what a traced function reads of objects that belong to another trace.
+
+A model that a function captures instead of taking as an argument becomes a constant of its program. No search can find
+every way in which a function may reach a model, but a variable knows the trace that it belongs to, so the read itself
+tells. While the body of a transform runs, a record is open in its thread, and each read of a variable from outside of
+the body, and each walk of such an object, is noted in it. (rule U27)
+
+A read enters every open record that it is foreign to: one inside the body of a scan inside a ``jit`` may be foreign to
+both, or to the scan alone.
+"""
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterable
+import contextlib
+import functools
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -12,9 +34,78 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...errors import ArgumentError, DonatedArrayError, PlaitError
-from ...util.jax_versions import ArrayImpl, KeyArray, is_mutable_array
-from .clock import Stamp
+from ...util.jax_versions import ArrayImpl, KeyArray, enclosing_traces, is_mutable_array, trace_state
 from .statics import HashableMapping
+
+_numbers = itertools.count(2)
+
+
+class Clock:
+    """The clock: ``now`` is the number of the latest structural change."""
+
+    __slots__ = ("now",)
+
+    def __init__(self) -> None:
+        self.now = 1
+
+
+clock = Clock()
+
+
+# The version of a leaf of a state that was split from a graph, until it is walked as part of a graph.
+DETACHED = -1
+
+
+class Stamp:
+    """The version of one object's structure; 0, or ``DETACHED``, means that no transform has walked the object."""
+
+    __slots__ = ("version",)
+
+    def __init__(self) -> None:
+        self.version = 0
+
+
+def mark_seen(stamp: Stamp) -> int:
+    """Record that a walk reads the object, and return its version until then. Must be called before reading."""
+    if stamp.version <= 0:
+        stamp.version = next(_numbers)
+    return stamp.version
+
+
+def mark_changed(stamp: Stamp) -> None:
+    """Record a structural change. Must be called after the change."""
+    if stamp.version > 0:
+        stamp.version = clock.now = next(_numbers)
+
+
+class NodeInfo(Stamp):
+    """plait's data about one object: its structure version, its trace, and its explicit marks."""
+
+    __slots__ = ("marks", "trace")
+
+    marks: dict[Any, str] | None  # by attribute name; in a List also by index
+    trace: Any
+    fixed: ClassVar[Any] = None  # as of a cell
+    free: ClassVar[tuple[str, ...]] = ()  # attributes that may change all the same
+
+    def __init__(self, trace: Any, marks: dict[Any, str] | None = None) -> None:
+        self.version = 0
+        self.trace = trace
+        self.marks = marks
+
+    def mark_rebuilt(self) -> None:
+        """Record that plait itself changed the node: a transform rebuilt it, or a capture began or ended."""
+        mark_changed(self)
+
+
+class UnseenInfo(NodeInfo):
+    """The shared info of many nodes created at once, used until a node is walked or gets a mark.
+
+    Most merged models are called and dropped, and need nothing else. Its version stays 0.
+    """
+
+    __slots__ = ()
+
 
 REQUIRED_METADATA = frozenset({"hijax", "ref", "eager_sharding"})
 
@@ -161,3 +252,93 @@ def _cast(value: Any, dtype: Any) -> Any:
     if not isinstance(value, jax.Array):
         value = np.asarray(value)
     return value if value.dtype == dtype else jnp.asarray(value).astype(dtype)
+
+
+class ForeignReads:
+    """The record of one run of a body.
+
+    Attributes:
+        trace: the trace of the body.
+        found: the cells that were read and the nodes that were walked, by identity; ``None`` after the run, when only
+            ``on_read`` hears of a read.
+    """
+
+    __slots__ = ("found", "on_read", "trace")
+
+    def __init__(self, on_read: Callable[[], None]) -> None:
+        self.trace = trace_state.value
+        self.found: dict[int, Any] | None = {}
+        self.on_read = on_read
+
+    def note(self, thing: Any) -> None:
+        """Note a read."""
+        if not self.found:
+            self.on_read()
+        if self.found is not None:
+            self.found[id(thing)] = thing
+
+
+class _Open(threading.local):
+    """The open records of this thread, outermost first."""
+
+    records: tuple[ForeignReads, ...] = ()
+
+
+_open = _Open()
+
+
+@contextlib.contextmanager
+def recording_foreign_reads(on_read: Callable[[], None]) -> Iterator[dict[int, Any]]:
+    """Open a record for the block.
+
+    Args:
+        on_read: called at the first foreign read, and at each that comes after the block.
+
+    Yields:
+        What was read, by identity.
+    """
+    before, record = _open.records, ForeignReads(on_read)
+    found = record.found = {}
+    _open.records = (*before, record)
+    try:
+        yield found
+    finally:
+        _open.records, record.found = before, None
+
+
+def reopening() -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """Opens the records of now again, for a function that runs later than the body that called it, such as a derivative
+    rule."""
+    return functools.partial(_reopened, _open.records)
+
+
+@contextlib.contextmanager
+def _reopened(records: Sequence[ForeignReads]) -> Iterator[None]:
+    before = _open.records
+    _open.records = (*(each for each in records if each not in before), *before)
+    try:
+        yield
+    finally:
+        _open.records = before
+
+
+def note_foreign_read(thing: Any, trace: Any) -> None:
+    """Note a cell or a node of a trace that is not the current one; one without a trace is plait's own."""
+    records = _open.records
+    if not records or trace is None:
+        return
+    depths = {id(each): depth for depth, each in enumerate(enclosing_traces())}
+    depth = depths.get(id(trace), len(depths))
+    for record in records:
+        if depth > depths.get(id(record.trace), -1):
+            record.note(thing)
+
+
+def note_foreign_reads(cells: Iterable[Any]) -> None:
+    """Note those of some cells that belong to another trace."""
+    if _open.records:
+        here = trace_state.value
+        for cell in cells:
+            trace = getattr(cell, "trace", here)  # an array attribute is no cell
+            if trace is not here:
+                note_foreign_read(cell, trace)

@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar, overload
 from jax.tree_util import SequenceKey
 
 from .attributes import DATA, Mark, data, is_data
-from .clock import mark_changed
+from .cells import mark_changed
 from .jax_flattening import hide_static, show_static
 from .module import Module
 from .named import from_named

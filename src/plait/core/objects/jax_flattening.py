@@ -25,9 +25,8 @@ from ...errors import GraphError, LostSharingWarning
 from ...util.notices import warn
 from ...util.paths import describe_path, format_path
 from .attributes import contains_itself
-from .bound_methods import is_bound
 from .lost_writes import PLAIT, package_of
-from .nodes import Kind, Static, kind_of, pytree_impl, unwrapped
+from .nodes import Kind, Static, is_bound, kind_of, pytree_impl, unwrapped
 from .visit import Place, check_walk, children_if_any, visit
 
 # JAX's own functions that flatten and use only the leaves, or only the structure.

@@ -21,8 +21,7 @@ from typing import Any
 from ...errors import ShapeError
 from ...util.jax_versions import trace_state
 from ...util.words import with_article
-from .cells import PLAIN_METADATA, Cell, has_ref, is_gone
-from .clock import mark_changed
+from .cells import PLAIN_METADATA, Cell, has_ref, is_gone, mark_changed
 from .named import Sentinel
 from .nodes import GRAPH_REGISTRY, DataElem, Kind, Static, get_node_impl, kind_of, pytree_impl, unwrapped
 from .pytree import Pytree

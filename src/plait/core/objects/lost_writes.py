@@ -18,8 +18,7 @@ from typing import Any
 
 from ...errors import LostUpdateWarning
 from ...util.words import with_article
-from .cells import Cell
-from .clock import DETACHED
+from .cells import DETACHED, Cell
 
 
 class _LatestFlatten(threading.local):

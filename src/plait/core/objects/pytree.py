@@ -41,15 +41,14 @@ from .attributes import (
     is_data,
     is_only_abstract,
 )
-from .bound_methods import after_their_owners
-from .cells import ARRAYS, is_gone, run_through, unusable
-from .clock import NodeInfo, UnseenInfo, mark_changed
+from .cells import ARRAYS, NodeInfo, UnseenInfo, is_gone, mark_changed, run_through, unusable
 from .jax_flattening import check_no_cycle, hide_static, show_static, watched
 from .named import from_named, to_named
 from .nodes import (
     DataElem,
     Kind,
     StaticElem,
+    after_their_owners,
     kind_of,
     register_graph_node_type,
     updated_in_place,

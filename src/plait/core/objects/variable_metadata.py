@@ -9,8 +9,7 @@ from typing import Any, Generic, TypeVar
 from ...errors import ArgumentTypeError, MetadataError, MetadataKeyError
 from ...util.notices import deprecated
 from ...util.words import describe_type, name_of_class, with_article
-from .cells import PLAIN_METADATA, REQUIRED_METADATA, Cell
-from .clock import mark_changed
+from .cells import PLAIN_METADATA, REQUIRED_METADATA, Cell, mark_changed
 from .trace_guard import check_trace
 
 A = TypeVar("A")

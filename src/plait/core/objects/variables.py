@@ -26,6 +26,7 @@ from ...util.repr import render_object, repr_fields, size_comment
 from ...util.words import describe_type, name_of_class, with_article
 from .cells import (
     ARRAYS,
+    DETACHED,
     PLAIN_METADATA,
     PLAIN_METADATA_KEY,
     REQUIRED_METADATA,
@@ -35,13 +36,14 @@ from .cells import (
     fitting,
     has_ref,
     is_unusable,
+    mark_changed,
+    note_foreign_read,
+    note_foreign_reads,
     read,
     storable,
     store_part,
     unusable,
 )
-from .clock import DETACHED, mark_changed
-from .foreign_reads import note_foreign_read, note_foreign_reads
 from .lost_writes import LentCell, latest_flatten, note_write
 from .named import from_named, to_named
 from .operators import VariableOperators, value_of

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 from ...errors import RegistryError
 from ..functional.merge import leaves_of
 from ..functional.split import detached
-from ..graph.flatten import RefMap, Walk, path_of
 from ..graph.graphdef import GraphDef
 from ..graph.unflatten import Builder, copied_variables, own_variables, raw_leaves
+from ..graph.walks import RefMap, Walk, path_of
 from ..objects.journal import Journal
 from ..objects.nodes import Kind, kind_of, not_a_node
 from ..objects.state import FlatState

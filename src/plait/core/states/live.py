@@ -10,12 +10,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ...typing import FilterLiteral
-from ...util.restoring import Restoring
 from ..functional import merge as merging, split as splitting
-from ..graph.flatten import RefMap, Walk, path_of
 from ..graph.graphdef import GraphDef
+from ..graph.walks import RefMap, Walk, path_of
 from ..objects.nodes import check_node
-from ..objects.settings import Settings, declared, set_default
+from ..objects.settings import Restoring, Settings, declared, set_default
 from . import flat_graphs, graph_state, proxy_caller
 
 P = ParamSpec("P")

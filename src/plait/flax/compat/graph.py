@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ...core.functional.update import update as update
-from ...core.graph.flatten import RefMap as RefMap
 from ...core.graph.graphdef import (
     GraphDef as GraphDef,
     LeafAttribute as LeafAttribute,
@@ -14,6 +13,7 @@ from ...core.graph.graphdef import (
     VariableDef as VariableDef,
 )
 from ...core.graph.traversal import find_duplicates as find_duplicates, set_metadata as set_metadata
+from ...core.graph.walks import RefMap as RefMap
 from ...core.objects.nodes import (
     DataElem as DataElem,
     GenericPytree as GenericPytree,

@@ -13,17 +13,15 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...core.objects.bound_methods import is_bound
 from ...core.objects.module import Pytree
-from ...core.objects.nodes import Kind
-from ...core.objects.settings import Settings, declared
+from ...core.objects.nodes import Kind, is_bound
+from ...core.objects.settings import Restoring, Settings, declared
 from ...core.objects.visit import Place, visit
 from ...errors import GraphError
-from ...transforms.call import policy
+from ...transforms.call import call
 from ...transforms.call.arguments import joined
 from ...util.environment import flag
 from ...util.paths import describe_path
-from ...util.restoring import Restoring
 from ...util.words import describe_type
 
 
@@ -147,7 +145,7 @@ def _is_of_a_method(place: Place) -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class Crossing(policy.Crossing):
+class Crossing(call.Crossing):
     """The modes passed to one transform; the modes of the thread are read when it is called.
 
     Attributes:

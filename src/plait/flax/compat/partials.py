@@ -15,7 +15,7 @@ import jax
 from ...core.objects.visit import iter_variables
 from ...errors import ArgumentError, ArgumentTypeError
 from ...transforms.call.arguments import argument_name, is_graph_leaf, parameter_names
-from ...transforms.call.functions import check_function
+from ...transforms.call.call import check_function
 from ...transforms.jit.function import jit
 from ...util.words import describe_type
 from .modes import Crossing, graph_mode, graph_updates_mode

@@ -12,7 +12,7 @@ from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 from ...core import hooks
-from ...core.objects.clock import mark_changed
+from ...core.objects.cells import mark_changed
 from ...core.objects.module import Pytree
 from ...core.objects.variables import Cell, Variable, cell_of
 from ..bridge.wrappers.lazy import initialization_of

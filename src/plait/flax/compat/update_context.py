@@ -18,10 +18,10 @@ from jax.tree_util import register_static
 
 from ...core.functional.merge import leaves_of
 from ...core.functional.split import nested_groups
-from ...core.graph.captives import check_no_captured_objects
-from ...core.graph.flatten import RefMap
 from ...core.graph.graphdef import GraphDef, NodeDef, NodeRef, VariableDef, with_index_mapping
+from ...core.graph.locate import check_no_captured_objects
 from ...core.graph.unflatten import Builder
+from ...core.graph.walks import RefMap
 from ...core.objects.journal import Journal, trace_of
 from ...core.objects.state import group_leaves
 from ...core.states.flat_graphs import flattened

@@ -10,6 +10,9 @@ Each function that a transform traces has a frame: its private modules, with the
 The transform itself runs, outside, in the scope of the module that was passed to it. If several were passed, paths
 inside start with the names of the arguments, and the transform runs in a scope that says where each is:
 ``{b=../a,a=b}``, with ``|`` for ``/``, and ``?`` for a module that the caller's arguments do not contain.
+
+The traceback that JAX stores for an operation has the names of the functions that ran, but no objects. So a labelled
+call is made by a function whose name is the label. Only ``debug_nans`` uses labels.
 """
 
 from __future__ import annotations
@@ -21,23 +24,51 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from traceback import walk_tb
+from types import CodeType, FunctionType, TracebackType
 from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 
 from ...core import hooks
-from ...core.module_calls.labelled_calls import labelled, wants_labels
 from ...core.module_calls.method_observers import MethodCall, observed_methods
 from ...core.objects.module import Module
 from ...core.objects.nodes import Kind, kind_of, unwrapped
+from ...core.objects.settings import Restoring
 from ...core.objects.visit import Place, children_if_any, visit
+from ...transforms.call.arguments import Gathered
 from ...transforms.call.body import Body
 from ...transforms.call.captures import named_captures
-from ...transforms.call.gather import Gathered
-from ...transforms.call.inside import TracedArguments
+from ...transforms.call.enter_leave import TracedArguments
 from ...util.paths import Path, format_path
-from ...util.restoring import Restoring
 from ...util.words import with_article
+
+R = TypeVar("R")
+
+_FILE = "<a labelled call of plait>"
+
+
+def wants_labels() -> bool:
+    """Whether JAX currently checks for NaN or infinities."""
+    config: Any = jax.config
+    return config.jax_debug_nans or config.jax_debug_infs
+
+
+def labelled(label: str, call: Callable[[], R]) -> R:
+    """Make the call, with the label in its tracebacks."""
+    code: CodeType = _through.__code__.replace(co_name=label, co_qualname=label, co_filename=_FILE)
+    return FunctionType(code, {})(call)
+
+
+def _through(call: Callable[[], R]) -> R:
+    return call()
+
+
+def labels_of(traceback: TracebackType | None) -> list[str]:
+    """The labels in a traceback, outermost first."""
+    codes = (frame.f_code for frame, _ in walk_tb(traceback))
+    return [code.co_name for code in codes if code.co_filename == _FILE]
+
 
 R = TypeVar("R")
 

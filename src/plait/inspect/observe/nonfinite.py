@@ -20,7 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...core.functional.split import state
-from ...core.module_calls.labelled_calls import labels_of
 from ...core.module_calls.running_modules import causes, modules_of_error, objects_of_error, place_of
 from ...core.objects.state import to_flat_state
 from ...core.objects.variables import Variable
@@ -30,7 +29,7 @@ from ...typing import FilterLiteral
 from ...util.jax_versions import Tracer, whole_tracebacks
 from ...util.paths import Path, describe_path, format_path, layers_of
 from ...util.words import first_few, with_article
-from .module_names import ITERATION, names_in_program
+from .module_names import ITERATION, labels_of, names_in_program
 
 
 def find_nonfinite(node: Any, filter: FilterLiteral = ...) -> dict[str, int]:
@@ -196,7 +195,7 @@ def _below(roots: list[tuple[Path, Any]], cause: BaseException) -> tuple[list[tu
     """The innermost modules whose methods were running when JAX traced the code that failed, such as a derivative.
 
     JAX records which code ran, but not on which objects. So modules of one class cannot be distinguished, unless the
-    labels of a traceback show which of them ran (``labelled_calls.py``).
+    labels of a traceback show which of them ran (``module_names.py``).
 
     Args:
         roots: the objects to search, with their paths.

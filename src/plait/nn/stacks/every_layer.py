@@ -20,10 +20,10 @@ from ...core import hooks
 from ...core.graph.axes import PARTITION_NAME, put_axis
 from ...core.graph.locate import path_within
 from ...core.objects.nodes import Kind, kind_of
+from ...core.objects.settings import Restoring
 from ...core.objects.variables import Variable
 from ...core.objects.visit import children_of
 from ...util.paths import Path, layers_of
-from ...util.restoring import Restoring
 
 # Stacks whose children were asked for, by id: only so does a program come by a block that holds many layers.
 _stacks: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()

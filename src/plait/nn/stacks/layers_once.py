@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ...core.graph.flatten import Walk, path_of
+from ...core.graph.walks import Walk, path_of
 from ...core.objects.nodes import Kind
 from ...core.objects.variables import Variable
 from ...core.objects.visit import places

@@ -28,22 +28,20 @@ from ...core.objects.named import Sentinel
 from ...core.objects.nodes import Static
 from ...core.objects.pytree import Pytree
 from ...core.objects.rngs import Rngs
-from ...core.objects.settings import defaults
+from ...core.objects.settings import Restoring, defaults
 from ...core.objects.variable_kinds import Cache, Param
 from ...core.objects.visit import iter_variables
 from ...errors import ArgumentError, ArgumentTypeError
 from ...transforms.batching import vmap
 from ...transforms.call.arguments import is_graph_leaf
 from ...transforms.call.body import guarded
-from ...transforms.call.call import Call
-from ...transforms.call.functions import check_function
+from ...transforms.call.call import Call, check_function
 from ...transforms.call.loop_rules import LoopRules
 from ...transforms.call.prefixes import Carry, Prefix, StateAxes
 from ...transforms.loops import scan
 from ...util.counts import check_count
 from ...util.jax_versions import is_staged
 from ...util.paths import layers_key
-from ...util.restoring import Restoring
 from ...util.words import describe_type
 from .every_layer import note_stack
 from .layer_scan import Recomputing, scan_layers

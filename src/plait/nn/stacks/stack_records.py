@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from ...core.intermediates.sowing import RECORD, sows
-from ...core.objects.clock import mark_changed
+from ...core.objects.cells import mark_changed
 from ...core.objects.pytree import Pytree
 from ...core.objects.variables import Variable
 from ...core.objects.visit import iter_graph_nodes

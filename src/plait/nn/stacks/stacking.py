@@ -20,12 +20,11 @@ from ...core.functional.merge import clone
 from ...core.functional.update import children_by_key
 from ...core.graph.axes import PARTITION_NAME, drop_axis, has_axis_metadata, put_axis
 from ...core.graph.diff import diff
-from ...core.graph.flatten import Walk, path_of
 from ...core.graph.graphdef import GraphDef
 from ...core.graph.unflatten import Builder
+from ...core.graph.walks import Walk, path_of
 from ...core.intermediates.sowing import RECORD, set_record, sows
-from ...core.objects.cells import PLAIN_METADATA, fitting, read
-from ...core.objects.clock import NodeInfo
+from ...core.objects.cells import PLAIN_METADATA, NodeInfo, fitting, read
 from ...core.objects.journal import Journal
 from ...core.objects.nodes import Kind, change_of, kind_of
 from ...core.objects.pytree import Pytree, own_info

@@ -1,20 +1,31 @@
-"""The arguments of a call: what they are called in messages, those of JAX too, moving keywords to positions, wrapping
-static ones."""
+"""Step 1 of a call, gather: the arguments as raw values in walk order, plain leaves, and a static structure.
+
+Also what they are called in messages, those of JAX too, keywords moved to positions, and static ones wrapped.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import inspect
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 
 import jax
+from jax.tree_util import register_static
 
+from ...core import hooks
+from ...core.graph.graphdef import GraphDef, LeafDef, NodeDef, NodeRef, VariableDef, iter_places, node_def, path_of
+from ...core.graph.walks import CachedWalk, find_walk
 from ...core.objects.attributes import has_data
+from ...core.objects.cells import dict_of
 from ...core.objects.nodes import GRAPH_REGISTRY, Static, jax_key_to_key
 from ...core.objects.pytree import Pytree
 from ...core.objects.statics import static_key
-from ...core.objects.variables import Variable
+from ...core.objects.variables import Variable, make_variable
 from ...errors import ArgumentError
 from ...util.paths import Path, format_path
 from ...util.words import describe_type
@@ -153,3 +164,172 @@ def joined(root: str, path: Path) -> str:
     """The path of an object in an argument: ``model.layers[0].kernel``."""
     text = format_path(tuple(path))
     return root + (text if not (root and text) or text.startswith("[") else f".{text}")
+
+
+@register_static
+@dataclasses.dataclass(frozen=True)
+class Structure:
+    """The static half of a pytree that may contain objects: its treedef, and a graphdef for each leaf that is an
+    object."""
+
+    treedef: Any
+    graphdefs: tuple[GraphDef | None, ...]
+
+    @property
+    def roots(self) -> tuple[GraphDef, ...]:
+        """The graphdefs of the objects."""
+        return tuple(graphdef for graphdef in self.graphdefs if graphdef is not None)
+
+    @functools.cached_property
+    def variables_only(self) -> tuple[tuple[Any, ...], tuple[dict[str, Any], ...], tuple[int | None, ...]] | None:
+        """Class, metadata and index of each variable, if all its objects are variables, such as those of a ``State``,
+        or references; modules are built by the plan of their graphdef."""
+        variables = [root for root in self.roots if isinstance(root, VariableDef)]
+        if any(type(root) not in (VariableDef, NodeRef) for root in self.roots):
+            return None
+        return (
+            tuple(variable.type for variable in variables),
+            tuple(dict_of(variable.metadata) for variable in variables),
+            tuple(variable.index for variable in variables),
+        )
+
+    def children(self) -> list[Structure]:
+        """The structure of each child, such as each entry of a tuple."""
+        graphdefs = iter(self.graphdefs)
+        return [Structure(t, tuple(itertools.islice(graphdefs, t.num_leaves))) for t in self.treedef.children()]
+
+    def arguments(self) -> list[Argument]:
+        """The positional arguments, if this is the structure of ``(args, kwargs)``."""
+        found, values, plain = [], 0, 0
+        for each in self.children()[0].children():
+            parts = range(values, values := values + sum(root.num_leaves for root in each.roots))
+            found.append(Argument(each, parts, range(plain, plain := plain + each.graphdefs.count(None))))
+        return found
+
+    def unflatten(self, make: Callable[[GraphDef, list[Any]], Any], values: Iterable[Any], plain: Iterable[Any]) -> Any:
+        """The tree with these plain leaves, and with objects that ``make`` makes of graphdefs and their values."""
+        values, plain = iter(values), iter(plain)
+        leaves = [
+            next(plain) if graphdef is None else make(graphdef, list(itertools.islice(values, graphdef.num_leaves)))
+            for graphdef in self.graphdefs
+        ]
+        return jax.tree_util.tree_unflatten(self.treedef, leaves)
+
+    def part_paths(self) -> Iterator[tuple[int, Path, Any]]:
+        """For each definition: the number of its object, its path in the object, and the definition."""
+        for number, root in enumerate(self.roots):
+            yield from ((number, path_of(link), part) for link, part in iter_places(root))
+
+    def leaf_paths(self) -> list[tuple[int, Path]]:
+        """For each value: the number of its object, and its path in the object."""
+        return [(number, path) for number, path, part in self.part_paths() if isinstance(part, (VariableDef, LeafDef))]
+
+    def places(self) -> list[Any]:
+        """The JAX path of each leaf; objects count as leaves."""
+        return _places(self.treedef)
+
+    def labels(self, f: Callable[..., Any]) -> tuple[list[str], list[str]]:
+        """The user's names of the objects and plain leaves of ``(args, kwargs)``: ``models[0]``, ``batch["x"]``."""
+        pairs = list(zip(_leaf_names(self.treedef, f), self.graphdefs, strict=True))
+        return [label for label, g in pairs if g is not None], [label for label, g in pairs if g is None]
+
+    def definitions(self, f: Callable[..., Any]) -> dict[str, Any]:
+        """What is at each place of ``(args, kwargs)``, to find the places in which two structures differ: the treedef
+        of each argument, and in objects each definition without those below it."""
+        tree = jax.tree_util.tree_unflatten(self.treedef, [object() for _ in self.graphdefs])
+        tops = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: all(x is not y for y in (tree, *tree)))[0]
+        names, (roots, _) = parameter_names(f), self.labels(f)
+        found = {argument_name(path, names): jax.tree_util.tree_structure(argument) for path, argument in tops}
+        for number, path, part in self.part_paths():
+            is_node = isinstance(part, NodeDef)
+            found[joined(roots[number], path)] = node_def(part.type, part.index, (), part.metadata) if is_node else part
+        return found
+
+    def value_labels(self, roots: Sequence[str]) -> list[str]:
+        """The path of each value, for objects with these names: ``model.layers[0].kernel``."""
+        return [joined(roots[number], path) for number, path in self.leaf_paths()]
+
+
+class Argument(NamedTuple):
+    """The structure of an argument, and the positions of its values and plain leaves among those of all."""
+
+    structure: Structure
+    values: range
+    plain: range
+
+
+def _places(treedef: Any) -> list[Any]:
+    tree = jax.tree_util.tree_unflatten(treedef, [object() for _ in range(treedef.num_leaves)])
+    return [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+
+
+def _leaf_names(treedef: Any, f: Callable[..., Any] | None) -> list[str]:
+    """The names of the leaves of ``(args, kwargs)``: ``model``, or ``args[0]`` where the function is not known."""
+    names = parameter_names(f)
+    return [argument_name(path, names) if len(path) > 1 else "" for path in _places(treedef)]
+
+
+@dataclasses.dataclass
+class Gathered:
+    """The flattened arguments of one call.
+
+    Attributes:
+        roots: the objects.
+        walk: the walk over all of them, with one index; ``None`` if there are none.
+        plain: the other leaves.
+    """
+
+    structure: Structure
+    roots: tuple[Any, ...]
+    walk: CachedWalk | None
+    plain: list[Any]
+
+    def values(self) -> list[Any]:
+        """The raw values of all variables and array attributes, in walk order."""
+        return [] if self.walk is None else self.walk.raw_values()
+
+    def parts(self) -> tuple[Structure, list[Any], list[Any]]:
+        """The structure, the values of the objects, and the other leaves."""
+        return self.structure, self.values(), self.plain
+
+    def scope(self, names: Sequence[Callable[[], Sequence[str]]]) -> AbstractContextManager[None]:
+        """The context in which a call with these objects runs; ``names`` name them in each function that is traced."""
+        return nullcontext() if hooks.around_call is None else hooks.around_call(self, [*names])
+
+    def replace_value(self, position: int, value: Any) -> None:
+        """Store an equal value, such as a resharded one, in the caller's own variable at a position."""
+        assert self.walk is not None
+        self.walk.cells[position].raw = value
+
+    def leaf_places(self) -> Iterator[tuple[int, int, Path, Any]]:
+        """For each value: its position, the number of its object, its path in the object, and a leaf to apply filters
+        to."""
+        walk = self.walk
+        if walk is None:
+            return
+        paths, start = walk.paths(), 0
+        for number, count in enumerate(walk.counts):
+            for position in range(start, start + count):
+                cls, cell = walk.types[position], walk.cells[position]
+                leaf = cell.raw if cls is None else make_variable(cls, cell.raw, cell.metadata, None)
+                yield position, number, paths[position], leaf
+            start += count
+
+
+def gather(tree: Any, f: Callable[..., Any] | None = None) -> Gathered:
+    """Flatten a pytree with objects: first down to modules and variables, then those are walked.
+
+    Args:
+        f: the function whose ``(args, kwargs)`` the tree is, for the names of its arguments in errors.
+
+    Raises:
+        SharingError: a layer of a stack is among the objects twice.
+    """
+    leaves, treedef = jax.tree_util.tree_flatten(tree, is_leaf=is_graph_leaf)
+    flags = [is_graph_leaf(leaf) for leaf in leaves]
+    roots = tuple(itertools.compress(leaves, flags))
+    plain = [leaf for leaf, is_object in zip(leaves, flags, strict=True) if not is_object]
+    walk = find_walk(roots, lambda: list(itertools.compress(_leaf_names(treedef, f), flags))) if roots else None
+    supply = iter(walk.graphdefs if walk is not None else ())
+    graphdefs = tuple(next(supply) if is_object else None for is_object in flags)
+    return Gathered(Structure(treedef, graphdefs), roots, walk, plain)

@@ -14,11 +14,13 @@ An ``Outcome`` records where each value is. (rules X2, X3, U24 to U28)
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from types import TracebackType
 from typing import Any, TypeVar
 
 import jax
@@ -26,17 +28,15 @@ import numpy as np
 
 from ...core import hooks
 from ...core.graph.axes import drop_axis, has_axis_metadata, put_axis
-from ...core.graph.flatten import path_of
-from ...core.graph.locate import AttachedToErrors
-from ...core.objects.foreign_reads import recording_foreign_reads
+from ...core.graph.walks import path_of
+from ...core.objects.cells import recording_foreign_reads
 from ...core.objects.named import Sentinel
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError, AxisNameMismatchError, StaticValueError
 from ...util.jax_versions import trace_settings
-from .arguments import ArgumentNames, is_graph_leaf, joined
+from .arguments import ArgumentNames, Structure, gather, is_graph_leaf, joined
 from .captures import refusing_container_changes, warn_about_captures
-from .gather import Structure, gather
-from .inside import TracedArguments, TracedResult
+from .enter_leave import TracedArguments, TracedResult
 from .loop_rules import LoopRules
 from .outcome import INPUT, Address, Outcome
 from .prefixes import Carry, Prefix, check_aliasing
@@ -54,6 +54,37 @@ MOST = 64
 # What a function of these reads from outside is warned of, since their programs outlive the call; others forget what
 # they have kept for the body.
 _PROGRAMS = frozenset({"jit", "pmap"})
+
+
+class AttachedToErrors:
+    """A block in which a transform calls JAX or the user's function; an error that leaves it says with which objects.
+
+    Args:
+        roots: the objects among the arguments.
+        inside: whether these are the private ones, around traced values.
+    """
+
+    __slots__ = ("inside", "roots")
+
+    def __init__(self, roots: Sequence[Any], *, inside: bool) -> None:
+        self.roots, self.inside = roots, inside
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if error is None or traceback is None:
+            return
+        refs: list[Any] = []
+        with contextlib.suppress(TypeError):  # an object of a registered class without weak references
+            refs = [weakref.ref(root) for root in self.roots]
+        # A frame lives as long as the traceback, and the private objects as long as the frame.
+        vars(error).setdefault("_plait_calls", {})[id(traceback.tb_frame)] = self.inside, refs
+
+
+def is_from_inside(error: BaseException) -> bool:
+    """Whether the error comes from the user's function, or from what it called."""
+    return any(inside for inside, _ in getattr(error, "_plait_calls", {}).values())
 
 
 class NamedAsUsers:

@@ -1,7 +1,7 @@
 """Models that a function captures instead of taking as an argument.
 
 Such a model becomes a constant of the compiled program, so later changes to it have no effect. That a function reads
-one is recorded (``core/objects/foreign_reads.py``); here it gets a name, for a warning and for the names of modules in
+one is recorded (``core/objects/cells.py``); here it gets a name, for a warning and for the names of modules in
 programs: that of the closure's variable, global or default through which the function has it. Nothing is decided by
 these names.
 

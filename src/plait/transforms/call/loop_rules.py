@@ -29,7 +29,7 @@ from ...errors import ArgumentError, ArgumentTypeError, LostUpdateWarning
 from ...util.notices import warn
 from ...util.words import describe_type, first_few, name_of_class
 from .arguments import is_graph_leaf, joined
-from .inside import TracedArguments, TracedResult
+from .enter_leave import TracedArguments, TracedResult
 from .prefixes import Carry
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec, Sharding
 
-from ...core.graph.flatten import Walk, path_of
 from ...core.graph.unflatten import Builder, raw_leaves
+from ...core.graph.walks import Walk, path_of
 from ...core.objects.attributes import DATA
 from ...core.objects.filters import PathIn, to_predicate
 from ...core.objects.nodes import Kind, Static, unwrapped

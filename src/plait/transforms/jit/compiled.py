@@ -34,13 +34,11 @@ from ...core.objects.settings import all_settings
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError
 from ...util.jax_versions import enclosing_traces
-from ..call.arguments import is_graph_leaf, named_as_user_s
+from ..call.arguments import Gathered, Structure, gather, is_graph_leaf, named_as_user_s
 from ..call.call import Call
-from ..call.gather import Gathered, Structure, gather
-from ..call.inside import rebuild
-from ..call.outcome import INPUT, Address, Outcome
-from ..call.refused import explain
-from ..call.write_back import check_traces, write_back
+from ..call.enter_leave import rebuild
+from ..call.errors import explain
+from ..call.outcome import INPUT, Address, Outcome, check_traces, write_back
 from .shardings import Shardings, reshard_read_values
 
 

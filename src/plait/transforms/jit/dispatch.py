@@ -61,13 +61,12 @@ import jax
 import numpy as np
 
 from ...core.graph.walks import CachedWalk, containers_stand, drop_runs
-from ...core.objects.clock import clock
+from ...core.objects.cells import clock
 from ...core.objects.named import Sentinel
 from ...core.objects.variables import Variable
 from ...util.jax_versions import ArrayImpl, KeyArray, refuses_shared_donation, top_level_trace, trace_state
-from ..call.arguments import is_graph_leaf
-from ..call.gather import gather
-from ..call.policy import Crossing
+from ..call.arguments import gather, is_graph_leaf
+from ..call.call import Crossing
 from .compiled import Compiled, Layout, OutputsWithOutcome
 
 UNROLL = 256

@@ -2,7 +2,7 @@
 
 A call takes one of two paths, which have the same results by construction and by test:
 
-* **the general path** gathers the arguments (``call/gather.py``), finds the compiled function for their structure, runs
+* **the general path** gathers the arguments (``arguments.py``), finds the compiled function for their structure, runs
   it and writes back the outcome;
 * **the fast path** is taken if a call looks like an earlier one that only wrote values and returned arrays, new objects
   or its own arguments. A run that belongs to the walk of these objects checks the walk against the structure clock,
@@ -30,12 +30,9 @@ from ...core.graph.walks import CachedWalk
 from ...core.objects.filters import to_predicate
 from ...errors import ArgumentError, DispatchError
 from ...typing import FilterLiteral
-from ..call.arguments import positional as positional_arguments, static_argument, with_statics
-from ..call.call import Call
-from ..call.functions import check_function, curried
-from ..call.gather import Gathered, gather
-from ..call.policy import STRUCTURE, Crossing
-from ..call.refused import explain
+from ..call.arguments import Gathered, gather, positional as positional_arguments, static_argument, with_statics
+from ..call.call import STRUCTURE, Call, Crossing, check_function, curried
+from ..call.errors import explain
 from .compiled import Compiled, Donation, Layout, TraceSignature
 from .dispatch import Entrance
 from .shapes import shapes_of_call

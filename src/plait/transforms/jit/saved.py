@@ -33,7 +33,7 @@ from ...util.repr import repr_leaf
 from ...util.schemas import SchemaError, parse_json
 from ...util.whole_writes import check_own_file, written_whole
 from ...util.words import first_few, text_of
-from ..call.gather import Structure
+from ..call.arguments import Structure
 from .compiled import Compiled
 
 _MAGIC = b"plait compiled program\n"

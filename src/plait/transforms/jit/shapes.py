@@ -14,12 +14,9 @@ import jax
 from ...core import hooks
 from ...util.jax_versions import is_mutable_array
 from ...util.paths import describe_path
-from ..call.arguments import named_as_user_s, with_statics
-from ..call.call import Call
-from ..call.functions import check_function, curried
-from ..call.gather import Structure
-from ..call.inside import TracedArguments
-from ..call.policy import STRUCTURE, Crossing
+from ..call.arguments import Structure, named_as_user_s, with_statics
+from ..call.call import STRUCTURE, Call, Crossing, check_function, curried
+from ..call.enter_leave import TracedArguments
 
 R = TypeVar("R")
 

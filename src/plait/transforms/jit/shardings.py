@@ -18,11 +18,10 @@ from ...core.objects.nodes import Static
 from ...errors import ArgumentError
 from ...util.jax_versions import ArrayImpl, top_level_trace, trace_state
 from ...util.words import text_of
+from ..call.arguments import Gathered
 from ..call.body import Body
-from ..call.call import Call, prefixes_of
-from ..call.gather import Gathered
+from ..call.call import Call, Crossing, prefixes_of
 from ..call.outcome import Address, Outcome
-from ..call.policy import Crossing
 from ..call.prefixes import Prefix
 
 

@@ -18,8 +18,8 @@ from ...errors import ArgumentError, ArgumentTypeError, ExportError
 from ...util.jax_versions import compiled_by_xla
 from ...util.repr import repr_leaf
 from ...util.words import first_few
-from ..call.gather import Gathered, Structure, gather
-from ..call.refused import explain
+from ..call.arguments import Gathered, Structure, gather
+from ..call.errors import explain
 from .compiled import Compiled
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ....core.objects.pytree import Pytree
 from ....core.objects.rngs import Rngs
-from ....util.restoring import Restoring
+from ....core.objects.settings import Restoring
 
 
 class Scope(Pytree):

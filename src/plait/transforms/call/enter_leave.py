@@ -12,20 +12,18 @@ from typing import Any
 
 import jax
 
-from ...core.graph.captives import check_no_captured_objects
-from ...core.graph.flatten import Walk, path_of
 from ...core.graph.graphdef import GraphDef, VariableDef
-from ...core.graph.plan import plan_of
-from ...core.graph.unflatten import Builder
-from ...core.objects.foreign_reads import note_foreign_reads
+from ...core.graph.locate import check_no_captured_objects
+from ...core.graph.unflatten import Builder, plan_of
+from ...core.graph.walks import Walk, path_of
+from ...core.objects.cells import note_foreign_reads
 from ...core.objects.nodes import Static, jax_key_to_key
 from ...core.objects.statics import HashableMapping
 from ...core.objects.variables import Variable, make_variables
 from ...errors import ArgumentError
 from ...util.jax_versions import trace_state
 from ...util.paths import format_path
-from .arguments import is_graph_leaf
-from .gather import Structure
+from .arguments import Structure, is_graph_leaf
 from .prefixes import choose
 
 

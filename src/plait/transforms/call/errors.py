@@ -11,14 +11,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from ...core.graph.locate import is_from_inside
 from ...core.objects.cells import is_unusable, unusable
 from ...core.objects.nodes import jax_key_to_key
 from ...errors import ArgumentError, ArgumentTypeError, PlaitError, TraceContextError
 from ...util.jax_versions import Tracer
 from ...util.words import describe_type, first_few, text_of
-from .arguments import argument_name, parameter_names
-from .gather import Gathered, Structure
+from .arguments import Gathered, Structure, argument_name, parameter_names
+from .body import is_from_inside
 
 # Not every error after a donation is one about donated buffers: a callback may have raised.
 _DELETED = re.compile("(array|buffer) has been deleted", re.IGNORECASE)
