@@ -17,7 +17,7 @@ import numpy as np
 from ..checkpoint.stored import StoredArray
 from ..core.objects.containers import List
 from ..core.objects.module import Module
-from ..core.objects.visit import children_of, visit
+from ..core.objects.nodes import children_of, visit
 from ..util.paths import layers_of
 
 # The path of a list as parts of a name → its modules.

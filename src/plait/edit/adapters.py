@@ -13,9 +13,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..core.objects.nodes import iter_graph_nodes
 from ..core.objects.rngs import Rngs
 from ..core.objects.variables import Variable
-from ..core.objects.visit import iter_graph_nodes
 from ..errors import ArgumentError, ArgumentTypeError
 from ..nn.attention import MultiHeadAttention
 from ..nn.initializers import default_lora_init, zeros

@@ -9,11 +9,10 @@ from ..core.functional.split import detached
 from ..core.objects.containers import List
 from ..core.objects.filters import resolve_filters
 from ..core.objects.journal import Journal
-from ..core.objects.nodes import Kind, change_of, check_node
+from ..core.objects.nodes import Kind, Place, change_of, check_node, visit
 from ..core.objects.pytree import Pytree, check_not_fixed
 from ..core.objects.state import FlatState, State
 from ..core.objects.trace_guard import check_trace
-from ..core.objects.visit import Place, visit
 from ..core.states.live import are_live
 from ..errors import FilterError, GraphError
 from ..typing import FilterLiteral

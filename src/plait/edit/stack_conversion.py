@@ -8,7 +8,7 @@ from ..core.functional.merge import clone
 from ..core.objects.containers import List
 from ..core.objects.filters import to_predicate
 from ..core.objects.module import Module
-from ..core.objects.visit import iter_graph_nodes
+from ..core.objects.nodes import iter_graph_nodes
 from ..errors import ArgumentError, SharingError
 from ..nn.stacks.stack import Stack, StackOptions
 from ..typing import FilterLiteral

@@ -16,9 +16,8 @@ from ..core.graph.walks import Walk, path_of
 from ..core.objects.cells import fitting
 from ..core.objects.filters import to_predicate
 from ..core.objects.module import change_modes, mode_names, set_attributes
-from ..core.objects.nodes import PytreeNodeImpl, get_node_impl
+from ..core.objects.nodes import Place, PytreeNodeImpl, children_first, get_node_impl, iter_graph_nodes, visit
 from ..core.objects.variables import Variable
-from ..core.objects.visit import Place, children_first, iter_graph_nodes, visit
 from ..core.states.live import are_live
 from ..core.states.pure_dicts import plain_value
 from ..errors import ArgumentError, GraphError

@@ -19,12 +19,12 @@ from typing import Any
 import jax
 
 from ..core.objects.cells import ARRAYS
+from ..core.objects.nodes import iter_variables
 from ..core.objects.pytree import Pytree
 from ..core.objects.settings import Restoring
 from ..core.objects.state import FlatState, State
 from ..core.objects.statics import same_static
 from ..core.objects.variables import Variable
-from ..core.objects.visit import iter_variables
 from ..errors import GraphError
 from ..util.repr import render_object, repr_fields, repr_leaf, repr_name, repr_number, size_comment, unprintable
 

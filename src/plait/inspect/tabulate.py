@@ -16,9 +16,8 @@ import numpy as np
 
 from ..core.module_calls.method_observers import MethodCall, observed_methods
 from ..core.objects.module import Module
-from ..core.objects.nodes import Kind
+from ..core.objects.nodes import Kind, Place, children_if_any, visit
 from ..core.objects.variables import Variable
-from ..core.objects.visit import Place, children_if_any, visit
 from ..errors import ArgumentError
 from ..transforms.autodiff import value_and_grad
 from ..transforms.call.arguments import is_graph_leaf

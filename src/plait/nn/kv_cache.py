@@ -15,8 +15,8 @@ from jax import lax
 
 from ..core.graph.locate import describe_place
 from ..core.objects.module import Module
+from ..core.objects.nodes import iter_graph_nodes
 from ..core.objects.variable_kinds import Cache
-from ..core.objects.visit import iter_graph_nodes
 from ..errors import ArgumentError, ShapeError
 from ..typing import Array, DTypeLike, Shape
 from ..util.jax_versions import Tracer

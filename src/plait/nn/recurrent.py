@@ -22,9 +22,9 @@ from ..core.graph.traversal import variables
 from ..core.intermediates.sowing import RECORD, sows
 from ..core.objects.filters import All, PathContains
 from ..core.objects.module import Module
+from ..core.objects.nodes import iter_graph_nodes
 from ..core.objects.rngs import RngCount, Rngs, RngStream
 from ..core.objects.state import to_flat_state
-from ..core.objects.visit import iter_graph_nodes
 from ..errors import ShapeError
 from ..transforms.call.prefixes import Carry, StateAxes
 from ..transforms.jit.function import jit

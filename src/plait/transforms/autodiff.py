@@ -20,7 +20,6 @@ import numpy as np
 
 from ..core.graph.graphdef import GraphDef, VariableDef
 from ..core.graph.untrained import warn_of_untrained
-from ..core.graph.walks import path_of
 from ..core.objects.named import Sentinel
 from ..core.objects.rngs import RngState
 from ..core.objects.state import FlatState, State
@@ -189,17 +188,18 @@ class Differentiated:
         self.single = not isinstance(argnums, (tuple, list))
         if kwargs and any(number_of(each) >= len(args) for each in ((argnums,) if self.single else argnums)):
             args, kwargs = positional(f, args, kwargs)
-        given = check_argnums(name, "argnums", argnums, updates=crossing.updates, count=len(args))
-        self.args, self.states = args, crossing.updates
+        updates = crossing.updates
+        given = check_argnums(name, "argnums", argnums, updates=updates, count=len(args))
+        self.args, self.states = args, updates
         self.numbers = [number_of(argnum) % len(args) for argnum in given]
-        default = Param if crossing.updates else ...
+        default = Param if updates else ...
         filters = [argnum.filter if isinstance(argnum, DiffState) else default for argnum in given]
         ins = spread_filters(args, kwargs, dict(zip(self.numbers, filters, strict=True)))
         outs = Prefix.of(name, "the output", (VALUE, AUXILIARY) if has_aux else VALUE, updates=True)
         rules = {"writes": AUXILIARY, "returns_inputs": True, "check_output": check_output}
         kinds = (DIFFERENTIATED,)
         self.call = call = Call(name, f, args, kwargs, ins=ins, outs=outs, crossing=crossing, kinds=kinds, **rules)
-        if crossing.updates:
+        if updates:
             _warn_of_nothing(name, call, len(args), given)
         if not allow_int:
             _check_differentiable(name, call)
@@ -362,15 +362,13 @@ def _gradients_of(call: Call, wanted: Sequence[int], part: Sequence[Any], *, sta
         walk, trace = call.gathered.walk, trace_state.value
         assert walk is not None
         chosen = [position for position in positions if call.body.value_ports[position] == port]
-        leaves = []
+        leaves, paths = [], walk.paths()
         for position in chosen:
             cls, cell, value = walk.types[position], walk.cells[position], values[position]
             leaves.append(value if cls is None else make_variable(cls, value, cell.metadata, trace))
         if isinstance(graphdef, VariableDef):
             return leaves[0] if leaves else State({})
-        return FlatState.from_sorted_keys_values(
-            tuple(path_of(walk.links[i]) for i in chosen), leaves
-        ).to_nested_state()
+        return FlatState.from_sorted_keys_values(tuple(paths[i] for i in chosen), leaves).to_nested_state()
 
     found = [arguments[number] for number in wanted]
     return tuple(each.structure.unflatten(gradient, each.values, [plain[i] for i in each.plain]) for each in found)

@@ -15,8 +15,8 @@ from typing import Any
 import jax
 
 from ..core.graph.axes import PARTITION_NAME, drop_axis, put_axis
+from ..core.objects.nodes import iter_variables
 from ..core.objects.variables import Variable
-from ..core.objects.visit import iter_variables
 from ..errors import PartitioningUnspecifiedError
 from ..util.context_values import held
 from .call.arguments import is_graph_leaf, parameter_names, positional
@@ -127,4 +127,4 @@ def _variables(tree: Any, prefix: Prefix) -> Iterator[tuple[Variable[Any], Any]]
     """The variables of a tree, each once, with its axis."""
     leaves, spread = jax.tree_util.tree_leaves(tree, is_leaf=is_graph_leaf), prefix.broadcast(tree)
     for (number, *path), variable in iter_variables(leaves):
-        yield variable, choose(spread[number], tuple(path), variable)
+        yield variable, choose(spread[number], [(tuple(path), variable)])[0]

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from ..core.functional.split import state
+from ..core.objects.nodes import iter_variables
 from ..core.objects.rngs import RngState
-from ..core.objects.visit import iter_variables
 from ..errors import ArgumentError, ArgumentTypeError
 from ..util.paths import format_path
 from .batching import check_axes, vmap

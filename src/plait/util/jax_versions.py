@@ -246,13 +246,6 @@ def varying_axes(value: Any) -> frozenset[Any]:
     return frozenset(getattr(aval, "vma", ()))
 
 
-def jax_settings() -> dict[str, Any]:
-    """JAX's current settings in this thread, by name, and the mesh."""
-    found = {name: getattr(jax.config, name, None) for name in jax.config.values}
-    mesh = jax.sharding.get_abstract_mesh()
-    return {**found, "the current mesh": None if mesh is None or mesh.empty else str(mesh)}
-
-
 _settings: Any = private("trace_context", "jax._src.config", feature="eager loops and branches", otherwise=object)
 
 

@@ -10,8 +10,7 @@ import pytest
 import plait
 from plait.errors import GraphError
 from plait.flax.compat import functions
-from plait.flax.compat.door import carried, checked, checked_result, with_arguments
-from plait.flax.compat.modes import Crossing
+from plait.flax.compat.modes import Crossing, carried, checked, checked_result, with_arguments
 
 SHARED = plait.Param(jnp.ones(2))
 CHECKED = sorted(name for name, value in vars(functions).items() if hasattr(value, "__signature__"))

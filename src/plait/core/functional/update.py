@@ -15,12 +15,21 @@ from ..objects.cells import DETACHED, PLAIN_METADATA, Cell, note_foreign_read
 from ..objects.containers import List
 from ..objects.journal import Journal, put_back_cell
 from ..objects.lost_writes import note_write
-from ..objects.nodes import _KINDS, Kind, change_of, check_index, kind_of, not_a_node, unwrapped
+from ..objects.nodes import (
+    _KINDS,
+    Kind,
+    change_of,
+    check_index,
+    check_walk,
+    children_of,
+    kind_of,
+    not_a_node,
+    unwrapped,
+)
 from ..objects.pytree import Pytree
 from ..objects.state import State
 from ..objects.trace_guard import check_trace
 from ..objects.variables import Variable, cell_of
-from ..objects.visit import check_walk, children_of
 
 
 def update(node: Any, state: Any, /, *states: Any) -> None:

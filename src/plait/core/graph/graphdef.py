@@ -21,7 +21,7 @@ from jax.tree_util import register_static
 from ...util.paths import Path
 from ...util.repr import Text, render_object, repr_fields, repr_leaf
 from ..objects.named import from_named, to_named
-from ..objects.statics import HashableMapping, closures_in, content_key, static_key
+from ..objects.statics import BY_VALUE, HashableMapping, closures_in, content_key, static_key
 
 N = TypeVar("N")
 T = TypeVar("T")
@@ -276,12 +276,19 @@ sub_graph_attribute: Callable[[Any, Any], SubGraphAttribute] = functools.partial
 leaf_attribute: Callable[[Any, Any], LeafAttribute] = functools.partial(_make_attribute, LeafAttribute)
 
 
+def _own_key(value: Any) -> Any:
+    """The ``static_key`` of a value; most are numbers, texts, or empty."""
+    kind = type(value)
+    return (kind, value) if kind in BY_VALUE or (kind is tuple and not value) else static_key(value)
+
+
 def static_attribute(key: Any, value: Any) -> StaticAttribute:
     """The interned entry of a static value."""
     try:
-        identity = (StaticAttribute, type(key), key, static_key(value))
+        own = _own_key(value)
+        identity = (StaticAttribute, type(key), key, own)
         part = _intern(identity, StaticAttribute, key, value)
-        if part.has_closures and part.value is not value and static_key(part.value) != identity[-1]:
+        if part.has_closures and part.value is not value and static_key(part.value) != own:
             part._key = object()  # what it closes over has changed since, so it is equal to nothing
             part = _intern(identity, StaticAttribute, key, value)
         return part
@@ -295,7 +302,7 @@ def node_def(type: Any, index: int | None, attributes: tuple[Any, ...], metadata
     """The interned definition of a node."""
     try:
         if all(entry._key is not None for entry in attributes):
-            identity = (NodeDef, type, index, tuple(map(id, attributes)), static_key(metadata))
+            identity = (NodeDef, type, index, tuple(map(id, attributes)), _own_key(metadata))
             return _intern(identity, NodeDef, type, index, attributes, metadata, None)
     except TypeError:
         pass
@@ -310,7 +317,8 @@ def node_ref(type: Any, index: int) -> NodeRef:
 def variable_def(type: Any, index: int, metadata: HashableMapping[str, Any]) -> VariableDef:
     """The interned definition of a variable."""
     try:
-        return _intern((VariableDef, type, index, metadata.key()), VariableDef, type, index, metadata, None)
+        key = metadata._key or metadata.key()
+        return _intern((VariableDef, type, index, key), VariableDef, type, index, metadata, None)
     except TypeError:
         return VariableDef(type, index, metadata, None)
 

@@ -19,10 +19,10 @@ from ...util.paths import Path, format_path
 from ...util.words import describe_type, with_article
 from .. import hooks
 from ..objects.journal import trace_of
+from ..objects.nodes import children_if_any, visit
 from ..objects.pytree import Pytree
 from ..objects.trace_guard import call_with_model
 from ..objects.variables import Variable
-from ..objects.visit import children_if_any, visit
 from .walks import walked_roots
 
 _PACKAGE = __name__.partition(".")[0] + "."

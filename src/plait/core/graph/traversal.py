@@ -16,11 +16,21 @@ from ..functional.split import nested_groups
 from ..objects.cells import ARRAYS
 from ..objects.filters import to_predicate
 from ..objects.module import Module
-from ..objects.nodes import Kind, check_node, kind_of, not_a_node
+from ..objects.nodes import (
+    Kind,
+    Place,
+    check_node,
+    children_first,
+    children_of,
+    has_identity,
+    iter_variables,
+    kind_of,
+    not_a_node,
+    visit,
+)
 from ..objects.pytree import Pytree
 from ..objects.state import FlatState, group_leaves
 from ..objects.variables import Variable
-from ..objects.visit import Place, children_first, children_of, has_identity, iter_variables, visit
 from .walks import Walk, path_of
 
 

@@ -33,7 +33,7 @@ from ..objects.named import Sentinel
 from ..objects.nodes import GRAPH_REGISTRY, pytree_impl
 from ..objects.pytree import Pytree, empty_objects, own_info
 from ..objects.statics import closures_in, same_static
-from ..objects.variables import Variable, cell_of, copied_cells, make_variable
+from ..objects.variables import Variable, cell_of, copied_cells, make_variable, make_variables
 from .graphdef import GraphDef, LeafAttribute, LeafDef, NodeDef, NodeRef, StaticAttribute, VariableDef, kept_on
 
 Slots = list[Any]
@@ -421,13 +421,9 @@ def own_variables(definitions: Sequence[VariableDef], leaves: Sequence[Any]) -> 
     raw values."""
     if all(issubclass(kind, Variable) for kind in set(map(type, leaves))):
         return leaves
-    trace = trace_state.value
-    return [
-        leaf
-        if isinstance(leaf, Variable)
-        else make_variable(definition.type, leaf, dict_of(definition.metadata), trace)
-        for definition, leaf in zip(definitions, leaves, strict=True)
-    ]
+    given = [dict_of(definition.metadata) for definition in definitions]
+    made = make_variables([definition.type for definition in definitions], leaves, given)
+    return [leaf if isinstance(leaf, Variable) else new for leaf, new in zip(leaves, made, strict=True)]
 
 
 def copied_variables(definitions: Sequence[VariableDef], leaves: Sequence[Any]) -> Sequence[Any]:

@@ -19,10 +19,9 @@ from ...errors import UntrainedPartWarning
 from ...util.notices import warn
 from ...util.paths import describe_path
 from ...util.words import describe_type
-from ..objects.nodes import Kind
+from ..objects.nodes import Kind, Place, visit
 from ..objects.pytree import Pytree, own_info
 from ..objects.variables import Variable
-from ..objects.visit import Place, visit
 from .graphdef import GraphDef
 
 # Objects of these packages have arrays that a user knows nothing of, such as those of compiled functions.

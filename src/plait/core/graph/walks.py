@@ -107,6 +107,13 @@ class RefMap(MutableMapping[Any, Any]):
     # with the same numbers. When they are walked again, each object that is still reachable gets a new index. The pairs
     # of old and new index are all that has to be returned. (rules U8 to U14)
 
+    def agrees(self, inner: Mapping[int, Any]) -> bool:
+        """Whether each of the private objects has its number here, and there are no others."""
+        get = self._items.get
+        return len(self._items) == len(inner) and all(
+            (found := get(id(item))) is not None and found[1] == outer for outer, item in inner.items()
+        )
+
     def moved_from(self, inner: Mapping[int, Any]) -> dict[int, int]:
         """Outer index → index here, for the private objects that are here."""
         return {outer: number for outer, item in inner.items() if (number := self.get(item)) is not None}

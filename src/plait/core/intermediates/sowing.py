@@ -25,11 +25,11 @@ from ..graph.graphdef import VariableDef
 from ..graph.unflatten import UNTOUCHED, Builder, plan_of
 from ..objects.journal import Journal
 from ..objects.module import Module
+from ..objects.nodes import iter_graph_nodes
 from ..objects.settings import Restoring, Settings, declared
 from ..objects.trace_guard import check_trace
 from ..objects.variable_kinds import Perturbation
 from ..objects.variables import Variable
-from ..objects.visit import iter_graph_nodes
 from .variable_names import variable_type_from_name
 
 R = TypeVar("R")

@@ -15,7 +15,7 @@ import jax
 
 from ...util.paths import format_path
 from ..objects.module import Module
-from ..objects.visit import iter_graph_nodes
+from ..objects.nodes import iter_graph_nodes
 from .method_observers import observed_methods
 
 _MARK = "@"  # before a path, to distinguish it from names of JAX and users

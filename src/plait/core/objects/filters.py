@@ -13,7 +13,7 @@ must return the same result for all.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 from ...errors import FilterError, FilterTypeError
@@ -97,6 +97,11 @@ class Nothing:
 
     def __call__(self, path: Path, x: Any) -> bool:
         return False
+
+
+def first_matches(predicates: Sequence[Predicate], leaves: Iterable[tuple[Path, Any]]) -> list[int | None]:
+    """For each leaf, given with its path, the number of the first predicate that matches it."""
+    return [next((n for n, matches in enumerate(predicates) if matches(path, leaf)), None) for path, leaf in leaves]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,8 +20,8 @@ from .. import hooks
 from .attributes import _NOTHING, Mark, data, static
 from .filters import All, Predicate
 from .journal import Journal
+from .nodes import iter_graph_nodes
 from .pytree import Pytree
-from .visit import iter_graph_nodes
 
 M = TypeVar("M", bound="Module")
 

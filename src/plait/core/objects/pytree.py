@@ -49,6 +49,7 @@ from .nodes import (
     Kind,
     StaticElem,
     after_their_owners,
+    check_walk,
     kind_of,
     register_graph_node_type,
     updated_in_place,
@@ -56,7 +57,6 @@ from .nodes import (
 from .statics import HashableMapping, same_static
 from .trace_guard import check_trace, path_of, raise_foreign_trace
 from .variables import Variable
-from .visit import check_walk
 
 _MISSING: Any = object()
 

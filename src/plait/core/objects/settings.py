@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 
 import jax
 
-from ...util.jax_versions import jax_settings
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -102,9 +100,16 @@ def settings_of_thread() -> dict[str, tuple[Any, ...]]:
     return {called: _values(settings, settings) for called, settings in _declared.items()}
 
 
+def _jax_settings() -> dict[str, Any]:
+    """JAX's current settings in this thread, by name, and the mesh."""
+    found = {name: getattr(jax.config, name, None) for name in jax.config.values}
+    mesh = jax.sharding.get_abstract_mesh()
+    return {**found, "the current mesh": None if mesh is None or mesh.empty else str(mesh)}
+
+
 def all_settings() -> dict[str, Any]:
     """All settings in force, and JAX's."""
-    return {**jax_settings(), **settings_of_thread()}
+    return {**_jax_settings(), **settings_of_thread()}
 
 
 defaults = declared("variable defaults", _VariableFlags())

@@ -35,7 +35,7 @@ from .named import from_named, to_named
 K = TypeVar("K")
 V = TypeVar("V")
 
-_BY_VALUE = frozenset({int, bool, str, bytes, type(None), type(...)})
+BY_VALUE = frozenset({int, bool, str, bytes, type(None), type(...)})
 _BY_IDENTITY = frozenset({type, BuiltinFunctionType})
 
 
@@ -70,7 +70,7 @@ def static_key(value: Any) -> Any:
 
 def _key(value: Any, within: tuple[FunctionType, ...]) -> Any:
     kind = type(value)
-    if kind in _BY_VALUE:
+    if kind in BY_VALUE:
         return (kind, value)
     if kind is float:
         return (float, value.hex())
@@ -103,7 +103,7 @@ def _function_key(function: FunctionType, within: tuple[FunctionType, ...]) -> A
     its position among them.
     """
     if "<locals>" not in function.__qualname__ and function.__closure__ is None:
-        return _Identity(function)
+        return function
     for place, outer in enumerate(within):
         if function is outer:
             return ("recursion", place)

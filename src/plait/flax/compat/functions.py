@@ -9,7 +9,7 @@ from ...core.graph import traversal
 from ...core.states import live
 from ...edit import views
 from ...partitioning import shardings
-from .door import by_position, checked, checked_result
+from .modes import by_position, checked, checked_result
 
 clone = checked(merge.clone)
 flatten = checked(live.flatten)

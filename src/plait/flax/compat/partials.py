@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from ...core.objects.visit import iter_variables
+from ...core.objects.nodes import iter_variables
 from ...errors import ArgumentError, ArgumentTypeError
 from ...transforms.call.arguments import argument_name, is_graph_leaf, parameter_names
 from ...transforms.call.call import check_function

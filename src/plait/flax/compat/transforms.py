@@ -22,7 +22,7 @@ from ...transforms import (
 )
 from ...transforms.call import prefixes as prefix_trees
 from ...transforms.jit import function, shapes
-from .door import by_position, carried, checked
+from .modes import by_position, carried, checked
 
 if TYPE_CHECKING:  # their own overloads list the modes too
     from ...transforms.autodiff import grad, value_and_grad

@@ -21,11 +21,11 @@ from ...core.intermediates.sowing import RECORD, new_record, set_record, sows
 from ...core.module_calls.method_observers import Observer, observed_methods
 from ...core.objects.filters import FilterLiteral, to_predicate
 from ...core.objects.module import Module
+from ...core.objects.nodes import iter_graph_nodes
 from ...core.objects.pytree import Pytree
 from ...core.objects.state import FlatState, State, group_leaves, to_flat_state
 from ...core.objects.variable_kinds import Perturbation
 from ...core.objects.variables import Variable
-from ...core.objects.visit import iter_graph_nodes
 from ...errors import ArgumentTypeError, GraphError
 from ...nn.stacks.stack_records import layer_of_sown, preset, records_to_views, sown_values
 from ...util.path_patterns import PathPattern

@@ -33,9 +33,8 @@ import jax
 from ...core import hooks
 from ...core.module_calls.method_observers import MethodCall, observed_methods
 from ...core.objects.module import Module
-from ...core.objects.nodes import Kind, kind_of, unwrapped
+from ...core.objects.nodes import Kind, Place, children_if_any, kind_of, unwrapped, visit
 from ...core.objects.settings import Restoring
-from ...core.objects.visit import Place, children_if_any, visit
 from ...transforms.call.arguments import Gathered
 from ...transforms.call.body import Body
 from ...transforms.call.captures import named_captures

@@ -21,9 +21,9 @@ import numpy as np
 
 from ...core.functional.split import state
 from ...core.module_calls.running_modules import causes, modules_of_error, objects_of_error, place_of
+from ...core.objects.nodes import iter_graph_nodes
 from ...core.objects.state import to_flat_state
 from ...core.objects.variables import Variable
-from ...core.objects.visit import iter_graph_nodes
 from ...errors import NonFiniteError
 from ...typing import FilterLiteral
 from ...util.jax_versions import Tracer, whole_tracebacks

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ...core.objects.module import Module
-from ...core.objects.nodes import Static
-from ...core.objects.visit import iter_graph_nodes
+from ...core.objects.nodes import Static, iter_graph_nodes
 from ...errors import ArgumentError
 from ...transforms.call.prefixes import is_graph_leaf
 from ...transforms.remat import remat

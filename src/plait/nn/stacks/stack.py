@@ -25,12 +25,11 @@ from ...core.objects.filters import Not
 from ...core.objects.journal import Journal
 from ...core.objects.module import Module
 from ...core.objects.named import Sentinel
-from ...core.objects.nodes import Static
+from ...core.objects.nodes import Static, iter_variables
 from ...core.objects.pytree import Pytree
 from ...core.objects.rngs import Rngs
 from ...core.objects.settings import Restoring, defaults
 from ...core.objects.variable_kinds import Cache, Param
-from ...core.objects.visit import iter_variables
 from ...errors import ArgumentError, ArgumentTypeError
 from ...transforms.batching import vmap
 from ...transforms.call.arguments import is_graph_leaf

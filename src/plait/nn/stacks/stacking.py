@@ -26,11 +26,10 @@ from ...core.graph.walks import Walk, path_of
 from ...core.intermediates.sowing import RECORD, set_record, sows
 from ...core.objects.cells import PLAIN_METADATA, NodeInfo, fitting, read
 from ...core.objects.journal import Journal
-from ...core.objects.nodes import Kind, change_of, kind_of
+from ...core.objects.nodes import Kind, change_of, iter_graph_nodes, iter_variables, kind_of
 from ...core.objects.pytree import Pytree, own_info
 from ...core.objects.statics import same_static
 from ...core.objects.variables import Variable, eager_sharding_hooks, make_variable
-from ...core.objects.visit import iter_graph_nodes, iter_variables
 from ...errors import ArgumentError, SharingError
 from ...util.jax_versions import is_mutable_array
 from ...util.paths import Path, describe_path, in_list_order, layers_of

@@ -19,12 +19,11 @@ from ...core.functional.split import state
 from ...core.functional.update import update
 from ...core.objects.cells import is_gone
 from ...core.objects.journal import Journal
-from ...core.objects.nodes import Kind, Static, get_node_impl, kind_of, unwrapped
+from ...core.objects.nodes import Kind, Static, children_if_any, get_node_impl, kind_of, unwrapped, visit
 from ...core.objects.pytree import Pytree
 from ...core.objects.state import State
 from ...core.objects.variable_kinds import Param
 from ...core.objects.variables import Variable
-from ...core.objects.visit import children_if_any, visit
 from ...util.paths import describe_path
 from .placing import is_buffer
 

@@ -25,7 +25,7 @@ from ...core.objects.cells import dict_of
 from ...core.objects.nodes import GRAPH_REGISTRY, Static, jax_key_to_key
 from ...core.objects.pytree import Pytree
 from ...core.objects.statics import static_key
-from ...core.objects.variables import Variable, make_variable
+from ...core.objects.variables import Variable, make_variables
 from ...errors import ArgumentError
 from ...util.paths import Path, format_path
 from ...util.words import describe_type
@@ -301,19 +301,20 @@ class Gathered:
         assert self.walk is not None
         self.walk.cells[position].raw = value
 
-    def leaf_places(self) -> Iterator[tuple[int, int, Path, Any]]:
+    def leaf_places(self) -> list[tuple[int, int, Path, Any]]:
         """For each value: its position, the number of its object, its path in the object, and a leaf to apply filters
         to."""
         walk = self.walk
         if walk is None:
-            return
-        paths, start = walk.paths(), 0
-        for number, count in enumerate(walk.counts):
-            for position in range(start, start + count):
-                cls, cell = walk.types[position], walk.cells[position]
-                leaf = cell.raw if cls is None else make_variable(cls, cell.raw, cell.metadata, None)
-                yield position, number, paths[position], leaf
-            start += count
+            return []
+        leaves: list[Any] = [cell.raw for cell in walk.cells]
+        kept = [(position, cls) for position, cls in enumerate(walk.types) if cls is not None]
+        raws, metadata = [leaves[each] for each, _ in kept], [walk.cells[each].metadata for each, _ in kept]
+        made = make_variables([cls for _, cls in kept], raws, metadata)
+        for (position, _), variable in zip(kept, made, strict=True):
+            leaves[position] = variable
+        numbers = [number for number, count in enumerate(walk.counts) for _ in range(count)]
+        return [*zip(range(len(leaves)), numbers, walk.paths(), leaves, strict=True)]
 
 
 def gather(tree: Any, f: Callable[..., Any] | None = None) -> Gathered:

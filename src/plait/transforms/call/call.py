@@ -16,7 +16,7 @@ the middle:
     return call.finish(*call.run(call.cached("remat", jax.checkpoint), call.inputs))
 
 Before it stand the functions that transforms accept, transforms as decorators, and the ``Crossing``, which a transform
-asks in each call whether structure is carried out, or only values; ``flax/compat/door.py`` chooses it.
+asks in each call whether structure is carried out, or only values; ``flax/compat/modes.py`` chooses it.
 
 (rules U8 to U23, U27)
 """
@@ -395,5 +395,8 @@ def value_prefixes(gathered: Gathered, prefixes: tuple[Any, ...], roots: Callabl
         return []
     if not any(isinstance(prefix, (FilterMapping, PrefixByPath)) for prefix in prefixes):
         return [prefix for prefix, count in zip(prefixes, walk.counts, strict=True) for _ in range(count)]
-    labels = roots()
-    return [choose(prefixes[number], path, leaf, labels[number]) for _, number, path, leaf in gathered.leaf_places()]
+    found, places = [], gathered.leaf_places()
+    for number, (prefix, count) in enumerate(zip(prefixes, walk.counts, strict=True)):
+        leaves = [(path, leaf) for *_, path, leaf in places[len(found) : len(found) + count]]
+        found += choose(prefix, leaves, lambda number=number: roots()[number])
+    return found

@@ -20,11 +20,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-from ...core.objects.nodes import Kind
+from ...core.objects.nodes import Kind, children_if_any, visit
 from ...core.objects.statics import closure_contents
 from ...core.objects.trace_guard import raise_foreign_trace
 from ...core.objects.variables import Variable
-from ...core.objects.visit import children_if_any, visit
 from ...errors import CapturedModelWarning
 from ...util.jax_versions import trace_state
 from ...util.notices import warn

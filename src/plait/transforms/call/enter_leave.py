@@ -182,12 +182,8 @@ class TracedResult:
 
     def _is_unchanged(self, arguments: tuple[GraphDef, ...]) -> bool:
         """Whether the arguments have the same structure as before."""
-        entered, refs = self.entered, self.walk.refs
-        return (
-            arguments == entered.structure.roots
-            and len(refs) == len(entered.index_ref)
-            and all(refs.get(inner) == outer for outer, inner in entered.index_ref.items())
-        )
+        entered = self.entered
+        return arguments == entered.structure.roots and self.walk.refs.agrees(entered.index_ref)
 
     def _attribute_leaves(self) -> dict[int, int]:
         """Leaf of the walk → position of the input array attribute at the same place."""
@@ -216,7 +212,8 @@ class TracedResult:
 
     def prefix(self, leaf: int, prefixes: Sequence[Any]) -> Any:
         """The prefix of a leaf of the walk, which is that of its root: arguments, then output."""
-        return choose(prefixes[self.root(leaf)], path_of(self.walk.links[leaf]), self.walk.leaves[leaf])
+        place = path_of(self.walk.links[leaf]), self.walk.leaves[leaf]
+        return choose(prefixes[self.root(leaf)], [place])[0]
 
     def moved(self) -> HashableMapping[int, int]:
         """Outer index → new index, for the objects that existed before."""

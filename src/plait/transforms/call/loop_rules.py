@@ -21,10 +21,9 @@ import jax
 from ...core.graph.diff import reference_changes
 from ...core.graph.graphdef import NodeRef, iter_parts
 from ...core.objects.cells import metadata_key
-from ...core.objects.nodes import Kind
+from ...core.objects.nodes import Kind, visit
 from ...core.objects.pytree import Pytree
 from ...core.objects.variables import Variable
-from ...core.objects.visit import visit
 from ...errors import ArgumentError, ArgumentTypeError, LostUpdateWarning
 from ...util.notices import warn
 from ...util.words import describe_type, first_few, name_of_class

@@ -26,12 +26,11 @@ from ...core.graph.graphdef import GraphDef, NodeRef, iter_parts
 from ...core.graph.unflatten import UNTOUCHED, Builder, plan_of
 from ...core.graph.walks import Walk
 from ...core.objects.journal import Journal, trace_of
-from ...core.objects.nodes import Kind
+from ...core.objects.nodes import Kind, visit
 from ...core.objects.pytree import Pytree
 from ...core.objects.statics import HashableMapping
 from ...core.objects.trace_guard import check_trace
 from ...core.objects.variables import Variable
-from ...core.objects.visit import visit
 from ...util.jax_versions import trace_state
 from .arguments import Gathered, Structure
 from .enter_leave import rebuild

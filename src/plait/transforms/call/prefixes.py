@@ -17,12 +17,11 @@ from jax.sharding import PartitionSpec, Sharding
 from ...core.graph.unflatten import Builder, raw_leaves
 from ...core.graph.walks import Walk, path_of
 from ...core.objects.attributes import DATA
-from ...core.objects.filters import PathIn, to_predicate
-from ...core.objects.nodes import Kind, Static, unwrapped
+from ...core.objects.filters import PathIn, first_matches, to_predicate
+from ...core.objects.nodes import Kind, Place, Static, children_of, iter_variables, unwrapped, visit
 from ...core.objects.pytree import Pytree, own_info
 from ...core.objects.state import State, to_flat_state
 from ...core.objects.variables import Variable
-from ...core.objects.visit import Place, children_of, iter_variables, visit
 from ...errors import ArgumentError, FilterError, SharingError
 from ...util.paths import Path, describe_path
 from ...util.repr import Text
@@ -57,20 +56,21 @@ class FilterMapping(Mapping[Any, Any]):
     def __reduce__(self) -> Any:
         return type(self), (tuple(zip(self.filters, self.values_, strict=True)),)
 
-    def choose(self, path: Path, variable: Any, root: str = "") -> Any:
-        """The value of the first filter that matches; ``root`` is the name of the object.
+    def choose(self, leaves: Sequence[tuple[Path, Any]], root: Callable[[], str] = str) -> list[Any]:
+        """For each leaf the value of the first filter that matches; ``root`` returns the name of the object.
 
         Raises:
             FilterError: no filter matches; names the path and the variable.
         """
-        for predicate, value in zip(self.predicates, self.values_, strict=True):
-            if predicate(path, variable):
-                return value
+        numbers = first_matches(self.predicates, leaves)
+        if None not in numbers:
+            return [self.values_[number] for number in numbers if number is not None]
+        path, variable = leaves[numbers.index(None)]
         raise FilterError(
             f"No axis found for a leaf: no filter of a {type(self).__name__} matches it"
             if type(self) is not FilterMapping
             else "no filter matches a leaf",
-            at=joined(root, path) or describe_path(path),
+            at=joined(root(), path) or describe_path(path),
             found=with_article(type(variable).__name__),
             expected=f"one of the filters {', '.join(map(describe_filter, self.filters)) or '(none)'}",
             do=f"add a filter for it, or a last filter for all other leaves: {self.as_code({...: None})}",
@@ -82,7 +82,9 @@ class FilterMapping(Mapping[Any, Any]):
         shown = "{" + ", ".join(f"{describe_filter(key)}: {describe_filter(value)}" for key, value in pairs) + "}"
         return shown if type(self) is FilterMapping else f"{name_of_class(type(self))}({shown})"
 
-    map_prefix = choose  # its name in Flax
+    def map_prefix(self, path: Path, variable: Any) -> Any:
+        """``choose`` for one leaf, by its name in Flax."""
+        return self.choose([(path, variable)])[0]
 
     def __getitem__(self, key: Any) -> Any:
         for known, value in zip(self.filters, self.values_, strict=True):
@@ -165,19 +167,22 @@ class PrefixByPath:
     def __hash__(self) -> int:
         return id(self.node)
 
-    def choose(self, path: Path, variable: Any, root: str = "") -> Any:
-        """The value at this path; ``root`` is the name of the object.
+    def choose(self, leaves: Sequence[tuple[Path, Any]], root: Callable[[], str] = str) -> list[Any]:
+        """The value at the path of each leaf; ``root`` returns the name of the object.
 
         Raises:
             ArgumentError: the prefix has no such path.
         """
+        return [self._at(path, root) for path, _ in leaves]
+
+    def _at(self, path: Path, root: Callable[[], str]) -> Any:
         value = self.node
         for key in path:
             children = dict(children_of(value))
             if key not in children:
                 raise ArgumentError(
                     "a prefix has no value for a leaf",
-                    at=joined(root, path) or describe_path(path),
+                    at=joined(root(), path) or describe_path(path),
                     found=f"{describe_type(self.node)} without it",
                     expected="a prefix of the same structure as the argument",
                     do="create the prefix from the object that is passed: plait.prefix(node, {...: None})",
@@ -201,9 +206,10 @@ def _below_specs(node: Any) -> Iterable[tuple[Any, Any]]:
     return () if isinstance(node, PartitionSpec) else children_of(node)
 
 
-def choose(prefix: Any, path: Path, leaf: Any, root: str = "") -> Any:
-    """The prefix value of one leaf, at ``path`` in an object with this prefix and the name ``root``."""
-    return prefix.choose(path, leaf, root) if isinstance(prefix, (FilterMapping, PrefixByPath)) else prefix
+def choose(prefix: Any, leaves: Sequence[tuple[Path, Any]], root: Callable[[], str] = str) -> list[Any]:
+    """The prefix value of each leaf, given with its path, of an object with this prefix; ``root`` returns its name."""
+    is_mapping = isinstance(prefix, (FilterMapping, PrefixByPath))
+    return prefix.choose(leaves, root) if is_mapping else [prefix] * len(leaves)
 
 
 def values_in(prefixes: Iterable[Any]) -> list[Any]:
@@ -263,7 +269,7 @@ class Prefix:
         for prefix, part in zip(self.leaves, parts, strict=True):
             leaves = jax.tree_util.tree_leaves(part, is_leaf=is_graph_leaf)
             if isinstance(prefix, (FilterMapping, PrefixByPath)) and isinstance(part, State):
-                found += [prefix.choose(path, leaf) for path, leaf in to_flat_state(part)]
+                found += prefix.choose([*to_flat_state(part)])
                 continue
             if isinstance(prefix, (FilterMapping, PrefixByPath)) and not all(map(is_graph_leaf, leaves)):
                 raise ArgumentError(
@@ -337,8 +343,9 @@ def check_aliasing(name: str, treatments: Sequence[tuple[str, Any, Any]], known:
         SharingError: names the variable, both paths and both prefixes.
     """
     for label, root, prefix in treatments:
-        for path, variable in iter_variables(root):
-            value = choose(prefix, path, variable, label)
+        places = [*iter_variables(root)]
+        values = choose(prefix, places, lambda label=label: label)
+        for (path, variable), value in zip(places, values, strict=True):
             place = joined(label, path)
             before, first = known.setdefault(id(variable), (value, place))
             if before != value:
@@ -372,7 +379,7 @@ def prefix(node: Any, filter_map: Mapping[Any, Any] | Callable[[Path, Any], Any]
         >>> axes.kernel, axes.bias
         (0, None)
     """
-    select = filter_map if callable(filter_map) else FilterMapping(filter_map).choose
+    select = filter_map if callable(filter_map) else FilterMapping(filter_map).map_prefix
     walk = Walk()
     graphdef = walk.add(node)
     values = [select(path_of(link), leaf) for leaf, link in zip(walk.leaves, walk.links, strict=True)]

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from ....core.objects.module import Module
+from ....core.objects.nodes import iter_graph_nodes
 from ....core.objects.pytree import Pytree
 from ....core.objects.settings import Restoring
-from ....core.objects.visit import iter_graph_nodes
 from ....errors import ArgumentError
 from ....util.jax_versions import current_trace
 
