@@ -1,9 +1,13 @@
 """How far a call travels: a reader follows it from file to file, so their number is what is limited."""
 
+import ast
 import json
 import os
 import subprocess
 import sys
+
+from tests.architecture.house import SOURCE
+from tests.conformance.transforms import TRANSFORMS
 
 PROGRAM = """
 import json, os, sys
@@ -64,3 +68,15 @@ def test_a_call_enters_few_files():
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, env=own)
     found = json.loads(done.stdout)
     assert {name: way for name, way in found.items() if any(a > b for a, b in zip(way, MOST[name], strict=True))} == {}
+
+
+def test_the_heart_knows_no_transform_by_its_name():
+    """What differs between transforms is in their own files (``core/transform.py``)."""
+    names, found = {transform.name for transform in TRANSFORMS} - {"jit"}, []
+    for file in [*SOURCE.glob("core/**/*.py"), *SOURCE.glob("transforms/call/*.py")]:
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            texts = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+            texts += node.elts if isinstance(node, ast.Tuple | ast.List | ast.Set) else []
+            texts += node.keys if isinstance(node, ast.Dict) else []
+            found += [f"{file.name}:{each.lineno}" for each in texts if getattr(each, "value", None) in names]
+    assert found == []

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from ..core.transform import Transformation
 from ..errors import ArgumentError
 from ..transforms.call.arguments import gather
 from ..transforms.call.call import check_function
@@ -178,7 +179,7 @@ def _called(f: Any, args: tuple[Any, ...]) -> tuple[Callable[..., Any], tuple[An
     from ..core.objects.pytree import Pytree
 
     if not isinstance(f, Pytree):
-        check_function(f, "cost")
+        check_function(f, Transformation("cost"))
         return f, args
 
     def call(model: Any, /, *args: Any, **kwargs: Any) -> Any:

@@ -43,6 +43,15 @@ from .selections import (
 
 if TYPE_CHECKING:
     from .signatures import GradOptions
+from ..core.transform import Transformation
+
+GRAD = Transformation(
+    "grad",
+    of_model="plait.grad(f)(model, x), with argnums=1 for the gradient with respect to x alone",
+    copies_captured=True,
+)
+VALUE_AND_GRAD = Transformation("value_and_grad", copies_captured=True)
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -101,7 +110,7 @@ def grad(  # pyright: ignore[reportInconsistentOverload] - the options are liste
     """
 
     options = {"holomorphic": holomorphic, "allow_int": allow_int}
-    return _lift("grad", f, argnums, has_aux, crossing, reduce_axes, **options)
+    return _lift(GRAD, f, argnums, has_aux, crossing, reduce_axes, **options)
 
 
 @overload
@@ -136,11 +145,17 @@ def value_and_grad(  # pyright: ignore[reportInconsistentOverload] - the options
     """
 
     options = {"holomorphic": holomorphic, "allow_int": allow_int}
-    return _lift("value_and_grad", f, argnums, has_aux, crossing, reduce_axes, **options)
+    return _lift(VALUE_AND_GRAD, f, argnums, has_aux, crossing, reduce_axes, **options)
 
 
 def _lift(
-    name: str, f: Callable[..., Any], argnums: Any, has_aux: bool, crossing: Crossing, reduce_axes: Any, **options: Any
+    name: Transformation,
+    f: Callable[..., Any],
+    argnums: Any,
+    has_aux: bool,
+    crossing: Crossing,
+    reduce_axes: Any,
+    **options: Any,
 ) -> Callable[..., Any]:
     check_function(f, name)
     if reduce_axes:
@@ -174,7 +189,7 @@ class Differentiated:
 
     def __init__(
         self,
-        name: str,
+        name: Transformation,
         f: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],

@@ -17,11 +17,15 @@ import jax
 from ..core.graph.axes import PARTITION_NAME, drop_axis, put_axis
 from ..core.objects.nodes import iter_variables
 from ..core.objects.variables import Variable
+from ..core.transform import Transformation
 from ..errors import PartitioningUnspecifiedError
 from ..util.context_values import held
 from .call.arguments import is_graph_leaf, parameter_names, positional
 from .call.call import STRUCTURE, Crossing, check_function, curried, prefixes_of
 from .call.prefixes import Prefix, choose
+
+METADATA = Transformation("transform_metadata", "plait.transform_metadata({f}, partition='layers')")
+
 
 _NAME = "_plait_axis_name"
 # Whether the transform of the running function handles the names.
@@ -60,7 +64,7 @@ def transform_metadata(
         >>> make(0).out_sharding
         ('layers', 'in', 'out')
     """
-    check_function(f, "transform_metadata")
+    check_function(f, METADATA)
     metadata = {PARTITION_NAME: partition}
 
     @functools.wraps(f)
@@ -69,7 +73,7 @@ def transform_metadata(
             with held(_handled, False):
                 return f(*args, **kwargs)
         args, kwargs = positional(f, args, kwargs)
-        ins, outs = prefixes_of("transform_metadata", {"in_axes": in_axes, "out_axes": out_axes}, STRUCTURE)
+        ins, outs = prefixes_of(METADATA, {"in_axes": in_axes, "out_axes": out_axes}, STRUCTURE)
         crossing.check(args, lambda: [*map(parameter_names(f).at, range(len(args)))])
         return _run_without_names(f, args, kwargs, ins, outs, metadata)
 

@@ -22,6 +22,17 @@ from .call.prefixes import Carry, FilterMapping, PrefixByPath
 
 if TYPE_CHECKING:
     from .signatures import VmapOptions
+from ..core.transform import Transformation
+
+VMAP = Transformation("vmap", of_model="plait.vmap(f, in_axes=(None, 0))(model, x)", maps=True)
+PMAP = Transformation(
+    "pmap",
+    of_model="plait.pmap(f, in_axes=(None, 0))(model, x)",
+    static="static_broadcasted_argnums={}",
+    keeps_programs=True,
+    maps=True,
+)
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -78,14 +89,14 @@ def vmap(  # pyright: ignore[reportInconsistentOverload] - the options are liste
         >>> plait.vmap(lambda model, x: model(x), in_axes=(0, None))(model, jnp.ones(2)).shape
         (5, 3)
     """
-    check_function(f, "vmap")
+    check_function(f, VMAP)
     f, transform_metadata = read_axis_name(f, transform_metadata)
     axes = {"in_axes": in_axes, "out_axes": out_axes}
-    check_axes_alone("vmap", axes, crossing)
+    check_axes_alone(VMAP, axes, crossing)
 
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        call = prefixed_call("vmap", f, args, kwargs, axes, crossing, axis_metadata=transform_metadata)
+        call = prefixed_call(VMAP, f, args, kwargs, axes, crossing, axis_metadata=transform_metadata)
         check_axes(call, axis_size)
         outcomes: list[Outcome] = []
 
@@ -183,7 +194,7 @@ def pmap(
         >>> plait.pmap(lambda model, x: model(x))(stacked, jnp.ones((n, 2))).shape == (n, 3)
         True
     """
-    check_function(f, "pmap")
+    check_function(f, PMAP)
     if jax_pmap is None:
         raise MissingDependencyError(
             "this version of JAX does not have pmap",
@@ -193,7 +204,7 @@ def pmap(
         )
     f, transform_metadata = read_axis_name(f, transform_metadata)
     axes = {"in_axes": in_axes, "out_axes": out_axes}
-    check_axes_alone("pmap", axes, crossing)
+    check_axes_alone(PMAP, axes, crossing)
     donated = frozenset({donate_argnums} if isinstance(donate_argnums, int) else donate_argnums)
     options = {"axis_name": axis_name, "devices": devices, "backend": backend, "axis_size": axis_size}
     mapped_functions: dict[Any, Callable[..., Any]] = {}
@@ -202,7 +213,7 @@ def pmap(
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = positional(f, args, kwargs)
         args = with_statics("pmap", f, args, static_broadcasted_argnums)
-        call = prefixed_call("pmap", f, args, kwargs, axes, crossing, axis_metadata=transform_metadata)
+        call = prefixed_call(PMAP, f, args, kwargs, axes, crossing, axis_metadata=transform_metadata)
         _check_devices(check_axes(call, axis_size), call, devices, backend)
         body, *inputs = call.donating(donated)
         key = body.key
@@ -238,7 +249,7 @@ def _check_devices(size: int, call: Call, devices: Sequence[Any] | None, backend
         )
 
 
-def check_axes_alone(name: str, options: Mapping[str, Any], crossing: Crossing) -> None:
+def check_axes_alone(name: Transformation, options: Mapping[str, Any], crossing: Crossing) -> None:
     """Check what does not depend on the call.
 
     Raises:

@@ -13,11 +13,18 @@ import jax
 
 from ..core.graph.diff import diff
 from ..core.graph.graphdef import NodeRef
+from ..core.transform import Transformation
 from ..errors import ArgumentError, ArgumentTypeError, PlaitError
 from .call.arguments import Structure, joined
 from .call.body import Body, OfBody
 from .call.call import STRUCTURE, Call, Crossing, check_function
 from .call.outcome import Address, Outcome, Traces
+
+COND = Transformation("cond", "{f}", "plait.cond(pred, f, g, model, x)", copies_captured=True, has_outputs=False)
+SWITCH = Transformation(
+    "switch", "{f}", "plait.switch(index, [f, g], model, x)", copies_captured=True, has_outputs=False
+)
+
 
 R = TypeVar("R")
 
@@ -50,7 +57,7 @@ def cond(
         >>> float(count[...])
         1.0
     """
-    return _choose("cond", pred, (true_fun, false_fun), operands, crossing)
+    return _choose(COND, pred, (true_fun, false_fun), operands, crossing)
 
 
 def switch(
@@ -77,11 +84,11 @@ def switch(
         >>> float(plait.switch(1, [lambda s: s[...], lambda s: s[...] * 2], scale))
         6.0
     """
-    return _choose("switch", index, tuple(branches), operands, crossing)
+    return _choose(SWITCH, index, tuple(branches), operands, crossing)
 
 
 def _choose(
-    name: str,
+    name: Transformation,
     index: Any,
     branches: tuple[Callable[..., Any], ...],
     operands: tuple[Any, ...],
@@ -99,7 +106,7 @@ def _choose(
     calls = [Call(name, f, operands, crossing=crossing, all_values=True) for f in branches]
     kept = [call.cached("branch", _Branch) for call in calls]
     try:
-        chosen = kept if name == "cond" else [kept]
+        chosen = kept if name is COND else [kept]
         choose = getattr(jax.lax, name)
         outputs, outcome = calls[0].run(choose, index, *chosen, calls[0].inputs, others=calls[1:])
     except PlaitError:

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
+from ..core.transform import Transformation
 from ..errors import ArgumentError, ArgumentTypeError
 from ..util.words import describe_type
 from .call.arguments import gather, named_as_user_s
@@ -19,6 +20,16 @@ from .call.enter_leave import TracedArguments, rebuild
 from .rule_calls import RuleCall
 from .selections import DiffState, check_argnums
 from .tangent_trees import flatten_like, zero_tangent
+
+CUSTOM_VJP, CUSTOM_JVP = (
+    Transformation(
+        name,
+        of_model="f(model, x), whose rule then gets it, too",
+        static="nondiff_argnums=({},)",
+        only_values=name == "custom_jvp",
+    )
+    for name in ("custom_vjp", "custom_jvp")
+)
 
 
 @curried
@@ -104,7 +115,8 @@ def custom_jvp(fun: Any = None, /, *, nondiff_argnums: Sequence[int] = (), cross
 class _Custom(RuledFunction):
     """A function with a rule."""
 
-    _name: str
+    _name: Transformation
+    _rule: Transformation
     _definer: str
     _rule_names: str
 
@@ -120,7 +132,7 @@ class _Custom(RuledFunction):
 
     def _define(self, rule: tuple[Any, ...], symbolic_zeros: bool) -> None:
         for function in rule:
-            check_function(function, f"{self._name}.{self._definer}")
+            check_function(function, self._rule)
         self.functions, self._symbolic = rule, symbolic_zeros
         self.rule_number += 1
 
@@ -155,7 +167,8 @@ class _Custom(RuledFunction):
 class CustomVjp(_Custom):
     """The result of ``custom_vjp``."""
 
-    _name, _definer, _rule_names = "custom_vjp", "defvjp", "fwd, bwd"
+    _name, _definer, _rule_names = CUSTOM_VJP, "defvjp", "fwd, bwd"
+    _rule = Transformation("custom_vjp.defvjp", "{f}")
 
     def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any], symbolic_zeros: bool = False) -> None:
         """Set the rule.
@@ -211,7 +224,8 @@ class CustomVjp(_Custom):
 class CustomJvp(_Custom):
     """The result of ``custom_jvp``."""
 
-    _name, _definer, _rule_names = "custom_jvp", "defjvp", "jvp"
+    _name, _definer, _rule_names = CUSTOM_JVP, "defjvp", "jvp"
+    _rule = Transformation("custom_jvp.defjvp", "{f}")
 
     def defjvp(self, jvp: Callable[..., Any], symbolic_zeros: bool = False) -> None:
         """Set the rule.

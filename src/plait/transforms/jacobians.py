@@ -16,12 +16,16 @@ import jax
 
 from ..core.objects.state import State
 from ..core.objects.variables import Variable
+from ..core.transform import Transformation
 from .autodiff import Differentiated
 from .call.arguments import is_graph_leaf
 from .call.call import STRUCTURE, Crossing, check_function, curried
 from .selections import DIFFERENTIATED, DiffState, check_argnums
 from .tangent_trees import flatten_like, state_of_values
 from .tangents import check_tuple
+
+JACREV, JACFWD, HESSIAN = Transformation("jacrev"), Transformation("jacfwd"), Transformation("hessian")
+HVP = Transformation("hvp", "plait.hvp({f}, primals=({x},), tangents=grads)")
 
 
 @curried
@@ -62,7 +66,7 @@ def jacrev(
         ((3, 2, 3), [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
     """
     options = {"holomorphic": holomorphic, "allow_int": allow_int}
-    return _lift("jacrev", jax.jacrev, f, argnums, has_aux, crossing, **options)
+    return _lift(JACREV, jax.jacrev, f, argnums, has_aux, crossing, **options)
 
 
 @curried
@@ -91,7 +95,7 @@ def jacfwd(
         >>> bool((by_x == model.kernel.T).all())
         True
     """
-    return _lift("jacfwd", jax.jacfwd, f, argnums, has_aux, crossing, holomorphic=holomorphic)
+    return _lift(JACFWD, jax.jacfwd, f, argnums, has_aux, crossing, holomorphic=holomorphic)
 
 
 @curried
@@ -122,8 +126,8 @@ def hessian(
         >>> h["kernel"]["bias"].shape, h["kernel"]["bias"][...].ravel().tolist()
         ((2, 1, 1), [2.0, 6.0])
     """
-    once = _lift("hessian", jax.jacrev, f, argnums, has_aux, crossing, holomorphic=holomorphic)
-    return _lift("hessian", jax.jacfwd, once, argnums, has_aux, crossing, holomorphic=holomorphic)
+    once = _lift(HESSIAN, jax.jacrev, f, argnums, has_aux, crossing, holomorphic=holomorphic)
+    return _lift(HESSIAN, jax.jacfwd, once, argnums, has_aux, crossing, holomorphic=holomorphic)
 
 
 @curried
@@ -161,18 +165,18 @@ def hvp(
         >>> plait.hvp(loss, (model, jnp.array([[1.0, 3.0]])), along_bias)["kernel"][...].tolist()
         [[2.0], [6.0]]
     """
-    check_function(f, "hvp")
-    check_argnums("hvp", "argnums", argnums, updates=crossing.updates)
-    check = functools.partial(Differentiated.check_scalar, "hvp", has_aux)
+    check_function(f, HVP)
+    check_argnums(HVP, "argnums", argnums, updates=crossing.updates)
+    check = functools.partial(Differentiated.check_scalar, HVP, has_aux)
 
     @functools.wraps(f)
     def of(primals: Any, tangents: Any) -> Any:
-        check_tuple("hvp", "primals", primals, None)
+        check_tuple(HVP, "primals", primals, None)
         this = Differentiated(
-            "hvp", f, tuple(primals), {}, argnums, has_aux=has_aux, crossing=crossing, check_output=check
+            HVP, f, tuple(primals), {}, argnums, has_aux=has_aux, crossing=crossing, check_output=check
         )
         if not this.single:
-            check_tuple("hvp", "tangents", tangents, len(this.numbers))
+            check_tuple(HVP, "tangents", tangents, len(this.numbers))
         moves = _direction(this, (tangents,) if this.single else tangents)
 
         def gradient(differentiated: list[Any]) -> Any:
@@ -189,7 +193,7 @@ def hvp(
 
 
 def _lift(
-    name: str,
+    name: Transformation,
     derivative: Callable[..., Any],
     f: Callable[..., Any],
     argnums: Any,

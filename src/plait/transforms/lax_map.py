@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from ..core.functional.split import state
 from ..core.objects.nodes import iter_variables
 from ..core.objects.rngs import RngState
+from ..core.transform import Transformation
 from ..errors import ArgumentError, ArgumentTypeError
 from ..util.paths import format_path
 from .batching import check_axes, vmap
@@ -21,6 +22,16 @@ from .call.loop_rules import LoopRules
 from .call.prefixes import Carry, StateAxes, prefix
 from .loops import scan_ports
 from .streams import split_rngs
+
+LAX_MAP = Transformation(
+    "lax_map",
+    "{f}",
+    "plait.lax_map(f, x, model), where f takes a row of x and the model",
+    "also pass the module: plait.lax_map(lambda x, {module}: {module}.{method}(x), xs, {module})",
+    new_variables="create the variable before the call, or return its value",
+    loops=True,
+)
+
 
 R = TypeVar("R")
 
@@ -58,7 +69,7 @@ def lax_map(
         >>> plait.lax_map(f, jnp.ones(3, jnp.int32), calls).tolist(), int(calls[...])
         ([1, 2, 3], 3)
     """
-    check_function(f, "lax_map")
+    check_function(f, LAX_MAP)
     if batch_size is not None and (type(batch_size) is not int or batch_size < 0):
         raise ArgumentTypeError(
             "lax_map: batch_size is not a number of slices",
@@ -71,7 +82,7 @@ def lax_map(
         lambda leaf: Carry if is_graph_leaf(leaf) else None, operands, is_leaf=is_graph_leaf
     )
     call = prefixed_call(
-        "lax_map",
+        LAX_MAP,
         f if batch_size is None else _batched(f, crossing),
         (xs, *operands),
         {},
@@ -79,7 +90,7 @@ def lax_map(
         crossing,
         kinds=(Carry,),
         axis_metadata={} if batch_size is None else None,  # a batch keeps the axis of all slices
-        loop=LoopRules("lax_map"),
+        loop=LoopRules(LAX_MAP),
     )
     size = check_axes(call)
     if batch_size is None:

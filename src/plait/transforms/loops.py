@@ -27,6 +27,28 @@ from .call.prefixes import Carry, FilterMapping
 
 if TYPE_CHECKING:
     from .signatures import ScanOptions
+from ..core.transform import Transformation
+
+SCAN = Transformation("scan", of_model="plait.scan(f)(model, x), where f returns the model and an output", loops=True)
+_BEFORE = "create the variable before the loop; or use plait.scan, which can stack what each iteration creates"
+WHILE_LOOP = Transformation(
+    "while_loop",
+    "{f}",
+    "plait.while_loop(cond_fun, f, model), where f returns the model",
+    new_variables=_BEFORE,
+    loops=True,
+    has_outputs=False,
+)
+FORI_LOOP = Transformation(
+    "fori_loop",
+    "{f}",
+    "plait.fori_loop(0, n, f, model), where f takes an index and the model, and returns the model",
+    new_variables=_BEFORE,
+    copies_captured=True,
+    loops=True,
+    has_outputs=False,
+)
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -89,18 +111,18 @@ def scan(  # pyright: ignore[reportInconsistentOverload] - the options are liste
         (2, 3)
     """
     options = {"reverse": reverse, "unroll": unroll, "_split_transpose": _split_transpose}
-    check_function(f, "scan")
+    check_function(f, SCAN)
     f, transform_metadata = read_axis_name(f, transform_metadata)
     if in_axes is Carry:
         in_axes = (Carry,)
     axes = {"in_axes": in_axes, "out_axes": out_axes}
-    check_axes_alone("scan", axes, crossing)
-    loop = LoopRules("scan", *_carry_positions(in_axes, out_axes), keeps_writes=True)
+    check_axes_alone(SCAN, axes, crossing)
+    loop = LoopRules(SCAN, *_carry_positions(in_axes, out_axes), keeps_writes=True)
     rules: Any = {"kinds": (Carry,), "axis_metadata": transform_metadata, "loop": loop}
 
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        call = prefixed_call("scan", f, args, kwargs, axes, crossing, **rules)
+        call = prefixed_call(SCAN, f, args, kwargs, axes, crossing, **rules)
         return call.finish(*scan_ports(call, call.inputs, check_axes(call, length), options))
 
     return wrapper
@@ -227,10 +249,10 @@ def while_loop(
         >>> plait.while_loop(lambda counter: counter[...] < 5, body, counter) is counter, float(counter[...])
         (True, 6.0)
     """
-    check_function(cond_fun, "while_loop")
-    check_function(body_fun, "while_loop")
-    call = _loop_call("while_loop", body_fun, (init_val,), (Carry,), crossing)
-    asking = _loop_call("while_loop", cond_fun, (init_val,), (Carry,), crossing, output=_Answer)
+    check_function(cond_fun, WHILE_LOOP)
+    check_function(body_fun, WHILE_LOOP)
+    call = _loop_call(WHILE_LOOP, body_fun, (init_val,), (Carry,), crossing)
+    asking = _loop_call(WHILE_LOOP, cond_fun, (init_val,), (Carry,), crossing, output=_Answer)
     turn = call.cached("while_loop", _Turn)
     loop = functools.partial(jax.lax.while_loop, asking.cached("while_loop", _Question), turn)
     last = call.run(loop, call.port(Carry, call.inputs), others=[asking])
@@ -326,15 +348,17 @@ def fori_loop(
         >>> int(plait.fori_loop(0, 5, body, total)[...])
         10
     """
-    check_function(body_fun, "fori_loop")
-    call = _loop_call("fori_loop", body_fun, (0, init_val), (_Index, Carry), crossing)
+    check_function(body_fun, FORI_LOOP)
+    call = _loop_call(FORI_LOOP, body_fun, (0, init_val), (_Index, Carry), crossing)
     turn = call.cached("fori_loop", _Turn)
     loop = functools.partial(jax.lax.fori_loop, lower, upper, turn, unroll=unroll)
     last = call.run(loop, call.port(Carry, call.inputs))
     return turn.finish(call, last)
 
 
-def _loop_call(name: str, f: Any, args: tuple[Any, ...], kinds: Any, crossing: Crossing, output: Any = Carry) -> Call:
+def _loop_call(
+    name: Transformation, f: Any, args: tuple[Any, ...], kinds: Any, crossing: Crossing, output: Any = Carry
+) -> Call:
     ins, outs = prefixes_of(name, {"the value": kinds, "the result": output}, crossing)
     rules = LoopRules(name, len(args) - 1 if output is Carry else None)
     return Call(name, f, args, ins=ins, outs=outs, crossing=crossing, loop=rules)

@@ -13,6 +13,10 @@ from .call.call import STRUCTURE, Call, Crossing, check_function, curried
 
 if TYPE_CHECKING:
     from .signatures import RematOptions
+from ..core.transform import Transformation
+
+REMAT = Transformation("remat", static="static_argnums={}", copies_captured=True)
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -53,12 +57,12 @@ def remat(  # pyright: ignore[reportInconsistentOverload] - the options are list
         >>> grads["linear"]["kernel"].shape
         (2, 2)
     """
-    check_function(f, "remat")
+    check_function(f, REMAT)
 
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        args = with_statics("remat", f, args, static_argnums)
-        call = Call("remat", f, args, kwargs, crossing=crossing)
+        args = with_statics(REMAT, f, args, static_argnums)
+        call = Call(REMAT, f, args, kwargs, crossing=crossing)
         body = call.cached("remat", lambda body: body)
         recomputed = jax.checkpoint(body, prevent_cse=prevent_cse, policy=policy)
         return call.finish(*call.run(recomputed, call.inputs, stepwise=body))

@@ -21,6 +21,7 @@ from ..core.objects.cells import reopening
 from ..core.objects.named import Sentinel
 from ..core.objects.nodes import Static
 from ..core.objects.state import State
+from ..core.transform import Transformation
 from ..errors import ArgumentError, ArgumentTypeError
 from ..util.words import describe_type
 from .call.arguments import Structure, argument_name, is_graph_leaf, parameter_names
@@ -55,7 +56,7 @@ class RuleCall:
 
     def __init__(
         self,
-        name: str,
+        name: Transformation,
         fun: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from ..core.transform import Transformation
 from ..errors import ArgumentError, ArgumentTypeError
 from ..util.jax_versions import varying_axes
 from ..util.words import describe_type
@@ -18,6 +19,13 @@ from .call.arguments import named_as_user_s
 from .call.call import STRUCTURE, Call, Crossing, check_function, curried, prefixed_call, prefixes_of
 from .call.outcome import Address, Outcome
 from .jit.shardings import reshard_read_values
+
+SHARD_MAP = Transformation(
+    "shard_map",
+    "{f}",
+    "plait.shard_map(f, mesh=mesh, in_specs=(P(), P()), out_specs=P())(model, x)",
+    mapping="plait.StateSharding({plait.Param: P('data'), ...: P()})",
+)
 
 
 @curried
@@ -62,13 +70,13 @@ def shard_map(
         >>> forward(model, jnp.ones((8, 2))).shape
         (8, 3)
     """
-    check_function(f, "shard_map")
+    check_function(f, SHARD_MAP)
     options = {"in_specs": in_specs, "out_specs": out_specs}
-    prefixes_of("shard_map", options, crossing)  # checks what does not depend on the call
+    prefixes_of(SHARD_MAP, options, crossing)  # checks what does not depend on the call
 
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        call = prefixed_call("shard_map", f, args, kwargs, options, crossing)
+        call = prefixed_call(SHARD_MAP, f, args, kwargs, options, crossing)
         sizes = dict((jax.sharding.get_abstract_mesh() if mesh is None else mesh).shape)
         mapped = frozenset(axis_names) or frozenset(sizes)
         specs = tuple(_checked_spec(port, mapped) for port in call.ports)

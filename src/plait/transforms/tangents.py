@@ -15,6 +15,7 @@ from typing import Any
 import jax
 from jax.tree_util import Partial
 
+from ..core.transform import Transformation
 from ..errors import ArgumentError, ArgumentTypeError
 from ..util.words import describe_type
 from .autodiff import Differentiated
@@ -23,6 +24,15 @@ from .call.call import STRUCTURE, Crossing, check_function, curried
 from .call.enter_leave import rebuild
 from .call.outcome import Outcome
 from .tangent_trees import flatten_like, shapes_of
+
+VJP = Transformation("vjp", "plait.vjp({f}, {x})", only_values=True)
+JVP = Transformation(
+    "jvp",
+    "plait.jvp({f}, primals=({x},), tangents=({tangents},))",
+    "plait.jvp(f, (model, x), (model_tangent, x_tangent))",
+    only_values=True,
+)
+LINEARIZE = Transformation("linearize", "plait.linearize({f}, {x})", only_values=True)
 
 
 @curried
@@ -55,13 +65,13 @@ def vjp(
         >>> type(by_model).__name__, by_model.bias[...].tolist(), by_x.shape
         ('Linear', [4.0, 4.0, 4.0], (4, 2))
     """
-    check_function(f, "vjp")
+    check_function(f, VJP)
     if reduce_axes:
         raise NotImplementedError("vjp: reduce_axes is not supported by plait or by current JAX; omit it")
 
     @functools.wraps(f)
     def of(*primals: Any) -> Any:
-        call = _OfValues("vjp", f, primals, has_aux, crossing)
+        call = _OfValues(VJP, f, primals, has_aux, crossing)
         values, pull, rest = call.run(jax.vjp, call.inputs)
         out, output = call.finished(values, rest)
         shapes, treedef = jax.tree_util.tree_flatten(shapes_of(values))
@@ -105,13 +115,13 @@ def jvp(
         >>> tangent.tolist()
         [3.0, 3.0, 3.0]
     """
-    check_function(f, "jvp")
+    check_function(f, JVP)
 
     @functools.wraps(f)
     def of(primals: Any, tangents: Any) -> Any:
         check_tuple("jvp", "primals", primals, None)
         check_tuple("jvp", "tangents", tangents, len(primals))
-        call = _OfValues("jvp", f, tuple(primals), has_aux, crossing)
+        call = _OfValues(JVP, f, tuple(primals), has_aux, crossing)
         moves = call.tangents()(tuple(tangents))
         values, slopes, rest = call.run(jax.jvp, (call.inputs,), (moves,))
         out, output = call.finished(values, rest)
@@ -142,11 +152,11 @@ def linearize(
         >>> jvp_fn(plait.State({"bias": plait.Param(jnp.arange(3.0))}), jnp.zeros((1, 2))).tolist()
         [[0.0, 1.0, 2.0]]
     """
-    check_function(f, "linearize")
+    check_function(f, LINEARIZE)
 
     @functools.wraps(f)
     def of(*primals: Any) -> Any:
-        call = _OfValues("linearize", f, primals, has_aux, crossing)
+        call = _OfValues(LINEARIZE, f, primals, has_aux, crossing)
         values, push, rest = call.run(jax.linearize, call.inputs)
         out, output = call.finished(values, rest)
         count, to_tangents = len(primals), call.tangents()
@@ -181,7 +191,7 @@ class _OfValues(Differentiated):
     """One call as a function of all values of its arguments; only values are carried out."""
 
     def __init__(
-        self, name: str, f: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, crossing: Crossing
+        self, name: Transformation, f: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, crossing: Crossing
     ) -> None:
         check = functools.partial(self.check_pair, name) if has_aux else None
         options: Any = {

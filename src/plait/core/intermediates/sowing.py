@@ -94,15 +94,12 @@ def recorded_in(roots: Iterable[Any]) -> str | None:
 def _kept_in(body: Any, entered: Any) -> AbstractContextManager[Any]:
     """Inside the block something is traced that keeps what is sown: a branch, a turn of a loop without outputs, or one
     of the examples that share a module."""
-    if body.name in _WITHOUT_OUTPUTS:
+    if not body.name.has_outputs:
         return Restoring(_enclosing, transform=_enclosing.transform or body.name)
     if body.axis_metadata is None:
         return contextlib.nullcontext()
     roots = [root for root, prefix in zip(entered.roots, body.prefixes, strict=True) if prefix is None]
     return _shared_by_all([node for root in roots if sows(root) for _, node in iter_graph_nodes(root)], body.name)
-
-
-_WITHOUT_OUTPUTS = frozenset({"cond", "switch", "while_loop", "fori_loop"})
 
 
 @contextlib.contextmanager

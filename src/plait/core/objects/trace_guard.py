@@ -12,6 +12,7 @@ from ...errors import TraceContextError
 from ...util.jax_versions import current_trace as current_trace, describe_trace, trace_state, transform_of
 from ...util.words import with_article
 from .. import hooks
+from ..transform import Transformation
 
 
 def check_trace(trace: Any, owner: Any, action: str) -> None:
@@ -35,6 +36,7 @@ def raise_foreign_trace(trace: Any, owner: Any, action: str) -> None:
     here, there = describe_trace(current_trace()), describe_trace(trace)
     there = "another trace of the same kind around it" if there == here else there
     transform = transform_of(current_trace())
+    known = Transformation.known.get(transform or "")
     raise TraceContextError(
         f"Cannot mutate {kind}: cannot {what} from a different trace than its own",
         at=f"{path} ({with_article(kind)})" if path else with_article(kind),
@@ -44,7 +46,7 @@ def raise_foreign_trace(trace: Any, owner: Any, action: str) -> None:
         if transform is None
         else "make the model an argument of the function, and use plait's own transform, which keeps the change: "
         + call_with_model(transform)
-        + (_FOR_STREAMS if action.startswith("draw") and transform in ("vmap", "pmap") else ""),
+        + (_FOR_STREAMS if action.startswith("draw") and getattr(known, "maps", False) else ""),
     )
 
 
@@ -53,35 +55,13 @@ def is_excused(owner: Any) -> bool:
     return hooks.excuse is not None and hooks.excuse(owner)
 
 
-# How a function of a model and an array is passed to transforms that are not called like ``plait.jit(f)(model, x)``.
-_CALLS = {
-    "grad": "plait.grad(f)(model, x), with argnums=1 for the gradient with respect to x alone",
-    "vjp": "plait.vjp(f, model, x)",
-    "jvp": "plait.jvp(f, (model, x), (model_tangent, x_tangent))",
-    "linearize": "plait.linearize(f, model, x)",
-    "vmap": "plait.vmap(f, in_axes=(None, 0))(model, x)",
-    "pmap": "plait.pmap(f, in_axes=(None, 0))(model, x)",
-    "scan": "plait.scan(f)(model, x), where f returns the model and an output",
-    "lax_map": "plait.lax_map(f, x, model), where f takes a row of x and the model",
-    "Stack": "stack.scan(f, x, model), where f takes a block, x and the model, and returns x and an output",
-    "update_context": "context.merge(*context.split((model, x)))",
-    "custom_vjp": "f(model, x), whose rule then gets it, too",
-    "custom_jvp": "f(model, x), whose rule then gets it, too",
-    "eval_shape": "plait.eval_shape(f, model, x)",
-    "fori_loop": "plait.fori_loop(0, n, f, model), where f takes an index and the model, and returns the model",
-    "while_loop": "plait.while_loop(cond_fun, f, model), where f returns the model",
-    "cond": "plait.cond(pred, f, g, model, x)",
-    "switch": "plait.switch(index, [f, g], model, x)",
-    "shard_map": "plait.shard_map(f, mesh=mesh, in_specs=(P(), P()), out_specs=P())(model, x)",
-}
-
-
 _FOR_STREAMS = ", with its streams split (plait.split_rngs), or each element draws the same"
 
 
 def call_with_model(transform: str) -> str:
     """The code, for advice, that passes a model to a transformed function."""
-    return _CALLS.get(transform, f"plait.{transform}(f)(model, x)")
+    known = Transformation.known.get(transform)
+    return f"plait.{transform}(f)(model, x)" if known is None else known.of_model
 
 
 def path_of(owner: Any) -> str | None:

@@ -13,12 +13,15 @@ from typing import Any
 import jax
 
 from ...core.objects.nodes import iter_variables
+from ...core.transform import Transformation
 from ...errors import ArgumentError, ArgumentTypeError
 from ...transforms.call.arguments import argument_name, is_graph_leaf, parameter_names
 from ...transforms.call.call import check_function
 from ...transforms.jit.function import jit
 from ...util.words import describe_type
 from .modes import Crossing, graph_mode, graph_updates_mode
+
+JIT_PARTIAL = Transformation("jit_partial", "plait.jit_partial({f}, {curried})", only_values=True)
 
 
 def cached_partial(
@@ -99,7 +102,7 @@ def jit_partial(
         >>> forward(jnp.ones((1, 2))).shape
         (1, 3)
     """
-    check_function(fun, "jit_partial")
+    check_function(fun, JIT_PARTIAL)
     if graph_updates and graph_mode(graph):
         raise ArgumentError(
             "jit_partial propagates values only",

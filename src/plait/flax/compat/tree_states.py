@@ -15,10 +15,13 @@ import jax
 
 from ...core.graph.graphdef import GraphDef
 from ...core.objects.variables import Variable
+from ...core.transform import Transformation
 from ...errors import GraphError
 from ...transforms.call.arguments import is_graph_leaf
 from ...transforms.call.prefixes import Prefix, check_aliasing
 from .update_context import MergeContext, SplitContext, merge_context, split_context
+
+TO_TREE, FROM_TREE = Transformation("to_tree"), Transformation("from_tree")
 
 
 class _Missing:
@@ -164,7 +167,7 @@ def to_tree(
         (True, 1, 10)
     """
     pairs, treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_graph_leaf)
-    prefixes = _spread("to_tree", prefix, tree)
+    prefixes = _spread(TO_TREE, prefix, tree)
     if check_aliasing and prefix is not _Missing:
         _check_aliasing(pairs, prefixes)
     with split_context(ctxtag) as context:
@@ -212,7 +215,7 @@ def from_tree(
     """
     pairs, treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_leaf)
     stand_ins = [Variable(0) if is_node_leaf(leaf) else 0 for _, leaf in pairs]  # a mapping by filter may be here
-    prefixes = _spread("from_tree", prefix, jax.tree_util.tree_unflatten(treedef, stand_ins))
+    prefixes = _spread(FROM_TREE, prefix, jax.tree_util.tree_unflatten(treedef, stand_ins))
     with merge_context(ctxtag, is_inner) as context:
         leaves = [
             merge_fn(context, path, value, leaf) if map_non_graph_nodes or is_node_leaf(leaf) else leaf
@@ -221,7 +224,7 @@ def from_tree(
     return jax.tree_util.tree_unflatten(treedef, leaves)
 
 
-def _spread(name: str, prefix: Any, tree: Any) -> list[Any]:
+def _spread(name: Transformation, prefix: Any, tree: Any) -> list[Any]:
     if prefix is _Missing:
         return [_Missing] * len(jax.tree_util.tree_leaves(tree, is_leaf=is_graph_leaf))
     return Prefix.of(name, "prefix", prefix, updates=True).broadcast(tree)

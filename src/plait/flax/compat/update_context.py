@@ -25,10 +25,14 @@ from ...core.graph.walks import RefMap
 from ...core.objects.journal import Journal, trace_of
 from ...core.objects.state import group_leaves
 from ...core.states.flat_graphs import flattened
+from ...core.transform import Transformation
 from ...errors import GraphError, InternalError
 from ...typing import FilterLiteral
 from ...util.jax_versions import current_trace
 from ...util.words import describe_type
+
+CONTEXT = Transformation("update_context", of_model="context.merge(*context.split((model, x)))")
+
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -270,7 +274,7 @@ class SplitContext:
                 here, inner = current_trace(), [*self.context.index_ref.values()]
                 own = {id(here), *(id(trace_of(item, here)) for item in inner)}  # traces: this one, and that of step 2
                 others = [item for item in self._refs if id(trace_of(item, here)) not in own]
-                check_no_captured_objects("update_context", others, set(map(id, inner)), [node])
+                check_no_captured_objects(CONTEXT, others, set(map(id, inner)), [node])
             graphdef = with_index_mapping(graphdef, self.context.mapping_to(self._refs))
         groups = group_leaves(flat, filters, exhaustive=True) if filters and with_paths else [flat]
         return (graphdef, *groups)

@@ -30,6 +30,7 @@ from ...core.objects.pytree import Pytree
 from ...core.objects.rngs import Rngs
 from ...core.objects.settings import Restoring, defaults
 from ...core.objects.variable_kinds import Cache, Param
+from ...core.transform import Transformation
 from ...errors import ArgumentError, ArgumentTypeError
 from ...transforms.batching import vmap
 from ...transforms.call.arguments import is_graph_leaf
@@ -61,6 +62,16 @@ from .stacking import (
     stacked,
     store_in_references,
 )
+
+STACK = Transformation(
+    "Stack",
+    of_model="stack.scan(f, x, model), where f takes a block, x and the model, and returns x and an output",
+    new_variables="create the variable before the call, or return its value: stack.scan(f, x) returns what f returns "
+    "for each block",
+    loops=True,
+)
+SCAN = Transformation("Stack.scan", "{f}")
+
 
 B = TypeVar("B", covariant=True)
 P = ParamSpec("P")
@@ -360,7 +371,7 @@ class Stack(Module, Generic[B]):
             >>> len(squares), squares.stack().shape
             (3, (3,))
         """
-        check_function(f, "Stack.scan")
+        check_function(f, SCAN)
         return self._run(f, x, args, kwargs)
 
     def _run(self, f: Callable[..., Any], x: Any, args: Any, kwargs: Any) -> tuple[Any, PerLayer]:
@@ -395,13 +406,13 @@ class Stack(Module, Generic[B]):
         blocks = {key: self.__dict__[key] for key in keys}
         axes = (Carry, 0, 0, [_SHARED if is_graph_leaf(leaf) else None for leaf in shared], None, None)
         call = Call(
-            "Stack",
+            STACK,
             _iteration,
             (x, blocks, each, shared, Static(period), Static(f)),
-            ins=Prefix.of("Stack", "the arguments", axes, updates=True),
-            outs=Prefix.of("Stack", "the output", (Carry, 0), updates=True),
+            ins=Prefix.of(STACK, "the arguments", axes, updates=True),
+            outs=Prefix.of(STACK, "the output", (Carry, 0), updates=True),
             axis_metadata={PARTITION_NAME: self.axis},
-            loop=LoopRules("Stack", 0, 0, parts="blocks"),
+            loop=LoopRules(STACK, 0, 0, parts="blocks"),
         )
         policy = self.remat if callable(self.remat) else None
         recomputing = Recomputing(policy, self.remat_every) if self.remat is True or policy else None

@@ -32,6 +32,7 @@ from ...core.graph.walks import path_of
 from ...core.objects.cells import recording_foreign_reads
 from ...core.objects.named import Sentinel
 from ...core.objects.variables import Variable
+from ...core.transform import Transformation
 from ...errors import ArgumentError, AxisNameMismatchError, StaticValueError
 from ...util.jax_versions import trace_settings
 from .arguments import ArgumentNames, Structure, gather, is_graph_leaf, joined
@@ -50,10 +51,6 @@ OWN_PORT: Any = Sentinel(__name__, "OWN_PORT", "its own port")
 # alive only structures, which reference no object, and functions of arrays that reference the function weakly.
 _kept: weakref.WeakKeyDictionary[Any, dict[Any, tuple[Any, Any]]] = weakref.WeakKeyDictionary()
 MOST = 64
-
-# What a function of these reads from outside is warned of, since their programs outlive the call; others forget what
-# they have kept for the body.
-_PROGRAMS = frozenset({"jit", "pmap"})
 
 
 class AttachedToErrors:
@@ -141,7 +138,7 @@ class Body(NamedAsUsers):
         check_output: a check of the function's output that runs first.
     """
 
-    name: str
+    name: Transformation
     f: Callable[[], Callable[..., Any]]
     structure: Structure
     ports: tuple[Any, ...]
@@ -244,7 +241,7 @@ class Body(NamedAsUsers):
         record = recording_foreign_reads(self.forget)
         with record as found, refusing_container_changes(f):
             out = f(*args, **kwargs)
-            if found and self.name in _PROGRAMS:
+            if found and self.name.keeps_programs:
                 warn_about_captures(f, self.name, found)
         return out
 

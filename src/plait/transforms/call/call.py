@@ -39,6 +39,7 @@ from ...core import hooks
 from ...core.graph.locate import describe_place
 from ...core.objects.named import Sentinel
 from ...core.objects.statics import HashableMapping
+from ...core.transform import Transformation
 from ...errors import ArgumentError, ArgumentTypeError
 from ...util.words import describe_type
 from .arguments import Gathered, gather, is_graph_leaf, positional
@@ -80,7 +81,7 @@ class RuledFunction:
 CACHEABLE_FUNCTIONS = FunctionType, functools.partial, RuledFunction
 
 
-def check_function(f: Any, name: str) -> None:
+def check_function(f: Any, name: Transformation) -> None:
     """Raise if a transform cannot lift this function.
 
     Raises:
@@ -92,51 +93,17 @@ def check_function(f: Any, name: str) -> None:
             f"{name} takes a function",
             found=describe_type(f),
             expected="a callable",
-            do=f"pass the function itself, without calling it: {_call(name, 'f', 'x')}",
+            do=f"pass the function itself, without calling it: {name.code('f', 'x')}",
         )
     if isinstance(f, MethodType) and is_graph_leaf(f.__self__):
         cls, method = type(f.__self__).__name__, f.__name__
-        module = cls.lower()
-        if name == "lax_map":
-            do = f"also pass the module: plait.lax_map(lambda x, {module}: {module}.{method}(x), xs, {module})"
-        elif name in _FUNCTION_AMONG_OTHERS:
-            do = f"pass a function that takes the module: lambda {module}, x: {module}.{method}(x)"
-        elif name in _FUNCTION_FIRST:
-            do = f"pass the module as an argument: {_call(name, f'{cls}.{method}', f'{module}, x')}"
-        else:
-            call = _call(name, f"{cls}.{method}", f"{module}, x")
-            do = f"decorate the method in the class (@plait.{name}), or call {call}"
         raise ArgumentError(
             f"{name} does not support bound methods, but got a bound method of a module",
             at=describe_place(f.__self__),
             found=f"the method {method!r} bound to a {cls}",
             expected="a function that takes the module as an argument",
-            do=do,
+            do=name.for_method(cls, method),
         )
-
-
-# Transforms that take the function with its arguments, and those that take it among other arguments.
-_FUNCTION_FIRST = ("eval_shape", "vjp", "linearize", "jvp", "hvp", "jit_partial")
-_FUNCTION_AMONG_OTHERS = (
-    *("cond", "switch", "while_loop", "fori_loop", "lax_map", "shard_map"),
-    *("custom_vjp.defvjp", "custom_jvp.defjvp", "Stack.scan"),
-)
-
-
-def _call(name: str, f: str, arguments: str) -> str:
-    """The code that calls a transform with a function, and the result with arguments."""
-    if name == "jvp":
-        tangents = ", ".join(f"{each}_tangent" for each in arguments.split(", "))
-        return f"plait.jvp({f}, primals=({arguments},), tangents=({tangents},))"
-    if name == "hvp":
-        return f"plait.hvp({f}, primals=({arguments},), tangents=grads)"
-    if name == "transform_metadata":
-        return f"plait.transform_metadata({f}, partition='layers')"
-    if name == "jit_partial":
-        return f"plait.jit_partial({f}, {arguments.replace(', ', ')(', 1)})"
-    if name in _FUNCTION_FIRST:
-        return f"plait.{name}({f}, {arguments})"
-    return f if name in _FUNCTION_AMONG_OTHERS else f"plait.{name}({f})({arguments})"
 
 
 class Crossing:
@@ -199,7 +166,7 @@ class Call:
 
     def __init__(
         self,
-        name: str,
+        name: Transformation,
         f: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any] | None = None,
@@ -352,7 +319,7 @@ class Call:
         return write_back(outcome, self.gathered, outputs)
 
 
-def prefixes_of(name: str, options: Mapping[str, Any], crossing: Crossing) -> tuple[Prefix, Prefix]:
+def prefixes_of(name: Transformation, options: Mapping[str, Any], crossing: Crossing) -> tuple[Prefix, Prefix]:
     """The prefixes of the arguments (as a tuple; a list is treated as one) and of the output, by the names of the
     options."""
     (first, ins), (second, outs) = options.items()
@@ -362,7 +329,7 @@ def prefixes_of(name: str, options: Mapping[str, Any], crossing: Crossing) -> tu
 
 
 def prefixed_call(
-    name: str,
+    name: Transformation,
     f: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],

@@ -20,6 +20,7 @@ from ...core.objects.cells import note_foreign_reads
 from ...core.objects.nodes import Static, jax_key_to_key
 from ...core.objects.statics import HashableMapping
 from ...core.objects.variables import Variable, make_variables
+from ...core.transform import Transformation
 from ...errors import ArgumentError
 from ...util.jax_versions import trace_state
 from ...util.paths import format_path
@@ -98,11 +99,6 @@ def rebuild(
     return jax.tree_util.tree_unflatten(structure.treedef, leaves)
 
 
-# Transforms that return a copy of what their function captured, as Flax does. The values of others are those of a
-# program, or have an axis.
-_COPY_CAPTURED = frozenset({"cond", "switch", "fori_loop", "remat", "eval_shape", "grad", "value_and_grad", "checkify"})
-
-
 class TracedResult:
     """The arguments and the output after the function ran.
 
@@ -122,7 +118,12 @@ class TracedResult:
     """
 
     def __init__(
-        self, name: str, entered: TracedArguments, out: Any, structural: bool, labels: Callable[[], Sequence[str]]
+        self,
+        name: Transformation,
+        entered: TracedArguments,
+        out: Any,
+        structural: bool,
+        labels: Callable[[], Sequence[str]],
     ) -> None:
         self.entered = entered
         self.walk = walk = Walk(names=lambda: [*(labels() if structural else ()), *_names_of_output(out)])
@@ -143,7 +144,7 @@ class TracedResult:
         self.copies_captured, here = False, trace_state.value
         if self.arguments is not None or self.output.roots:
             known = set(map(id, entered.index_ref.values()))
-            copies = name in _COPY_CAPTURED if structural else name == "eval_shape"
+            copies = name.copies_captured and (structural or name.abstract)
             checked = itertools.islice(walk.refs, referred) if copies else walk.refs
             check_no_captured_objects(name, checked, known, [*entered.roots, out])
             stamps = [
@@ -161,18 +162,17 @@ class TracedResult:
             for position, variable in enumerate(self.variables)
         ]
 
-    def _check_no_inputs(self, name: str, labels: Callable[[], Sequence[str]]) -> None:
+    def _check_no_inputs(self, name: Transformation, labels: Callable[[], Sequence[str]]) -> None:
         cells = {id(variable._cell): i for i, variable in enumerate(self.variables) if variable is not None}
         for leaf in self.walk.leaves:
             position = cells.get(id(leaf._cell.stored)) if isinstance(leaf, Variable) else None
             if position is not None:
-                always = name in ("vjp", "jvp", "linearize", "custom_jvp", "make_jaxpr", "jit_partial")
                 raise ArgumentError(
                     f"{name} with graph_updates=False cannot return an input variable",
                     at=self.entered.structure.value_labels(labels())[position],
                     found=f"the {type(leaf).__name__} that was passed as an argument",
                     expected="new objects, or values",
-                    do="return variable.value" + ("" if always else "; or use graph_updates=True"),
+                    do="return variable.value" + ("" if name.only_values else "; or use graph_updates=True"),
                 )
 
     def _add(self, root: Any) -> GraphDef:

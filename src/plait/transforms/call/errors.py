@@ -13,6 +13,7 @@ import numpy as np
 
 from ...core.objects.cells import is_unusable, unusable
 from ...core.objects.nodes import jax_key_to_key
+from ...core.transform import Transformation
 from ...errors import ArgumentError, ArgumentTypeError, PlaitError, TraceContextError
 from ...util.jax_versions import Tracer
 from ...util.words import describe_type, first_few, text_of
@@ -23,16 +24,8 @@ from .body import is_from_inside
 _DELETED = re.compile("(array|buffer) has been deleted", re.IGNORECASE)
 _NUMBERS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex, jax.ShapeDtypeStruct)
 
-# The options by which a transform leaves out an argument, given its number.
-_OPTIONS = {
-    **dict.fromkeys(("jit", "remat", "make_jaxpr"), "static_argnums={}"),
-    "pmap": "static_broadcasted_argnums={}",
-    **dict.fromkeys(("custom_vjp", "custom_jvp"), "nondiff_argnums=({},)"),
-}
-_LOOPS = ("scan", "while_loop", "fori_loop", "lax_map", "Stack")
 
-
-def explain(transform: str, f: Callable[..., Any], gathered: Gathered, error: Exception) -> None:
+def explain(transform: Transformation, f: Callable[..., Any], gathered: Gathered, error: Exception) -> None:
     """If JAX refused a value of a call, raise an error that names it; not for an error of the user's function."""
     if isinstance(error, PlaitError):
         return
@@ -51,7 +44,9 @@ def says_unusable(error: BaseException) -> bool:
     return is_jax_s and _DELETED.search(text_of(error).partition("\n")[0]) is not None
 
 
-def _check_plain_arguments(transform: str, f: Callable[..., Any], gathered: Gathered, error: Exception) -> None:
+def _check_plain_arguments(
+    transform: Transformation, f: Callable[..., Any], gathered: Gathered, error: Exception
+) -> None:
     """Raise an error that names an argument which JAX does not accept.
 
     Raises:
@@ -121,21 +116,21 @@ def _holding(f: Any, gathered: Gathered, is_bad: Callable[[Any], bool]) -> dict[
     return {labels[i]: leaf for i, leaf in bad.items()}
 
 
-def _instead(transform: str, f: Callable[..., Any], path: Any, structure: Structure) -> str:
+def _instead(transform: Transformation, f: Callable[..., Any], path: Any, structure: Structure) -> str:
     """What to do about an argument that is not an array, or contains what is none."""
     if len(path) > 2:
-        return ("make the whole argument static, or " if transform in _OPTIONS else "") + "remove such values from it"
+        return ("make the whole argument static, or " if transform.static else "") + "remove such values from it"
     names, (kind, key, *_) = parameter_names(f), map(jax_key_to_key, path)
     name = names.at(key) if kind == 0 else str(key)
-    if transform == "jit" and _is_name(name):
-        return f"make it static: plait.jit({_name_in_code(f)}, static_argnames={name!r})"
+    if transform.static_name and _is_name(name):
+        return f"make it static: plait.{transform}({_name_in_code(f)}, {transform.static_name.format(name)})"
     number = key if kind == 0 else names.positional.index(name) if name in names.positional else None
-    if transform in _OPTIONS and number is not None:
+    if transform.static and number is not None:
         how = "make it static" if kind == 0 else "pass it by position, and make it static"
-        return f"{how}: plait.{transform}({_name_in_code(f)}, {_OPTIONS[transform].format(number)})"
+        return f"{how}: plait.{transform}({_name_in_code(f)}, {transform.static.format(number)})"
     args, kwargs = jax.tree_util.tree_unflatten(structure.treedef, structure.graphdefs)
     given = [*map(names.at, range(len(args)))]
-    if transform in _LOOPS or not all(map(_is_name, [*given, *kwargs])):
+    if transform.loops or not all(map(_is_name, [*given, *kwargs])):
         return "take it from outside of the function, instead of passing it"
     passed = ", ".join([*given, *(f"{each}={each}" for each in kwargs)])
     taken = ", ".join(each for each in [*given, *kwargs] if each != name)

@@ -24,6 +24,7 @@ from ...core.objects.cells import metadata_key
 from ...core.objects.nodes import Kind, visit
 from ...core.objects.pytree import Pytree
 from ...core.objects.variables import Variable
+from ...core.transform import Transformation
 from ...errors import ArgumentError, ArgumentTypeError, LostUpdateWarning
 from ...util.notices import warn
 from ...util.words import describe_type, first_few, name_of_class
@@ -45,7 +46,7 @@ class LoopRules:
             an iteration then starts from the values of the one before.
     """
 
-    name: str
+    name: Transformation
     carry_in: int | None = None
     carry_out: int | None = None
     parts: str | None = None
@@ -206,22 +207,10 @@ class LoopRules:
             at=place,
             found=f"a new {type(leaf).__name__}",
             expected="the same variables before and after",
-            do=_INSTEAD_OF_NEW_VARIABLES.get(
-                self.name, f"create the variable before the loop, or give it an axis: {axes}"
-            ),
+            do=self.name.new_variables or f"create the variable before the loop, or give it an axis: {axes}",
         )
 
 
 def _alike(first: Variable[Any], second: Any) -> bool:
     """Whether two variables have the same kind and metadata."""
     return type(first) is type(second) and metadata_key(first._cell) == metadata_key(second._cell)
-
-
-_BEFORE = "create the variable before the loop; or use plait.scan, which can stack what each iteration creates"
-_INSTEAD_OF_NEW_VARIABLES = {
-    "while_loop": _BEFORE,
-    "fori_loop": _BEFORE,
-    "lax_map": "create the variable before the call, or return its value",
-    "Stack": "create the variable before the call, or return its value: stack.scan(f, x) returns what f returns for "
-    "each block",
-}

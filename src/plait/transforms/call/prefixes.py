@@ -22,6 +22,7 @@ from ...core.objects.nodes import Kind, Place, Static, children_of, iter_variabl
 from ...core.objects.pytree import Pytree, own_info
 from ...core.objects.state import State, to_flat_state
 from ...core.objects.variables import Variable
+from ...core.transform import Transformation
 from ...errors import ArgumentError, FilterError, SharingError
 from ...util.paths import Path, describe_path
 from ...util.repr import Text
@@ -233,13 +234,13 @@ class Prefix:
         transform, argument: where it was passed, for errors: ``("vmap", "in_axes")``.
     """
 
-    transform: str
+    transform: Transformation
     argument: str
     treedef: Any
     leaves: tuple[Any, ...]
 
     @classmethod
-    def of(cls, transform: str, argument: str, tree: Any, *, updates: bool) -> Prefix:
+    def of(cls, transform: Transformation, argument: str, tree: Any, *, updates: bool) -> Prefix:
         """Read a user's prefix.
 
         Raises:
@@ -299,7 +300,7 @@ class Prefix:
         )
 
 
-def _checked_leaf(transform: str, argument: str, path: Any, leaf: Any, updates: bool) -> Any:
+def _checked_leaf(transform: Transformation, argument: str, path: Any, leaf: Any, updates: bool) -> Any:
     place = f"{argument}{jax.tree_util.keystr(path)}"
     if isinstance(leaf, State):
         leaf = StateAxes(leaf) if updates else PrefixByPath(leaf)
@@ -318,17 +319,11 @@ def _checked_leaf(transform: str, argument: str, path: Any, leaf: Any, updates: 
                 at=place,
                 found=with_article(type(leaf).__name__),
                 expected="an axis, a spec, or a mapping from filters",
-                do=f"select its variables by filter: {_BY_FILTER.get(transform, _AXES_BY_FILTER)}; "
+                do=f"select its variables by filter: {transform.mapping}; "
                 "a tree made by plait.prefix needs graph_updates=False",
             )
         return PrefixByPath(leaf)
     return leaf
-
-
-_AXES_BY_FILTER = "plait.StateAxes({plait.Param: 0, ...: None})"
-_BY_FILTER: dict[str, str] = dict.fromkeys(
-    ("jit", "shard_map"), "plait.StateSharding({plait.Param: P('data'), ...: P()})"
-)
 
 
 def check_aliasing(name: str, treatments: Sequence[tuple[str, Any, Any]], known: dict[int, tuple[Any, str]]) -> None:

@@ -39,7 +39,7 @@ from ..call.call import Call
 from ..call.enter_leave import rebuild
 from ..call.errors import explain
 from ..call.outcome import INPUT, Address, Outcome, check_traces, write_back
-from .shardings import Shardings, reshard_read_values
+from .shardings import JIT, Shardings, reshard_read_values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -390,7 +390,7 @@ class Compiled:
         handled is about a buffer that was donated to an earlier call, or about a sharding."""
         gathered, error = gather((args, kwargs), self.f), sys.exc_info()[1]
         if isinstance(error, Exception):
-            explain("jit", self.f, gathered, error)
+            explain(JIT, self.f, gathered, error)
         self.arguments(gathered, args, kwargs)
         if error is not None and self.shardings is not None:
             self.shardings.explain(error, self.f, args)

@@ -41,7 +41,7 @@ from .stages import Lowered, Traced
 
 if TYPE_CHECKING:
     from ..signatures import JitOptions, Jitted
-
+from .shardings import JIT
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -111,7 +111,7 @@ def jit(  # pyright: ignore[reportInconsistentOverload] - the options are listed
         >>> float(step(counter, 2.0)), float(step(counter, 2.0)), int(counter.count)
         (2.0, 4.0, 2)
     """
-    check_function(fun, "jit")
+    check_function(fun, JIT)
     chosen = {"keep_unused": keep_unused, "device": device, "backend": backend, "inline": inline}
     options = {name: value for name, value in chosen.items() if value}
     shardings = None
@@ -209,7 +209,7 @@ class JittedFunction:
             with gathered.scope([lambda: gathered.structure.labels(self.f)[0]]):
                 returned = compiled.jitted(*positional, **named)
         except (TypeError, ValueError, RuntimeError) as error:
-            explain("jit", self.f, gathered, error)
+            explain(JIT, self.f, gathered, error)
             if self.shardings is not None and not isinstance(error, TypeError):
                 self.shardings.explain(error, self.f, args)
             raise
@@ -227,8 +227,8 @@ class JittedFunction:
             return args, kwargs
         numbers, names = self.statics
         return (
-            with_statics("jit", self.f, args, numbers),
-            {name: static_argument("jit", value, name) if name in names else value for name, value in kwargs.items()},
+            with_statics(JIT, self.f, args, numbers),
+            {name: static_argument(JIT, value, name) if name in names else value for name, value in kwargs.items()},
         )
 
     def preparing(self, lowered_args: tuple[Any, ...], lowered_kwargs: dict[str, Any]) -> Callable[..., Any]:
@@ -262,7 +262,7 @@ class JittedFunction:
         if compiled is None:
             if self.shardings is None:
                 rules: Any = {"returns_inputs": True}
-                call = Call("jit", self.f, args, kwargs, crossing=self.crossing, gathered=gathered, **rules)
+                call = Call(JIT, self.f, args, kwargs, crossing=self.crossing, gathered=gathered, **rules)
             else:
                 call = self.shardings.call(self.f, args, kwargs, gathered)
             given = self.options, self.history, self.donation, layout, self.shardings
@@ -294,7 +294,7 @@ class JittedFunction:
         try:
             stage = getattr(compiled.jitted, kind)(*positional, **named)
         except (TypeError, ValueError, RuntimeError) as error:
-            explain("jit", self.f, gathered, error)
+            explain(JIT, self.f, gathered, error)
             raise
         return stage, compiled, gathered.structure, prepare
 

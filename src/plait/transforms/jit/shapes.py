@@ -12,11 +12,17 @@ from typing import Any, TypeVar
 import jax
 
 from ...core import hooks
+from ...core.transform import Transformation
 from ...util.jax_versions import is_mutable_array
 from ...util.paths import describe_path
 from ..call.arguments import Structure, named_as_user_s, with_statics
 from ..call.call import STRUCTURE, Call, Crossing, check_function, curried
 from ..call.enter_leave import TracedArguments
+
+EVAL_SHAPE = Transformation("eval_shape", "plait.eval_shape({f}, {x})", copies_captured=True, abstract=True)
+MAKE_JAXPR = Transformation("make_jaxpr", static="static_argnums={}", only_values=True)
+CHECKIFY = Transformation("checkify", copies_captured=True)
+
 
 R = TypeVar("R")
 
@@ -40,13 +46,13 @@ def eval_shape(f: Callable[..., R], *args: Any, crossing: Crossing = STRUCTURE, 
         >>> plait.eval_shape(lambda model, x: model(x), model, x).shape
         (8, 1000000)
     """
-    check_function(f, "eval_shape")
+    check_function(f, EVAL_SHAPE)
     return shapes_of_call(f, args, kwargs, crossing)
 
 
 def shapes_of_call(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], crossing: Crossing) -> Any:
     """``eval_shape`` of a call."""
-    call = Call("eval_shape", f, args, kwargs, crossing=crossing)
+    call = Call(EVAL_SHAPE, f, args, kwargs, crossing=crossing)
     structures: list[Structure] = []
 
     def shapes(inputs: Any) -> Any:
@@ -86,12 +92,12 @@ def make_jaxpr(
         >>> [str(v.aval) for v in jaxpr.jaxpr.invars], jaxpr.jaxpr.eqns[0].primitive.name
         (['float32[2,3]', 'float32[1,2]'], 'dot_general')
     """
-    check_function(f, "make_jaxpr")
+    check_function(f, MAKE_JAXPR)
 
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        args = with_statics("make_jaxpr", f, args, static_argnums)
-        call = Call("make_jaxpr", f, args, kwargs, crossing=crossing.values_only())
+        args = with_statics(MAKE_JAXPR, f, args, static_argnums)
+        call = Call(MAKE_JAXPR, f, args, kwargs, crossing=crossing.values_only())
         structure = call.gathered.structure
 
         def with_values(structure: Structure, values: Iterable[Any], plain: Iterable[Any]) -> Any:
@@ -132,13 +138,13 @@ def checkify(f: Any = None, errors: Any = None, *, crossing: Crossing = STRUCTUR
         >>> error.get()
         'negative (`check` failed)'
     """
-    check_function(f, "checkify")
+    check_function(f, CHECKIFY)
 
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         from jax.experimental import checkify as jax_checkify  # importing it takes half as long as importing plait
 
-        call = Call("checkify", f, args, kwargs, crossing=crossing)
+        call = Call(CHECKIFY, f, args, kwargs, crossing=crossing)
         body = call.cached("checkify", lambda body: body)
         checked = jax_checkify.checkify(body, jax_checkify.user_checks if errors is None else errors)
         error, (outputs, outcome) = call.run(checked, call.inputs)

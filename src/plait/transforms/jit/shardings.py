@@ -15,6 +15,7 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
 
 from ...core.objects.nodes import Static
+from ...core.transform import Transformation
 from ...errors import ArgumentError
 from ...util.jax_versions import ArrayImpl, top_level_trace, trace_state
 from ...util.words import text_of
@@ -23,6 +24,14 @@ from ..call.body import Body
 from ..call.call import Call, Crossing, prefixes_of
 from ..call.outcome import Address, Outcome
 from ..call.prefixes import Prefix
+
+JIT = Transformation(
+    "jit",
+    static="static_argnums={}",
+    static_name="static_argnames={!r}",
+    mapping="plait.StateSharding({plait.Param: P('data'), ...: P()})",
+    keeps_programs=True,
+)
 
 
 class Shardings:
@@ -35,7 +44,7 @@ class Shardings:
     def __init__(self, ins: Any, outs: Any, crossing: Crossing) -> None:
         self.crossing = crossing
         options = {"in_shardings": ins, "out_shardings": outs}
-        self.outs = prefixes_of("jit", options, crossing)[1]  # raises immediately if one is wrong
+        self.outs = prefixes_of(JIT, options, crossing)[1]  # raises immediately if one is wrong
         self.given = tuple(ins) if isinstance(ins, list) else ins
 
     def call(
@@ -55,9 +64,9 @@ class Shardings:
                 expected="positional arguments",
                 do="pass them by position",
             )
-        ins = Prefix.of("jit", "in_shardings", self._aligned(args), updates=self.crossing.updates)
+        ins = Prefix.of(JIT, "in_shardings", self._aligned(args), updates=self.crossing.updates)
         rules: Any = {"returns_inputs": True}
-        call = Call("jit", f, args, ins=ins, outs=self.outs, crossing=self.crossing, gathered=gathered, **rules)
+        call = Call(JIT, f, args, ins=ins, outs=self.outs, crossing=self.crossing, gathered=gathered, **rules)
         for place, sharding, value in call.labelled():
             check_sharding("in_shardings", lambda place=place: place, value, sharding)
         return call

@@ -21,6 +21,7 @@ from ...util.words import first_few
 from ..call.arguments import Gathered, Structure, gather
 from ..call.errors import explain
 from .compiled import Compiled
+from .shardings import JIT
 
 
 class _Stage:
@@ -79,7 +80,7 @@ class CompiledStage(_Stage):
         try:
             returned = self._stage(*positional, **named)
         except (TypeError, ValueError, RuntimeError) as error:
-            explain("jit", self._compiled.f, gathered, error)
+            explain(JIT, self._compiled.f, gathered, error)
             self._explain_types(gathered, error)
             raise
         return self._compiled.finish(gathered, returned)
