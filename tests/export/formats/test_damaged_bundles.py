@@ -49,7 +49,8 @@ def test_a_damaged_file_is_refused_by_name(copy, name, how):
         place.unlink()
     else:
         place.write_bytes({"cut": content[: len(content) // 2], "empty": b"", "other": content[::-1]}[how])
-    with pytest.raises(ExportError, match=name.replace(".", r"\.")):
+    is_none = (how, name) == ("missing", "manifest.json")
+    with pytest.raises(ExportError, match="no export at this path" if is_none else name.replace(".", r"\.")):
         load(copy)
 
 

@@ -140,7 +140,7 @@ def _program_of_module(
         check_numbers(value, describe_path(path))
     first = {name: on_host(values[path], describe_path(path)) for path, name in carried.items()}
     tree = {path: value for path, value in values.items() if path not in carried}
-    names = {path: ".".join(map(str, path)) for path in tree}
+    names = {path: ".".join(map(str, jax.tree.leaves(path))) for path in tree}  # a key may be a path itself
     check_distinct(names)
     states = [(f"the state {describe_path(path)}", name) for path, name in carried.items()]
     _check_names([*((f"input {index}", spec.name) for index, spec in enumerate(specs)), *states])
