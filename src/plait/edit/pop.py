@@ -12,8 +12,8 @@ from ..core.objects.journal import Journal
 from ..core.objects.nodes import Kind, Place, change_of, check_node, visit
 from ..core.objects.pytree import Pytree, check_not_fixed
 from ..core.objects.state import FlatState, State
-from ..core.objects.trace_guard import check_trace
 from ..core.states.live import are_live
+from ..core.traces.guard import check_trace
 from ..errors import FilterError, GraphError
 from ..typing import FilterLiteral
 from ..util.paths import Path, describe_path

@@ -7,11 +7,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from ..core.traces.captured import named_captures
 from ..core.transform import Transformation
 from ..errors import ArgumentError
 from ..transforms.call.arguments import gather
 from ..transforms.call.call import check_function
-from ..transforms.call.captures import named_captures
 from ..transforms.jit.function import jit
 from ..util.paths import Path, format_path
 from ..util.words import first_few, in_bytes

@@ -14,13 +14,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..core.graph.walks import is_graph_leaf
 from ..core.module_calls.method_observers import MethodCall, observed_methods
 from ..core.objects.module import Module
 from ..core.objects.nodes import Kind, Place, children_if_any, visit
 from ..core.objects.variables import Variable
 from ..errors import ArgumentError
 from ..transforms.autodiff import value_and_grad
-from ..transforms.call.arguments import is_graph_leaf
 from ..transforms.jit.function import jit
 from ..util.paths import Path, format_path
 from ..util.words import first_few, in_bytes

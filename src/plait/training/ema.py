@@ -15,10 +15,10 @@ from ..core.graph.walks import Walk, path_of
 from ..core.objects.nodes import check_node
 from ..core.objects.pytree import Pytree, copied_buffers
 from ..core.objects.state import FlatState, from_flat_state, to_flat_state
-from ..core.objects.trace_guard import check_trace
 from ..core.objects.variable_kinds import Remainder
 from ..core.objects.variables import Variable
 from ..core.states.pure_dicts import plain_value
+from ..core.traces.guard import check_trace
 from ..errors import ArgumentError, ArgumentTypeError
 from ..typing import Array, ArrayLike, FilterLiteral
 from ..util.paths import describe_path

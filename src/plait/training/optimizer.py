@@ -26,11 +26,11 @@ from ..core.objects.filters import All
 from ..core.objects.nodes import Kind, jax_to_nnx_path, kind_of
 from ..core.objects.pytree import Pytree, copied_buffers
 from ..core.objects.state import FlatState, State, from_flat_state, to_flat_state, tracked
-from ..core.objects.trace_guard import check_trace
 from ..core.objects.variable_kinds import OptArray, OptState, OptVariable, Param
 from ..core.objects.variables import Variable, eager_sharding_hooks
 from ..core.states.graph_state import GraphState
 from ..core.states.pure_dicts import plain_value
+from ..core.traces.guard import check_trace
 from ..errors import ArgumentTypeError, OptimizerAttributeError, OptimizerError
 from ..typing import FilterLiteral
 from ..util.notices import warn_nothing_selected

@@ -20,6 +20,7 @@ import numpy as np
 
 from ..core.graph.graphdef import GraphDef, VariableDef
 from ..core.graph.untrained import warn_of_untrained
+from ..core.graph.walks import is_graph_leaf
 from ..core.objects.named import Sentinel
 from ..core.objects.rngs import RngState
 from ..core.objects.state import FlatState, State
@@ -29,7 +30,7 @@ from ..errors import ArgumentTypeError
 from ..util.jax_versions import trace_state
 from ..util.notices import warn_nothing_selected
 from ..util.words import describe_type, name_of_class
-from .call.arguments import is_graph_leaf, parameter_names, positional
+from .call.arguments import parameter_names, positional
 from .call.call import STRUCTURE, Call, Crossing, check_function, curried
 from .call.enter_leave import rebuild
 from .call.prefixes import Prefix

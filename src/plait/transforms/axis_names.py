@@ -15,12 +15,13 @@ from typing import Any
 import jax
 
 from ..core.graph.axes import PARTITION_NAME, drop_axis, put_axis
+from ..core.graph.walks import is_graph_leaf
 from ..core.objects.nodes import iter_variables
 from ..core.objects.variables import Variable
 from ..core.transform import Transformation
 from ..errors import PartitioningUnspecifiedError
 from ..util.context_values import held
-from .call.arguments import is_graph_leaf, parameter_names, positional
+from .call.arguments import parameter_names, positional
 from .call.call import STRUCTURE, Crossing, check_function, curried, prefixes_of
 from .call.prefixes import Prefix, choose
 

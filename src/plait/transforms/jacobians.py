@@ -14,11 +14,11 @@ from typing import Any
 
 import jax
 
+from ..core.graph.walks import is_graph_leaf
 from ..core.objects.state import State
 from ..core.objects.variables import Variable
 from ..core.transform import Transformation
 from .autodiff import Differentiated
-from .call.arguments import is_graph_leaf
 from .call.call import STRUCTURE, Crossing, check_function, curried
 from .selections import DIFFERENTIATED, DiffState, check_argnums
 from .tangent_trees import flatten_like, state_of_values

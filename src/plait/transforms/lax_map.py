@@ -10,16 +10,17 @@ import jax
 import jax.numpy as jnp
 
 from ..core.functional.split import state
+from ..core.graph.walks import is_graph_leaf
 from ..core.objects.nodes import iter_variables
 from ..core.objects.rngs import RngState
 from ..core.transform import Transformation
 from ..errors import ArgumentError, ArgumentTypeError
 from ..util.paths import format_path
 from .batching import check_axes, vmap
-from .call.arguments import is_graph_leaf, parameter_names
+from .call.arguments import parameter_names
 from .call.call import STRUCTURE, Call, Crossing, check_function, prefixed_call
-from .call.loop_rules import LoopRules
 from .call.prefixes import Carry, StateAxes, prefix
+from .loop_rules import LoopRules
 from .loops import scan_ports
 from .streams import split_rngs
 

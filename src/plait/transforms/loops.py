@@ -1,6 +1,6 @@
 """``scan``, ``while_loop`` and ``fori_loop``: loops whose state may be modules.
 
-The values that a loop passes from one iteration to the next are in the port ``Carry``; ``call/loop_rules.py`` defines
+The values that a loop passes from one iteration to the next are in the port ``Carry``; ``loop_rules.py`` defines
 what a body may do with them. (rules X20, X21, U28)
 """
 
@@ -21,9 +21,9 @@ from .axis_names import read_axis_name
 from .batching import check_axes, check_axes_alone
 from .call.body import Body, OfBody
 from .call.call import STRUCTURE, Call, Crossing, check_function, curried, prefixed_call, prefixes_of
-from .call.loop_rules import LoopRules
 from .call.outcome import Outcome, Traces
 from .call.prefixes import Carry, FilterMapping
+from .loop_rules import LoopRules
 
 if TYPE_CHECKING:
     from .signatures import ScanOptions

@@ -17,6 +17,7 @@ import jax
 
 from ..core.graph.graphdef import VariableDef
 from ..core.graph.unflatten import Builder, own_variables
+from ..core.graph.walks import is_graph_leaf
 from ..core.objects.cells import reopening
 from ..core.objects.named import Sentinel
 from ..core.objects.nodes import Static
@@ -24,7 +25,7 @@ from ..core.objects.state import State
 from ..core.transform import Transformation
 from ..errors import ArgumentError, ArgumentTypeError
 from ..util.words import describe_type
-from .call.arguments import Structure, argument_name, is_graph_leaf, parameter_names
+from .call.arguments import Structure, argument_name, parameter_names
 from .call.body import guarded
 from .call.call import Call, Crossing
 from .call.enter_leave import TracedArguments, rebuild

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from ..core.graph.walks import is_graph_leaf
 from ..core.objects.filters import to_predicate
 from ..core.objects.named import Sentinel
 from ..core.objects.variable_kinds import Param
@@ -17,7 +18,6 @@ from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
 from ..typing import FilterLiteral
 from ..util.words import describe_type
-from .call.arguments import is_graph_leaf
 from .call.prefixes import FilterMapping
 
 # The input ports.

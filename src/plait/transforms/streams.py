@@ -20,8 +20,8 @@ from ..core.functional.merge import clone
 from ..core.objects.filters import Predicate, to_predicate
 from ..core.objects.nodes import Kind, check_node, iter_graph_nodes, kind_of
 from ..core.objects.rngs import RngStream, drawn_keys, key_shape
-from ..core.objects.trace_guard import check_trace
 from ..core.objects.variables import Variable
+from ..core.traces.guard import check_trace
 from ..errors import ArgumentError
 from ..typing import FilterLiteral
 from ..util.paths import Path

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import pytest
 
 import plait
+from plait.core.traces.captured import _captured_containers
 from plait.errors import CapturedModelWarning, TraceContextError
 from plait.transforms.call import body
-from plait.transforms.call.captures import _captured_containers
 
 
 def test_captured_objects_without_arrays_are_fine():

@@ -14,7 +14,6 @@ from ..graph.state_leaves import joined, mismatch
 from ..objects.cells import DETACHED, PLAIN_METADATA, Cell, note_foreign_read
 from ..objects.containers import List
 from ..objects.journal import Journal, put_back_cell
-from ..objects.lost_writes import note_write
 from ..objects.nodes import (
     _KINDS,
     Kind,
@@ -28,8 +27,9 @@ from ..objects.nodes import (
 )
 from ..objects.pytree import Pytree
 from ..objects.state import State
-from ..objects.trace_guard import check_trace
 from ..objects.variables import Variable, cell_of
+from ..traces.guard import check_trace
+from ..traces.lost_writes import note_write
 
 
 def update(node: Any, state: Any, /, *states: Any) -> None:

@@ -21,8 +21,8 @@ from .. import hooks
 from ..objects.journal import trace_of
 from ..objects.nodes import children_if_any, visit
 from ..objects.pytree import Pytree
-from ..objects.trace_guard import call_with_model
 from ..objects.variables import Variable
+from ..traces.guard import call_with_model
 from .walks import walked_roots
 
 _PACKAGE = __name__.partition(".")[0] + "."

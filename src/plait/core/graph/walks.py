@@ -553,3 +553,8 @@ def warn_about_closures(walk: Walk) -> None:
                     expected="a function that takes what it uses, or a method, whose owner is replaced with the model",
                     do=f"bind it: self.{path[-1]} = functools.partial(function, {name})",
                 )
+
+
+def is_graph_leaf(x: Any) -> bool:
+    """Whether the flattening of arguments stops here: a graph node or a variable."""
+    return isinstance(x, (Pytree, Variable)) or type(x) in GRAPH_REGISTRY

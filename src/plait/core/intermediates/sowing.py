@@ -27,9 +27,9 @@ from ..objects.journal import Journal
 from ..objects.module import Module
 from ..objects.nodes import iter_graph_nodes
 from ..objects.settings import Restoring, Settings, declared
-from ..objects.trace_guard import check_trace
 from ..objects.variable_kinds import Perturbation
 from ..objects.variables import Variable
+from ..traces.guard import check_trace
 from .variable_names import variable_type_from_name
 
 R = TypeVar("R")

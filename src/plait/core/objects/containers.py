@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar, overload
 
 from jax.tree_util import SequenceKey
 
+from ..traces.guard import check_trace
 from .attributes import DATA, Mark, data, is_data
 from .cells import mark_changed
 from .jax_flattening import hide_static, show_static
@@ -18,7 +19,6 @@ from .module import Module
 from .named import from_named
 from .nodes import DataElem, check_index, updated_in_place
 from .pytree import Pytree, check_not_fixed, own_info
-from .trace_guard import check_trace
 
 A = TypeVar("A")
 

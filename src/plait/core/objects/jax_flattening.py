@@ -24,8 +24,8 @@ import jax
 from ...errors import GraphError, LostSharingWarning
 from ...util.notices import warn
 from ...util.paths import describe_path, format_path
+from ..traces.lost_writes import PLAIT, package_of
 from .attributes import contains_itself
-from .lost_writes import PLAIT, package_of
 from .nodes import Kind, Place, Static, check_walk, children_if_any, is_bound, kind_of, pytree_impl, unwrapped, visit
 
 # JAX's own functions that flatten and use only the leaves, or only the structure.

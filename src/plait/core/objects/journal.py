@@ -21,11 +21,11 @@ from typing import Any
 from ...errors import ShapeError
 from ...util.jax_versions import trace_state
 from ...util.words import with_article
+from ..traces.guard import is_excused, path_of, raise_foreign_trace
 from .cells import PLAIN_METADATA, Cell, has_ref, is_gone, mark_changed
 from .named import Sentinel
 from .nodes import GRAPH_REGISTRY, DataElem, Kind, Static, get_node_impl, kind_of, pytree_impl, unwrapped
 from .pytree import Pytree
-from .trace_guard import is_excused, path_of, raise_foreign_trace
 from .variables import Variable
 
 _ABSENT: Any = Sentinel(__name__, "_ABSENT", "<absent>")

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from ...util.jax_versions import ArrayImpl
+from ..traces.guard import path_of
 from .cells import is_unusable, unusable
-from .trace_guard import path_of
 
 if TYPE_CHECKING:
     from jax import Array

@@ -29,6 +29,7 @@ from ...util.notices import warn
 from ...util.paths import sort_key
 from ...util.repr import repr_fields
 from ...util.words import describe_type, name_of_class
+from ..traces.guard import check_trace, path_of, raise_foreign_trace
 from .attributes import (
     _NOTHING,
     DATA,
@@ -55,7 +56,6 @@ from .nodes import (
     updated_in_place,
 )
 from .statics import HashableMapping, same_static
-from .trace_guard import check_trace, path_of, raise_foreign_trace
 from .variables import Variable
 
 _MISSING: Any = object()

@@ -26,10 +26,10 @@ from ...typing import FilterLiteral
 from ...util.jax_versions import Tracer, top_level_trace, trace_state
 from ...util.notices import deprecated
 from ...util.paths import Path, describe_path, layers_of
+from ..traces.guard import check_trace, path_of
 from .cells import is_unusable, unusable
 from .filters import to_predicate
 from .pytree import Pytree
-from .trace_guard import check_trace, path_of
 from .variables import Variable
 
 

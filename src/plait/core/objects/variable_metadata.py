@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeVar
 from ...errors import ArgumentTypeError, MetadataError, MetadataKeyError
 from ...util.notices import deprecated
 from ...util.words import describe_type, name_of_class, with_article
+from ..traces.guard import check_trace
 from .cells import PLAIN_METADATA, REQUIRED_METADATA, Cell, mark_changed
-from .trace_guard import check_trace
 
 A = TypeVar("A")
 F = TypeVar("F", bound=Callable[..., Any])

@@ -24,6 +24,8 @@ from ...errors import MetadataError, ShapeError, VariableAttributeError
 from ...util.jax_versions import ArrayImpl, current_trace, is_mutable_array, top_level_trace, trace_state
 from ...util.repr import render_object, repr_fields, size_comment
 from ...util.words import describe_type, name_of_class, with_article
+from ..traces.guard import check_trace, path_of, raise_foreign_trace
+from ..traces.lost_writes import LentCell, latest_flatten, note_write
 from .cells import (
     ARRAYS,
     DETACHED,
@@ -44,12 +46,10 @@ from .cells import (
     store_part,
     unusable,
 )
-from .lost_writes import LentCell, latest_flatten, note_write
 from .named import from_named, to_named
 from .operators import VariableOperators, value_of
 from .settings import defaults
 from .statics import HashableMapping
-from .trace_guard import check_trace, path_of, raise_foreign_trace
 from .variable_metadata import _MISSING, HOOKS, MetadataMethods, VariableMetadata, joined_with_box, refuse_hijax, tidied
 
 A = TypeVar("A")

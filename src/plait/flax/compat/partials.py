@@ -12,10 +12,11 @@ from typing import Any
 
 import jax
 
+from ...core.graph.walks import is_graph_leaf
 from ...core.objects.nodes import iter_variables
 from ...core.transform import Transformation
 from ...errors import ArgumentError, ArgumentTypeError
-from ...transforms.call.arguments import argument_name, is_graph_leaf, parameter_names
+from ...transforms.call.arguments import argument_name, parameter_names
 from ...transforms.call.call import check_function
 from ...transforms.jit.function import jit
 from ...util.words import describe_type

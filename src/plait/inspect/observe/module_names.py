@@ -35,9 +35,9 @@ from ...core.module_calls.method_observers import MethodCall, observed_methods
 from ...core.objects.module import Module
 from ...core.objects.nodes import Kind, Place, children_if_any, kind_of, unwrapped, visit
 from ...core.objects.settings import Restoring
+from ...core.traces.captured import named_captures
 from ...transforms.call.arguments import Gathered
 from ...transforms.call.body import Body
-from ...transforms.call.captures import named_captures
 from ...transforms.call.enter_leave import TracedArguments
 from ...util.paths import Path, format_path
 from ...util.words import with_article

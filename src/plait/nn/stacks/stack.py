@@ -20,6 +20,7 @@ from jax.tree_util import tree_flatten, tree_unflatten
 
 from ...core.graph.axes import PARTITION_NAME
 from ...core.graph.locate import describe_place
+from ...core.graph.walks import is_graph_leaf
 from ...core.objects.containers import List
 from ...core.objects.filters import Not
 from ...core.objects.journal import Journal
@@ -33,11 +34,10 @@ from ...core.objects.variable_kinds import Cache, Param
 from ...core.transform import Transformation
 from ...errors import ArgumentError, ArgumentTypeError
 from ...transforms.batching import vmap
-from ...transforms.call.arguments import is_graph_leaf
 from ...transforms.call.body import guarded
 from ...transforms.call.call import Call, check_function
-from ...transforms.call.loop_rules import LoopRules
 from ...transforms.call.prefixes import Carry, Prefix, StateAxes
+from ...transforms.loop_rules import LoopRules
 from ...transforms.loops import scan
 from ...util.counts import check_count
 from ...util.jax_versions import is_staged

@@ -19,23 +19,17 @@ from jax.tree_util import register_static
 
 from ...core import hooks
 from ...core.graph.graphdef import GraphDef, LeafDef, NodeDef, NodeRef, VariableDef, iter_places, node_def, path_of
-from ...core.graph.walks import CachedWalk, find_walk
+from ...core.graph.walks import CachedWalk, find_walk, is_graph_leaf
 from ...core.objects.attributes import has_data
 from ...core.objects.cells import dict_of
-from ...core.objects.nodes import GRAPH_REGISTRY, Static, jax_key_to_key
-from ...core.objects.pytree import Pytree
+from ...core.objects.nodes import Static, jax_key_to_key
 from ...core.objects.statics import static_key
-from ...core.objects.variables import Variable, make_variables
+from ...core.objects.variables import make_variables
 from ...errors import ArgumentError
 from ...util.paths import Path, format_path
 from ...util.words import describe_type
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-def is_graph_leaf(x: Any) -> bool:
-    """Whether the flattening of arguments stops here: a graph node or a variable."""
-    return isinstance(x, (Pytree, Variable)) or type(x) in GRAPH_REGISTRY
 
 
 def static_argument(transform: str, value: Any, name: str) -> Static:
@@ -175,7 +169,7 @@ class Structure:
     treedef: Any
     graphdefs: tuple[GraphDef | None, ...]
 
-    @property
+    @functools.cached_property
     def roots(self) -> tuple[GraphDef, ...]:
         """The graphdefs of the objects."""
         return tuple(graphdef for graphdef in self.graphdefs if graphdef is not None)

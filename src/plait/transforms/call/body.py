@@ -28,17 +28,17 @@ import numpy as np
 
 from ...core import hooks
 from ...core.graph.axes import drop_axis, has_axis_metadata, put_axis
-from ...core.graph.walks import path_of
+from ...core.graph.walks import is_graph_leaf, path_of
 from ...core.objects.cells import recording_foreign_reads
 from ...core.objects.named import Sentinel
 from ...core.objects.variables import Variable
+from ...core.traces.captured import refusing_container_changes, warn_about_captures
 from ...core.transform import Transformation
 from ...errors import ArgumentError, AxisNameMismatchError, StaticValueError
 from ...util.jax_versions import trace_settings
-from .arguments import ArgumentNames, Structure, gather, is_graph_leaf, joined
-from .captures import refusing_container_changes, warn_about_captures
+from ..loop_rules import LoopRules
+from .arguments import ArgumentNames, Structure, gather, joined
 from .enter_leave import TracedArguments, TracedResult
-from .loop_rules import LoopRules
 from .outcome import INPUT, Address, Outcome
 from .prefixes import Carry, Prefix, check_aliasing
 

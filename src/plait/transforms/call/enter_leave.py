@@ -15,7 +15,7 @@ import jax
 from ...core.graph.graphdef import GraphDef, VariableDef
 from ...core.graph.locate import check_no_captured_objects
 from ...core.graph.unflatten import Builder, plan_of
-from ...core.graph.walks import Walk, path_of
+from ...core.graph.walks import Walk, is_graph_leaf, path_of
 from ...core.objects.cells import note_foreign_reads
 from ...core.objects.nodes import Static, jax_key_to_key
 from ...core.objects.statics import HashableMapping
@@ -24,7 +24,7 @@ from ...core.transform import Transformation
 from ...errors import ArgumentError
 from ...util.jax_versions import trace_state
 from ...util.paths import format_path
-from .arguments import Structure, is_graph_leaf
+from .arguments import Structure
 from .prefixes import choose
 
 

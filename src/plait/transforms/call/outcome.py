@@ -29,8 +29,8 @@ from ...core.objects.journal import Journal, trace_of
 from ...core.objects.nodes import Kind, visit
 from ...core.objects.pytree import Pytree
 from ...core.objects.statics import HashableMapping
-from ...core.objects.trace_guard import check_trace
 from ...core.objects.variables import Variable
+from ...core.traces.guard import check_trace
 from ...util.jax_versions import trace_state
 from .arguments import Gathered, Structure
 from .enter_leave import rebuild

@@ -15,7 +15,7 @@ import jax
 from jax.sharding import PartitionSpec, Sharding
 
 from ...core.graph.unflatten import Builder, raw_leaves
-from ...core.graph.walks import Walk, path_of
+from ...core.graph.walks import Walk, is_graph_leaf, path_of
 from ...core.objects.attributes import DATA
 from ...core.objects.filters import PathIn, first_matches, to_predicate
 from ...core.objects.nodes import Kind, Place, Static, children_of, iter_variables, unwrapped, visit
@@ -27,7 +27,7 @@ from ...errors import ArgumentError, FilterError, SharingError
 from ...util.paths import Path, describe_path
 from ...util.repr import Text
 from ...util.words import describe_filter, describe_type, name_of_class, with_article
-from .arguments import is_graph_leaf, joined
+from .arguments import joined
 
 
 class Carry:

@@ -29,12 +29,13 @@ from typing import Any, NamedTuple
 
 import jax
 
+from ...core.graph.walks import is_graph_leaf
 from ...core.objects.filters import Predicate
 from ...core.objects.settings import all_settings
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError
 from ...util.jax_versions import enclosing_traces
-from ..call.arguments import Gathered, Structure, gather, is_graph_leaf, named_as_user_s
+from ..call.arguments import Gathered, Structure, gather, named_as_user_s
 from ..call.call import Call
 from ..call.enter_leave import rebuild
 from ..call.errors import explain

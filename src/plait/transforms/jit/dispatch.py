@@ -60,12 +60,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from ...core.graph.walks import CachedWalk, containers_stand, drop_runs
+from ...core.graph.walks import CachedWalk, containers_stand, drop_runs, is_graph_leaf
 from ...core.objects.cells import clock
 from ...core.objects.named import Sentinel
 from ...core.objects.variables import Variable
 from ...util.jax_versions import ArrayImpl, KeyArray, refuses_shared_donation, top_level_trace, trace_state
-from ..call.arguments import gather, is_graph_leaf
+from ..call.arguments import gather
 from ..call.call import Crossing
 from .compiled import Compiled, Layout, OutputsWithOutcome
 

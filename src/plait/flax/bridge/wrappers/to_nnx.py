@@ -12,8 +12,8 @@ from ....core.objects.module import Module
 from ....core.objects.pytree import RESERVED
 from ....core.objects.rngs import Rngs
 from ....core.objects.settings import defaults
-from ....core.objects.trace_guard import check_trace
 from ....core.objects.variables import Variable, eager_sharding_hooks
+from ....core.traces.guard import check_trace
 from ....errors import ArgumentError, ArgumentTypeError
 from ....util.notices import deprecated
 from ....util.paths import Path, describe_path

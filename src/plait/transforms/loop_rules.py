@@ -18,19 +18,20 @@ from typing import Any
 
 import jax
 
-from ...core.graph.diff import reference_changes
-from ...core.graph.graphdef import NodeRef, iter_parts
-from ...core.objects.cells import metadata_key
-from ...core.objects.nodes import Kind, visit
-from ...core.objects.pytree import Pytree
-from ...core.objects.variables import Variable
-from ...core.transform import Transformation
-from ...errors import ArgumentError, ArgumentTypeError, LostUpdateWarning
-from ...util.notices import warn
-from ...util.words import describe_type, first_few, name_of_class
-from .arguments import is_graph_leaf, joined
-from .enter_leave import TracedArguments, TracedResult
-from .prefixes import Carry
+from ..core.graph.diff import reference_changes
+from ..core.graph.graphdef import NodeRef, iter_parts
+from ..core.graph.walks import is_graph_leaf
+from ..core.objects.cells import metadata_key
+from ..core.objects.nodes import Kind, visit
+from ..core.objects.pytree import Pytree
+from ..core.objects.variables import Variable
+from ..core.transform import Transformation
+from ..errors import ArgumentError, ArgumentTypeError, LostUpdateWarning
+from ..util.notices import warn
+from ..util.words import describe_type, first_few, name_of_class
+from .call.arguments import joined
+from .call.enter_leave import TracedArguments, TracedResult
+from .call.prefixes import Carry
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...core import hooks
 from ...errors import TraceContextError
 from ...util.jax_versions import current_trace as current_trace, describe_trace, trace_state, transform_of
 from ...util.words import with_article
-from .. import hooks
 from ..transform import Transformation
 
 

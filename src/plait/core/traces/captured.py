@@ -20,14 +20,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-from ...core.objects.nodes import Kind, children_if_any, visit
-from ...core.objects.statics import closure_contents
-from ...core.objects.trace_guard import raise_foreign_trace
-from ...core.objects.variables import Variable
 from ...errors import CapturedModelWarning
 from ...util.jax_versions import trace_state
 from ...util.notices import warn
-from .arguments import is_graph_leaf
+from ..graph.walks import is_graph_leaf
+from ..objects.nodes import Kind, children_if_any, visit
+from ..objects.statics import closure_contents
+from ..objects.variables import Variable
+from .guard import raise_foreign_trace
 
 _LIBRARIES = (__name__.partition(".")[0], "jax")  # their functions capture no model of the user's
 
