@@ -151,6 +151,7 @@ OUTSIDE_OF_THE_CALL = {
     "jit/dispatch.py: writes a cell": "the fast path, whose other writes are in generated code",
     "jit/compiled.py: check_traces": "donates buffers before it knows an outcome",
     "jit/shapes.py: TracedArguments": "the output of eval_shape is objects around shapes",
+    "loop_rules.py: writes a cell": "what an iteration replaced in the carry is the variable that it was",
     "rule_calls.py: TracedArguments": "rules get the values of JAX's primal records",
     "rule_calls.py: Builder": "trees of cotangents, which are no calls",
     "rule_calls.py: own_variables": "trees of cotangents",

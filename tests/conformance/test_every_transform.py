@@ -144,6 +144,28 @@ CONCRETE = {
 }
 
 
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda m, x: plait.jit(lambda model, mask, x: bool(x.sum()))(m, None, x), "argument x."),
+        (lambda m, x: plait.jit(lambda model, batch: bool(batch["x"].sum()))(m, {"a": None, "x": x}), "batch['x']"),
+        (lambda m, x: plait.jit(lambda model, *, x: bool(x.sum()))(m, x=x), "argument x."),
+        (
+            lambda m, x: plait.scan(lambda w, y: (bool(w["b"].sum()), y)[1], in_axes=(None, 0), out_axes=0)(
+                plait.Variable({"a": x, "b": x}), x
+            ),
+            "w['b']",
+        ),
+    ],
+    ids=["a none", "a dictionary", "a keyword", "a shared dictionary"],
+)
+def test_jax_names_arguments_of_each_form(call, named):
+    """X4."""
+    with pytest.raises(jax.errors.TracerBoolConversionError) as error:
+        call(make_model(), jnp.ones(3))
+    assert named in str(error.value)
+
+
 def test_a_traceback_has_the_frames_of_the_user(users_promotion):
     """X4: those of plait and JAX come back by JAX's own setting."""
 
@@ -190,6 +212,21 @@ def keyword_of_a_partial(value):
     return act, lambda new: act.keywords.update(value=new)
 
 
+def wrapped(value):
+    act, change = scaled(value)
+    return functools.wraps(jax.nn.relu)(act), change
+
+
+def default(value):
+    def act(x, value=value):
+        return x * value
+
+    return act, lambda new: setattr(act, "__defaults__", (new,))
+
+
+FUNCTIONS = [scaled, deep_in_a_tuple, keyword_of_a_partial, wrapped, default]
+
+
 def write_what_act_returns(model, x):
     act = model.act[1] if isinstance(model.act, tuple) else model.act
     model.inner.n[...] = jnp.float32(act(3.0))
@@ -197,7 +234,7 @@ def write_what_act_returns(model, x):
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("make", [scaled, deep_in_a_tuple, keyword_of_a_partial], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", FUNCTIONS, ids=lambda make: make.__name__)
 @each_that_writes
 def test_what_a_static_function_closes_over_is_seen_at_once(transform, make):
     """G14: by each call, and a function that was equal to it stays what it is."""
@@ -215,6 +252,39 @@ def test_what_a_static_function_closes_over_is_seen_at_once(transform, make):
     assert [written(model), written(model), written(twin)] == [15, 15, 6]
     model.unrelated = 1
     assert [written(model), written(twin)] == [15, 6]
+
+
+@pytest.mark.parametrize("make", FUNCTIONS, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("through", ["itself", "clone", "merge", "a change of structure", "Stack"])
+def test_equal_functions_are_not_exchanged(make, through):
+    """G14: a model keeps its own, whatever becomes of one that was equal to it."""
+
+    class Block(plait.Module):
+        def __init__(self, act):
+            self.act, self.w = act, plait.Param(jnp.ones(()))
+
+        def __call__(self, x):
+            return (self.act[1] if isinstance(self.act, tuple) else self.act)(x) * self.w
+
+    def built(act):
+        return plait.Stack([Block(act)]) if through == "Stack" else Block(act)
+
+    (act, change), (own, change_own) = make(2.0), make(2.0)
+    first, second = built(act), built(own)
+    forward = plait.jit(lambda model, x: model(x))
+    for model in (first, second):
+        plait.split(model)
+    assert [float(forward(model, jnp.float32(3))) for model in (first, second)] == [6, 6]
+    if through == "a change of structure":
+        for model in (first, second):
+            plait.jit(lambda model: setattr(model, "note", 1))(model)
+    change(7.0)
+    seen = {"clone": plait.clone, "merge": lambda model: plait.merge(*plait.split(model))}.get(through, lambda m: m)(
+        second
+    )
+    assert [float(forward(seen, jnp.float32(3))), float(seen(jnp.float32(3)))] == [6, 6]
+    change_own(5.0)
+    assert [float(forward(seen, jnp.float32(3))), float(seen(jnp.float32(3)))] == [15, 15]
 
 
 def write_by_shape(model, x):

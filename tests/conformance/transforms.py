@@ -192,10 +192,10 @@ def make_jaxpr(f):
 def stack_scan(f):
     blocks = plait.Stack(lambda rngs: plait.Linear(1, 1, rngs=rngs), 1, rngs=plait.Rngs(0))
 
-    def run(model, x):
-        return blocks.scan(lambda block, x, model: (x, f(model, x)), x, model)[1][0]
+    def body(block, x, model):
+        return x, f(model, x)
 
-    return run
+    return lambda model, x: blocks.scan(body, x, model)[1][0]
 
 
 # Ways to enter and leave a transform of JAX by hand.

@@ -287,10 +287,10 @@ def _is_like(value: Any, default: Any) -> bool:
         return False
     if default is _DERIVED:  # a function, or nothing, that the constructor chose
         return value is None or inspect.isroutine(value)
-    if same_static(value, default):
+    if same_static(value, default, exact=False):
         return True
     if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 1:  # an axis as a tuple of one
-        return same_static(value[0], default)
+        return same_static(value[0], default, exact=False)
     is_no_mapping = default is None or (isinstance(default, Mapping) and not default)
     return is_no_mapping and isinstance(value, Mapping) and not value
 

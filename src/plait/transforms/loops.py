@@ -181,10 +181,10 @@ def iteration_names(body: Body, treedef: Any, constants: Sequence[Any]) -> tuple
     labels, carry = dict(enumerate(body.labels_by_port())), body.ports.index(Carry)
     shared = jax.tree_util.tree_unflatten(treedef, range(treedef.num_leaves))
     names = [
-        label
+        label + jax.tree_util.keystr(path)
         for port in shared
         for label, value in zip(labels[port], shared[port], strict=True)
-        for _ in jax.tree.leaves(value)
+        for path, _ in jax.tree_util.tree_leaves_with_path(value)
     ]
     arrays = [name for name, constant in zip(names, constants, strict=True) if constant is None]
     return labels[carry], arrays, {port: labels[port] for port in labels if port != carry and port not in shared}

@@ -51,11 +51,33 @@ def adder(amount, *, scale=1):
 
 
 def same(first, second):
-    """Equal keys, and then equal hashes; the relation is symmetric and agrees with ``same_static``."""
-    a, b = static_key(first), static_key(second)
-    assert (a == b) == (b == a) == same_static(first, second) == same_static(second, first)
+    """Equal keys, and then equal hashes; the relation is symmetric and agrees with ``same_static``.
+
+    Exact keys are equal only if these are, too, and a value's with itself.
+    """
+    a, b = static_key(first, exact=False), static_key(second, exact=False)
+    equal, back = (same_static(*pair, exact=False) for pair in [(first, second), (second, first)])
+    assert (a == b) == (b == a) == equal == back
     assert a != b or hash(a) == hash(b)
-    return a == b
+    exact = static_key(first) == static_key(second)
+    assert exact == same_static(first, second) <= equal
+    assert static_key(first) == static_key(first)
+    return equal
+
+
+def test_a_function_that_may_change_is_only_itself():
+    """G14: what it closes over, its defaults and a partial's keywords; those of libraries, and without any, are not."""
+    schedule = adder(1)
+    for make in (
+        lambda: adder(2),
+        lambda: lambda x, y=1: x,
+        lambda: functools.partial(top_level, y=1),
+        lambda: functools.wraps(jax.nn.relu)(adder(2)),
+        lambda: optax.adam(adder(2)),
+    ):
+        assert static_key(make()) != static_key(make())
+    for make in (lambda: lambda x: x, lambda: functools.partial(top_level, 1), lambda: optax.adam(schedule)):
+        assert static_key(make()) == static_key(make())
 
 
 OWNER = Owner()

@@ -282,16 +282,12 @@ def _own_key(value: Any) -> Any:
     return (kind, value) if kind in BY_VALUE or (kind is tuple and not value) else static_key(value)
 
 
-def static_attribute(key: Any, value: Any) -> StaticAttribute:
-    """The interned entry of a static value."""
+def static_attribute(key: Any, value: Any, *, exact: bool = True) -> StaticAttribute:
+    """The interned entry of a static value; ``exact`` as for ``static_key``."""
     try:
-        own = _own_key(value)
+        own = _own_key(value) if exact else static_key(value, exact=False)
         identity = (StaticAttribute, type(key), key, own)
-        part = _intern(identity, StaticAttribute, key, value)
-        if part.has_closures and part.value is not value and static_key(part.value) != own:
-            part._key = object()  # what it closes over has changed since, so it is equal to nothing
-            part = _intern(identity, StaticAttribute, key, value)
-        return part
+        return _intern(identity, StaticAttribute, key, value)
     except TypeError:
         attribute = StaticAttribute(key, value)
         attribute._content = content_key(value)

@@ -32,7 +32,6 @@ from ..objects.journal import Journal
 from ..objects.named import Sentinel
 from ..objects.nodes import GRAPH_REGISTRY, pytree_impl
 from ..objects.pytree import Pytree, empty_objects, own_info
-from ..objects.statics import closures_in, same_static
 from ..objects.variables import Variable, cell_of, copied_cells, make_variable, make_variables
 from .graphdef import GraphDef, LeafAttribute, LeafDef, NodeDef, NodeRef, StaticAttribute, VariableDef, kept_on
 
@@ -307,11 +306,7 @@ class Builder:
         slots = [*plan.constants, *outer, *self._leaves(plan, leaves), *nodes]
         for step in plan.steps:
             step(slots)
-        for node, before in refilled:
-            for name, value in before.items():
-                # The graphdef may have a function that was equal to this one; what it closes over may change.
-                if any(closures_in(value)) and same_static(value, node.__dict__.get(name)):
-                    node.__dict__[name] = value
+        for node in refilled:
             node._pytree__info.mark_rebuilt()
         if refilled:
             self.journal.check()
@@ -340,20 +335,18 @@ class Builder:
             )
         return cached
 
-    def _nodes(self, plan: Plan) -> tuple[list[Any], list[tuple[Pytree, dict[str, Any]]]]:
-        """The empty graph nodes, from the cache if it has them; and plait's own nodes among the cached ones, each with
-        the attributes that it had."""
+    def _nodes(self, plan: Plan) -> tuple[list[Any], list[Pytree]]:
+        """The empty graph nodes, from the cache if it has them; and plait's own nodes among the cached ones."""
         nodes, refilled = _new_nodes(plan), []
         for place, definition in enumerate([*plan.plain, *plan.others]):
             node = self._existing(definition)
             if node is None:
                 continue
             self.journal.note_node(node)
-            attributes = {**vars(node)} if isinstance(node, Pytree) else {}
             GRAPH_REGISTRY[type(node)].clear(node)
             nodes[place] = node
             if isinstance(node, Pytree):
-                refilled.append((node, attributes))
+                refilled.append(node)
                 if place >= len(plan.plain):
                     own_info(node).marks = dict(definition.metadata or ())
         return nodes, refilled

@@ -49,7 +49,7 @@ from ..objects.nodes import (
 )
 from ..objects.pytree import Pytree
 from ..objects.state import State, tracking_of
-from ..objects.statics import closure_contents, closures_in
+from ..objects.statics import closure_contents, closures_in, contents_of
 from ..objects.variables import Variable
 from .graphdef import (
     GraphDef,
@@ -130,6 +130,7 @@ class Walk:
     Args:
         refs: the objects of earlier walks, which become back-references.
         names: returns the names of the roots, for errors.
+        exact: as for ``static_key``.
 
     Attributes:
         refs: object → index.
@@ -144,8 +145,14 @@ class Walk:
         noted: what ``hooks.after_walk`` keeps from root to root.
     """
 
-    def __init__(self, refs: RefMap | None = None, names: Callable[[], Sequence[str]] | None = None) -> None:
-        self.refs = RefMap() if refs is None else refs
+    def __init__(
+        self,
+        refs: RefMap | None = None,
+        names: Callable[[], Sequence[str]] | None = None,
+        *,
+        exact: bool = True,
+    ) -> None:
+        self.refs, self.exact = RefMap() if refs is None else refs, exact
         self.leaves: list[Any] = []
         self.links: list[Link] = []
         self.stamps: list[Stamp] | None = []
@@ -254,12 +261,12 @@ class Walk:
                             kind = Kind.ARRAY
                     else:
                         value = child.value if child_type is StaticElem else child
-                        entry = static_attribute(key, value)
+                        entry = static_attribute(key, value, exact=self.exact)
                         if entry._key is None:
                             self.stamps = None  # it may change in place, and the change cannot be detected
                         entries.append(entry)
                         if entry.has_closures:
-                            self.containers += closures_in((value, entry.value))
+                            self.containers += closures_in(value)
                         if child_type is FunctionType and child.__closure__ is not None:
                             self.closures.append((child, (link, key)))
                         continue
@@ -431,7 +438,8 @@ def _unchanged(container: tuple[Any, Any]) -> bool:
         same_keys = len(current) == len(saved) and all(map(operator.eq, current, saved))
         return same_keys and all(map(operator.is_, current.values(), saved.values()))
     if kind is FunctionType:
-        return all(map(operator.is_, closure_contents(current), saved))
+        contents = contents_of(current)
+        return len(contents) == len(saved) and all(map(operator.is_, contents, saved))
     children = pytree_impl(kind).flatten(current)[0]
     return len(children) == len(saved) and all(
         key == old_key and child is old for (key, child), (old_key, old) in zip(children, saved, strict=True)

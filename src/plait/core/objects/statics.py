@@ -6,9 +6,10 @@ functions that a factory creates in each call (``optax.adam(1e-3)``), so keys ar
 
 * numbers, strings and ``None`` by type and value, floats by their bits, so that nan is nan and 0.0 is not -0.0;
 * tuples and frozensets by their elements;
-* functions defined inside a function by code, defaults and the keys of their closure (arrays, lists and other
-  unhashable values by identity), unless they assign ``nonlocal`` names; other functions by identity;
-  ``functools.partial`` by its parts;
+* functions defined inside a function by code, and those of libraries, such as Optax, by the keys of what they close
+  over, too; a function of the user's that closes over something, or has defaults, is equal only to itself, as long as
+  that has the same keys, since it may change; other functions by identity; ``functools.partial`` by its parts, and
+  with keywords by identity, too;
 * everything else by ``==`` and ``hash``.
 
 A value that cannot be hashed, such as a set, a dict of settings or a plain dataclass, may change in place. Its key is
@@ -22,6 +23,7 @@ import copy
 import dataclasses
 import dis
 import functools
+import itertools
 from collections.abc import ItemsView, Iterator, KeysView, Mapping
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any, Generic, TypeVar
@@ -54,8 +56,12 @@ class _Identity:
         return isinstance(other, _Identity) and self.value is other.value
 
 
-def static_key(value: Any) -> Any:
+def static_key(value: Any, *, exact: bool = True) -> Any:
     """A hashable key that is equal for values that are equal structure.
+
+    Args:
+        exact: whether a function that closes over something is equal only to itself; otherwise, to those that close
+            over the same now.
 
     Raises:
         TypeError: the value, or something inside it, cannot be hashed.
@@ -65,10 +71,10 @@ def static_key(value: Any) -> Any:
         >>> static_key(1) == static_key(True), static_key(optax.adam(1e-3)) == static_key(optax.adam(1e-3))
         (False, True)
     """
-    return _key(value, ())
+    return _key(value, (), exact)
 
 
-def _key(value: Any, within: tuple[FunctionType, ...]) -> Any:
+def _key(value: Any, within: tuple[FunctionType, ...], exact: bool) -> Any:
     kind = type(value)
     if kind in BY_VALUE:
         return (kind, value)
@@ -79,25 +85,26 @@ def _key(value: Any, within: tuple[FunctionType, ...]) -> Any:
     if kind in _BY_IDENTITY or isinstance(value, type):
         return value
     if kind is tuple or (issubclass(kind, tuple) and hasattr(kind, "_fields")):
-        return (kind, *[_key(item, within) for item in value])
+        return (kind, *[_key(item, within, exact) for item in value])
     if kind is frozenset:
-        return (frozenset, frozenset([_key(item, within) for item in value]))
+        return (frozenset, frozenset([_key(item, within, exact) for item in value]))
     if kind is FunctionType:
-        return _function_key(value, within)
+        return _function_key(value, within, exact)
     if kind is functools.partial:
-        keywords = tuple(sorted((name, _key(item, within)) for name, item in value.keywords.items()))
-        arguments = tuple([_key(item, within) for item in value.args])
-        return (functools.partial, _key(value.func, within), arguments, keywords)
+        keywords = tuple(sorted((name, _key(item, within, exact)) for name, item in value.keywords.items()))
+        arguments = tuple([_key(item, within, exact) for item in value.args])
+        key = (functools.partial, _key(value.func, within, exact), arguments, keywords)
+        return (_Identity(value), key) if exact and keywords else key
     if kind is MethodType:
-        return (MethodType, _Identity(value.__self__), _key(value.__func__, within))
+        return (MethodType, _Identity(value.__self__), _key(value.__func__, within, exact))
     if isinstance(value, np.generic):
         return (kind, value.dtype, value.tobytes())
     hash(value)
     return (kind, value)
 
 
-def _function_key(function: FunctionType, within: tuple[FunctionType, ...]) -> Any:
-    """Functions with the same code and the same closure are equal.
+def _function_key(function: FunctionType, within: tuple[FunctionType, ...], exact: bool) -> Any:
+    """The key of a function.
 
     ``within`` are the functions whose closures are being processed, outermost first; if one occurs again, its key is
     its position among them.
@@ -108,33 +115,31 @@ def _function_key(function: FunctionType, within: tuple[FunctionType, ...]) -> A
         if function is outer:
             return ("recursion", place)
     if _writes_surroundings(function.__code__):
-        return _Identity(function)
+        return function
     within = (*within, function)
 
     def key(item: Any) -> Any:
         try:
-            return _key(item, within)
+            return _key(item, within, exact)
         except TypeError:
             return _Identity(item)
 
-    return (
-        FunctionType,
-        function.__code__,
-        _Identity(function.__globals__),
-        tuple(map(key, closure_contents(function))),
-        tuple(map(key, function.__defaults__ or ())),
-        tuple((name, key(item)) for name, item in sorted((function.__kwdefaults__ or {}).items())),
-        tuple((name, key(item)) for name, item in sorted(function.__dict__.items())),
-    )
+    contents = contents_of(function)
+    found = (FunctionType, function.__code__, _Identity(function.__globals__), tuple(map(key, contents)))
+    return (function, found) if exact and contents and not _is_of_a_library(function) else found
 
 
-# Functions of these close over what stays.
+# What functions of these close over stays, but for functions of the user's.
 _LIBRARIES = frozenset({__name__.partition(".")[0], "jax", "optax", "flax"})
 
 
+def _is_of_a_library(function: FunctionType) -> bool:
+    return str(function.__globals__.get("__name__")).partition(".")[0] in _LIBRARIES
+
+
 def closures_in(value: Any) -> Iterator[tuple[Any, Any]]:
-    """The user's functions with a closure in a static value, at any depth, and the keywords of partials, each with a
-    copy of its content. The key of a value is another one if such a content is."""
+    """The user's functions that close over something, at any depth in a static value, and the keywords of partials,
+    each with a copy of its content. The key of a value is another one if such a content is."""
     stack, seen = [value], set()
     while stack:
         each = stack.pop()
@@ -144,11 +149,11 @@ def closures_in(value: Any) -> Iterator[tuple[Any, Any]]:
             yield each.keywords, each.keywords.copy()
         elif isinstance(each, tuple):
             stack += each
-        elif kind is FunctionType and each.__closure__ and each not in seen and not _writes_surroundings(each.__code__):
+        elif kind is FunctionType and each not in seen and not _writes_surroundings(each.__code__):
             seen.add(each)
-            contents = closure_contents(each)
+            contents = contents_of(each)
             stack += contents
-            if str(each.__module__).partition(".")[0] not in _LIBRARIES:
+            if contents and not _is_of_a_library(each):
                 yield each, contents
 
 
@@ -161,6 +166,12 @@ def closure_contents(function: FunctionType) -> list[Any]:
         except ValueError:
             found.append(cell)
     return found
+
+
+def contents_of(function: FunctionType) -> list[Any]:
+    """All that a function has besides its code: closure, defaults and attributes, these with their names."""
+    named = [*(function.__kwdefaults__ or {}).items(), *sorted(function.__dict__.items())]
+    return [*closure_contents(function), *(function.__defaults__ or ()), *itertools.chain.from_iterable(named)]
 
 
 # A cache of the function below, by code object; keeps at most ``maxsize`` code objects alive.
@@ -236,8 +247,11 @@ def content_key(value: Any) -> Any:
         return _Identity(value)
 
 
-def same_static(first: Any, second: Any) -> bool:
+def same_static(first: Any, second: Any, *, exact: bool = True) -> bool:
     """Whether two values are equal structure; values that cannot be hashed are compared with ``==``.
+
+    Args:
+        exact: as for ``static_key``.
 
     Example:
         >>> from plait.core.objects.statics import same_static
@@ -249,7 +263,7 @@ def same_static(first: Any, second: Any) -> bool:
     if type(first) is not type(second):
         return False
     try:
-        return static_key(first) == static_key(second)
+        return _key(first, (), exact) == _key(second, (), exact)
     except TypeError:
         pass
     try:

@@ -132,9 +132,9 @@ def layer_writes(stacked: Any, view: Any, index: int, block: Any, names: tuple[s
     Raises:
         ArgumentError: the block has another structure.
     """
-    whole, other = Walk(), Walk()
+    whole, other = Walk(), Walk(exact=False)
     whole.add(_without_records(stacked))
-    check_equal(Walk().add(_without_records(view)), other.add(_without_records(block)), *names)
+    check_equal(Walk(exact=False).add(_without_records(view)), other.add(_without_records(block)), *names)
     values = [new.get_raw_value() if isinstance(new, Variable) else new for new in other.leaves]
     return [
         functools.partial(_write_layer, stacked, path_of(link), leaf, index, value)
@@ -185,7 +185,7 @@ def stacked(blocks: Sequence[Any], axis: str | None, names: Callable[[int], str]
         ArgumentError: the blocks differ; the error names the path.
         SharingError: two of them share a variable.
     """
-    walks = [Walk() for _ in blocks]
+    walks = [Walk(exact=False) for _ in blocks]
     graphdefs = [walk.add(block) for walk, block in zip(walks, blocks, strict=True)]
     owners: dict[int, str] = {}
     for number, walk in enumerate(walks):
@@ -207,7 +207,7 @@ def stacked(blocks: Sequence[Any], axis: str | None, names: Callable[[int], str]
         at = describe_path(path_of(link))
         array = _stack_trees(values, lambda number, at=at: f"{names(number)}.{at}")
         leaves.append(first.copy(array) if isinstance(first, Variable) else array)
-    block = Builder().build(graphdefs[0], leaves)
+    block = Builder().build(Walk().add(blocks[0]), leaves)
     for _, variable in iter_variables(block):
         put_axis(variable, 0, {PARTITION_NAME: axis})
     place_new(block)
@@ -216,7 +216,7 @@ def stacked(blocks: Sequence[Any], axis: str | None, names: Callable[[int], str]
 
 def described(block: Any) -> tuple[GraphDef, list[Any]]:
     """What must be equal in the blocks of a stack: the structure, and each shape and dtype."""
-    walk = Walk()
+    walk = Walk(exact=False)
     graphdef = walk.add(block)
     values = [leaf._cell.raw if isinstance(leaf, Variable) else leaf for leaf in walk.leaves]
     return graphdef, [jax.tree.map(_shape_of, value) for value in values]
@@ -331,7 +331,7 @@ def _together(found: list[Any], names: list[str], axes: Sequence[str | None], si
     found = [_together(found[part], names[part], axes[1:], sizes[1:]) for part in parts]
     names = names[::count]
     if kind_of(found[0]) is Kind.STATIC:
-        odd = next((number for number, each in enumerate(found) if not same_static(each, found[0])), None)
+        odd = next((number for number, each in enumerate(found) if not same_static(each, found[0], exact=False)), None)
         if odd is not None:
             raise ArgumentError(
                 "layers of a stack were given different settings",

@@ -117,7 +117,7 @@ class ArgumentNames(inspect.Signature):
     JAX asks for it when it traces the function, and uses the names in errors and programs.
 
     Args:
-        names: returns the arguments with a name in place of each value, which may consist of several arrays.
+        names: returns the positional arguments with a name in place of each value, which may consist of several arrays.
     """
 
     __slots__ = ("_names",)
@@ -133,9 +133,9 @@ class ArgumentNames(inspect.Signature):
             found = dict(zip(names, treedef.flatten_up_to(args), strict=True))
         except ValueError:
             found = {}
-        if kwargs or len(found) < len(names):  # names that are no better than JAX's own
+        if len({*found, *kwargs}) < len(names) + len(kwargs):  # names that are no better than JAX's own
             return super().bind(*args, **kwargs)
-        return SimpleNamespace(arguments=found, args=args, kwargs={}, apply_defaults=lambda: None)
+        return SimpleNamespace(arguments={**found, **kwargs}, args=args, kwargs=kwargs, apply_defaults=lambda: None)
 
 
 def named_as_user_s(function: F, f: Callable[..., Any], names: Callable[[], tuple[Any, ...]]) -> F:

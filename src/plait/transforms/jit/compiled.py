@@ -35,7 +35,7 @@ from ...core.objects.settings import all_settings
 from ...core.objects.variables import Variable
 from ...errors import ArgumentError
 from ...util.jax_versions import enclosing_traces
-from ..call.arguments import Gathered, Structure, gather, named_as_user_s
+from ..call.arguments import Gathered, Structure, gather, named_as_user_s, parameter_names
 from ..call.call import Call
 from ..call.enter_leave import rebuild
 from ..call.errors import explain
@@ -276,7 +276,10 @@ class Compiled:
             options = {**options, "in_shardings": tuple(laid)}
 
         def names() -> tuple[Any, ...]:
-            return *body.value_labels(), *body.labels()[1]
+            if layout is None:
+                return *body.value_labels(), *body.labels()[1]
+            own = parameter_names(f)
+            return *body.value_labels(), *(own.at(i) for i in range(layout.count) if i not in layout.objects)
 
         def pure(*_plait_given: Any, **_plait_named: Any) -> Any:
             values, plain = _plait_given[:count], _plait_given[count:]
