@@ -60,7 +60,7 @@ jitted(model, x)
 print(json.dumps({**found, "steady jit": way(lambda: jitted(model, x))}))
 """
 # Files entered, and switches from one to another.
-MOST = {"split": (12, 60), "jit": (26, 310), "grad": (26, 200), "scan": (22, 160), "steady jit": (1, 0)}
+MOST = {"split": (12, 60), "jit": (26, 310), "grad": (26, 200), "scan": (22, 90), "steady jit": (1, 0)}
 
 
 def test_a_call_enters_few_files():

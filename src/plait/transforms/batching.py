@@ -242,7 +242,7 @@ def _check_devices(size: int, call: Call, devices: Sequence[Any] | None, backend
     if size > count:
         raise ArgumentError(
             "pmap: there are more elements than devices",
-            at=next(label for label, axis, _ in call.labelled() if isinstance(axis, int)),
+            at=next(label for label, axis, _ in call.labelled() if isinstance(axis, int))(),
             found=f"{size} elements, {count} devices",
             expected=f"at most {count} elements",
             do="map one part of the axis over the devices and the rest within each device: plait.pmap(plait.vmap(f))",
@@ -279,7 +279,7 @@ def check_axes(call: Call, size: int | None = None) -> int:
     """
     name = call.name
     option = "length" if name == "scan" else "axis_size"
-    places: list[tuple[Any, str]] = [] if size is None else [(size, option)]
+    places: list[tuple[Any, Callable[[], str]]] = [] if size is None else [(size, lambda: option)]
     mapped = [
         (label, axis, leaf)
         for label, axis, value in call.labelled()
@@ -300,7 +300,7 @@ def check_axes(call: Call, size: int | None = None) -> int:
         if not hasattr(leaf, "shape") and not isinstance(leaf, (bool, int, float, complex, np.generic)):
             raise ArgumentError(
                 f"{name}: a value that is not an array has a mapped axis",
-                at=label,
+                at=label(),
                 found=f"{describe_type(leaf)}: {leaf!r:.60}",
                 expected=f"an array with axis {axis}",
                 do="use axis None for it in in_axes, or pass an array",
@@ -309,18 +309,18 @@ def check_axes(call: Call, size: int | None = None) -> int:
         if not -len(shape) <= axis < len(shape):
             raise ArgumentError(
                 f"{name}: axis {axis} is out of range",
-                at=label,
+                at=label(),
                 found=f"an array of shape {shape}",
                 expected=f"at least {axis + 1 if axis >= 0 else -axis} dimensions",
                 do="change the axis in in_axes (None passes the whole array to each call), or pass a stacked array",
             )
         if all(shape[axis] != known for known, _ in places):
-            places.append((shape[axis], f"axis {axis} of {label}"))
+            places.append((shape[axis], lambda axis=axis, label=label: f"axis {axis} of {label()}"))
     sizes = [known for known, _ in places]
     if len(sizes) > 1:
         raise ArgumentError(
             f"{name}: the mapped axes have different sizes",
-            at=" and ".join([place for _, place in places][:2]),
+            at=" and ".join([place() for _, place in places][:2]),
             found=f"{sizes[0]} and {sizes[1]}",
             expected="one size for all",
             do="pass arrays of one batch size, or use axis None for arguments that are not mapped",

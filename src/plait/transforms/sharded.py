@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 import jax
@@ -138,16 +138,18 @@ def _entry_names(entry: Any) -> tuple[Any, ...]:
     return () if entry is None else entry if isinstance(entry, tuple) else (entry,)
 
 
-def _check_shape(label: str, spec: PartitionSpec, shape: tuple[int, ...], sizes: Mapping[Any, int]) -> None:
+def _check_shape(
+    label: Callable[[], str], spec: PartitionSpec, shape: tuple[int, ...], sizes: Mapping[Any, int]
+) -> None:
     if len(spec) > len(shape):
-        raise _too_long(label, spec, shape)
+        raise _too_long(label(), spec, shape)
     for axis, entry in enumerate(spec):
         parts = math.prod(sizes[name] for name in _entry_names(entry))
         if shape[axis] % parts:
             names = ", ".join(f"{name!r} ({sizes[name]})" for name in _entry_names(entry))
             raise ArgumentError(
                 f"shard_map: axis {axis} cannot be divided among the devices",
-                at=label,
+                at=label(),
                 found=f"an array of shape {shape}, and {spec}",
                 expected=f"a size of axis {axis} that is a multiple of {parts}, the size of the mesh axis {names}",
                 do="pad the array, leave this axis unsharded, or use a mesh with a different shape",

@@ -225,12 +225,11 @@ class Call:
         """The group of the port of this kind; empty if there is no such port."""
         return groups[self.ports.index(kind)] if kind in self.ports else []
 
-    def labelled(self) -> list[tuple[str, Any, Any]]:
-        """Every input as (path, kind of its port, value)."""
-        groups = zip(self.ports, self.body.labels_by_port(), self.inputs, strict=True)
-        return [
-            (label, kind, value) for kind, labels, values in groups for label, value in zip(labels, values, strict=True)
-        ]
+    def labelled(self) -> list[tuple[Callable[[], str], Any, Any]]:
+        """Every input as (what returns its path, kind of its port, value)."""
+        labels = functools.cache(lambda: [label for labels in self.body.labels_by_port() for label in labels])
+        found = [(kind, value) for kind, values in zip(self.ports, self.inputs, strict=True) for value in values]
+        return [(lambda n=n: labels()[n], kind, value) for n, (kind, value) in enumerate(found)]
 
     def cached(self, key: Hashable, make: Callable[[Body], T]) -> T:
         """The function that a transform creates for the body, kept for equal bodies, so that JAX traces and compiles

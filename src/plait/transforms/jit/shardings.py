@@ -68,7 +68,7 @@ class Shardings:
         rules: Any = {"returns_inputs": True}
         call = Call(JIT, f, args, ins=ins, outs=self.outs, crossing=self.crossing, gathered=gathered, **rules)
         for place, sharding, value in call.labelled():
-            check_sharding("in_shardings", lambda place=place: place, value, sharding)
+            check_sharding("in_shardings", place, value, sharding)
         return call
 
     def of_arguments(self, count: int) -> list[Any]:
@@ -105,7 +105,7 @@ class Shardings:
             return
         inputs = self.call(f, args, {}).labelled()
         if "requires a non-empty mesh" in text_of(error):
-            given = [("in_shardings", place, spec) for place, spec, _ in inputs]
+            given = [("in_shardings", place(), spec) for place, spec, _ in inputs]
             given += [("out_shardings", "the output", spec) for spec in self.outs.leaves]
             for argument, place, spec in given:
                 if isinstance(spec, PartitionSpec):
@@ -127,7 +127,7 @@ class Shardings:
             if isinstance(expected, Sharding) and not (found is None or found.is_equivalent_to(expected, value.ndim)):
                 raise ArgumentError(
                     "jit: the sharding of an array differs from in_shardings",
-                    at=place,
+                    at=place(),
                     found=f"{found}",
                     expected=f"{expected}",
                     do="move it first: jax.device_put(value, sharding); or pass None to let JAX decide",
