@@ -12,7 +12,7 @@ Nothing outside changes before step 4, so a function that raises changes nothing
 calls of a compiled function run only steps 1 and 4. A transform's own file defines the ports and the JAX transform in
 the middle:
 
-    call = Call("remat", f, args, kwargs, crossing=crossing)
+    call = Call(REMAT, f, args, kwargs, crossing=crossing)
     return call.finish(*call.run(call.cached("remat", jax.checkpoint), call.inputs))
 
 Before it stand the functions that transforms accept, transforms as decorators, and the ``Crossing``, which a transform
