@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import plait
-from plait.core.objects.named import Sentinel
+from plait.util.sentinels import Sentinel
 from tests.sampling import slow_but
 from tests.strategies import Node
 

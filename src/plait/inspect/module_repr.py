@@ -27,6 +27,7 @@ from ..core.objects.statics import same_static
 from ..core.objects.variables import Variable
 from ..errors import GraphError
 from ..util.repr import render_object, repr_fields, repr_leaf, repr_name, repr_number, size_comment, unprintable
+from ..util.sentinels import NOTHING
 
 WIDTH, SCREEN = 120, 50  # columns, lines
 _DEEPEST = 60  # levels; each takes two columns or more, so none that is deeper fits on a screen
@@ -242,7 +243,6 @@ def _is_object(value: Any) -> bool:
 
 
 _NO_DEFAULT: Any = inspect.Parameter.empty
-_DERIVED: Any = object()
 _OF_REST = {inspect.Parameter.VAR_POSITIONAL: (), inspect.Parameter.VAR_KEYWORD: {}}
 
 
@@ -269,7 +269,7 @@ def _defaults(cls: type) -> dict[str, Any]:
 
 def _of_class(cls: type, name: str) -> Any:
     try:
-        return getattr(cls, name, _DERIVED)
+        return getattr(cls, name, NOTHING)
     except Exception:  # of a user's descriptor
         return _NO_DEFAULT
 
@@ -285,7 +285,7 @@ def _is_usual(value: Any, default: Any) -> bool:
 def _is_like(value: Any, default: Any) -> bool:
     if default is _NO_DEFAULT:
         return False
-    if default is _DERIVED:  # a function, or nothing, that the constructor chose
+    if default is NOTHING:  # a function, or nothing, that the constructor chose
         return value is None or inspect.isroutine(value)
     if same_static(value, default, exact=False):
         return True

@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec
 
 from ..core.objects.settings import Restoring, Settings, declared
 from ..errors import ArgumentError
+from ..util.sentinels import NOTHING
 
 Rules = Sequence[tuple[str, Any]]
 
@@ -200,15 +201,15 @@ def logical_to_mesh_axes(
             expected="each name once",
             do="give the axes different names",
         )
-    assigned: list[Any] = [_UNASSIGNED if isinstance(name, str) else name for name in names]
+    assigned: list[Any] = [NOTHING if isinstance(name, str) else name for name in names]
     used: set[Any] = set()
     for name, axis in rules:
-        if name in names and assigned[names.index(name)] is _UNASSIGNED:
+        if name in names and assigned[names.index(name)] is NOTHING:
             axes = set(axis) if isinstance(axis, tuple) else {axis} - {None}
             if not axes & used:
                 assigned[names.index(name)] = axis
                 used |= axes
-    missing = [name for name, axis in zip(names, assigned, strict=True) if axis is _UNASSIGNED]
+    missing = [name for name, axis in zip(names, assigned, strict=True) if axis is NOTHING]
     if missing and fallback is RulesFallback.RAISE_ERROR:
         raise ArgumentError(
             "no rule matches a logical axis name",
@@ -218,7 +219,4 @@ def logical_to_mesh_axes(
         )
     if missing and fallback is RulesFallback.NO_CONSTRAINT:
         return None
-    return PartitionSpec(*(None if axis is _UNASSIGNED else axis for axis in assigned))
-
-
-_UNASSIGNED: Any = object()
+    return PartitionSpec(*(None if axis is NOTHING else axis for axis in assigned))

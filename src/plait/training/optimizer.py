@@ -35,6 +35,7 @@ from ..errors import ArgumentTypeError, OptimizerAttributeError, OptimizerError
 from ..typing import FilterLiteral
 from ..util.notices import warn_nothing_selected
 from ..util.paths import Path, describe_path
+from ..util.sentinels import NOTHING
 from ..util.words import describe_filter, describe_type, first_few
 from . import groups
 from .groups import at, check_transformation as check_transformation, resolve_tx, trained
@@ -51,8 +52,6 @@ __all__ = [
 __dir__ = __all__.copy
 
 M = TypeVar("M")
-
-_MISSING: Any = object()
 
 
 # Optax stores hyperparameters in closures, and transforms cannot return tracers in closures from a traced function.
@@ -130,11 +129,11 @@ class Optimizer(Pytree, Generic[M]):
         model: M,
         tx: Transformations,
         *,
-        wrt: FilterLiteral = _MISSING,
+        wrt: FilterLiteral = NOTHING,
         per_layer: bool = True,
         graph: bool | None = None,
     ) -> None:
-        if wrt is _MISSING:
+        if wrt is NOTHING:
             raise ArgumentTypeError(
                 f"Missing required argument `wrt`: {type(self).__name__} does not know what to update; wrt is missing",
                 found="no wrt",
@@ -170,7 +169,7 @@ class Optimizer(Pytree, Generic[M]):
             raise
         self.opt_state = to_opt_state(_unshared(opt_state, values), selected)
 
-    def update(self, model: Any, grads: Any = _MISSING, **kwargs: Any) -> Any:
+    def update(self, model: Any, grads: Any = NOTHING, **kwargs: Any) -> Any:
         """Take one step: change the selected variables of ``model`` and this optimizer's own state in place.
 
         Args:
@@ -189,7 +188,7 @@ class Optimizer(Pytree, Generic[M]):
             OptimizerError: the gradients are the model itself, or were swapped with it, or do not have the paths and
                 shapes of the variables; nothing changes.
         """
-        if grads is _MISSING:
+        if grads is NOTHING:
             raise ArgumentTypeError(
                 f"{type(self).__name__}.update was called without grads",
                 found="one argument",

@@ -21,7 +21,6 @@ import numpy as np
 from ..core.graph.graphdef import GraphDef, VariableDef
 from ..core.graph.untrained import warn_of_untrained
 from ..core.graph.walks import is_graph_leaf
-from ..core.objects.named import Sentinel
 from ..core.objects.rngs import RngState
 from ..core.objects.state import FlatState, State
 from ..core.objects.variable_kinds import Param
@@ -29,6 +28,7 @@ from ..core.objects.variables import make_variable
 from ..errors import ArgumentTypeError
 from ..util.jax_versions import trace_state
 from ..util.notices import warn_nothing_selected
+from ..util.sentinels import Sentinel
 from ..util.words import describe_type, name_of_class
 from .call.arguments import parameter_names, positional
 from .call.call import STRUCTURE, Call, Crossing, check_function, curried

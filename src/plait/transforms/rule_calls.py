@@ -19,11 +19,11 @@ from ..core.graph.graphdef import VariableDef
 from ..core.graph.unflatten import Builder, own_variables
 from ..core.graph.walks import is_graph_leaf
 from ..core.objects.cells import reopening
-from ..core.objects.named import Sentinel
 from ..core.objects.nodes import Static
 from ..core.objects.state import State
 from ..core.transform import Transformation
 from ..errors import ArgumentError, ArgumentTypeError
+from ..util.sentinels import Sentinel
 from ..util.words import describe_type
 from .call.arguments import Structure, argument_name, parameter_names
 from .call.body import guarded

@@ -12,11 +12,11 @@ import jax
 
 from ..core.graph.walks import is_graph_leaf
 from ..core.objects.filters import to_predicate
-from ..core.objects.named import Sentinel
 from ..core.objects.variable_kinds import Param
 from ..core.objects.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
 from ..typing import FilterLiteral
+from ..util.sentinels import Sentinel
 from ..util.words import describe_type
 from .call.prefixes import FilterMapping
 

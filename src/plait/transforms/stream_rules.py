@@ -14,13 +14,14 @@ from ..core.objects.rngs import RngStream, key_shape
 from ..errors import ArgumentError
 from ..typing import FilterLiteral
 from ..util.paths import Path, describe_path
+from ..util.sentinels import NOTHING
 from ..util.words import describe_filter
 from .call.call import STRUCTURE, Crossing
-from .streams import _MISSING, Rewrite, apply_rules, forked
+from .streams import Rewrite, apply_rules, forked
 
 
 def with_rngs(
-    node: Any = _MISSING,
+    node: Any = NOTHING,
     /,
     *,
     split: int | tuple[int, ...] | Mapping[FilterLiteral, int | tuple[int, ...]] | None = None,

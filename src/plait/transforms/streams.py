@@ -25,9 +25,8 @@ from ..core.traces.guard import check_trace
 from ..errors import ArgumentError
 from ..typing import FilterLiteral
 from ..util.paths import Path
+from ..util.sentinels import NOTHING
 from .call.call import STRUCTURE, Crossing
-
-_MISSING: Any = object()
 
 Rewrite = Callable[[jax.Array], jax.Array]
 Choose = Callable[[Path, RngStream], Rewrite | None]
@@ -61,7 +60,7 @@ class SplitBackups(tuple[StreamBackup, ...]):
 
 
 def split_rngs(
-    node: Any = _MISSING,
+    node: Any = NOTHING,
     /,
     *,
     splits: int | tuple[int, ...],
@@ -118,7 +117,7 @@ def split_rngs(
 
 
 def fork_rngs(
-    node: Any = _MISSING,
+    node: Any = NOTHING,
     /,
     *,
     split: int | tuple[int, ...] | Mapping[FilterLiteral, int | tuple[int, ...] | None] | None = None,
@@ -188,7 +187,7 @@ def apply_rules(name: str, node: Any, choose: Choose, crossing: Crossing, *, in_
 
         return wrapper
 
-    if node is _MISSING:
+    if node is NOTHING:
         return decorate
     return decorate(node) if kind_of(node) is Kind.STATIC and callable(node) else on_node(node)
 

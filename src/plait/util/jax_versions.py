@@ -22,11 +22,10 @@ import jax
 from jax.core import Tracer as _Tracer
 
 from ..errors import MissingDependencyError
+from ..util.sentinels import NOTHING
 
-_NOTHING: Any = object()
 
-
-def private(name: str, *places: str, feature: str, otherwise: Any = _NOTHING) -> Any:
+def private(name: str, *places: str, feature: str, otherwise: Any = NOTHING) -> Any:
     """A private name of JAX, in the first of some modules that has it.
 
     Args:
@@ -38,7 +37,7 @@ def private(name: str, *places: str, feature: str, otherwise: Any = _NOTHING) ->
     for place in places:
         with contextlib.suppress(ImportError, AttributeError):
             return getattr(importlib.import_module(place), name)
-    if otherwise is not _NOTHING:
+    if otherwise is not NOTHING:
         return otherwise
     raise MissingDependencyError(
         f"{feature} needs a private name of JAX that this version does not have",

@@ -8,6 +8,7 @@ from typing import Any
 from ...errors import GraphError, RegistryError
 from ...util.jax_versions import is_mutable_array, trace_state
 from ...util.paths import describe_path, sorted_keys
+from ...util.sentinels import NOTHING
 from ...util.words import describe_type
 from ..graph.graphdef import Link, path_of
 from ..graph.state_leaves import joined, mismatch
@@ -94,7 +95,6 @@ def children_by_key(node: Any) -> dict[Any, Any]:
     return {key: unwrapped(child) for key, child in children_of(node)}
 
 
-_ABSENT: Any = type("Absent", (), {})()
 _VARIABLE, _GRAPH, _PYTREE = Kind.VARIABLE, Kind.GRAPH, Kind.PYTREE
 _USUAL = Variable.update_from_state
 
@@ -110,8 +110,8 @@ def _write(node: Any, mapping: Mapping[Any, Any], journal: Journal) -> None:
         children = children_by_key(owner)
         for key in sorted_keys(mapping) if List in type(owner).__mro__ else mapping:
             value = mapping[key]
-            current = children.get(key, _ABSENT)
-            if current is _ABSENT and type(key) is int and getattr(owner, "_pytree__has_layers", False):
+            current = children.get(key, NOTHING)
+            if current is NOTHING and type(key) is int and getattr(owner, "_pytree__has_layers", False):
                 current = owner[key]
             kind = known.get(type(current)) or kind_of(current)
             if kind is _VARIABLE:
@@ -149,10 +149,10 @@ def _write(node: Any, mapping: Mapping[Any, Any], journal: Journal) -> None:
                 stack.append((current, value, (link, key)))
             elif kind is Kind.REF:
                 _write_leaf(current, value, journal)
-            elif current is _ABSENT and _is_part(value) and not getattr(owner, "_pytree__takes_parts", False):
+            elif current is NOTHING and _is_part(value) and not getattr(owner, "_pytree__takes_parts", False):
                 raise _no_such_part(owner, children, (link, key), value)
             elif value is not current:  # in a tuple, the same array again is allowed
-                _set_child(owner, key, value, current is _ABSENT, describe_path(path_of((link, key))), journal)
+                _set_child(owner, key, value, current is NOTHING, describe_path(path_of((link, key))), journal)
     if holds_layers:
         check_walk(node)
 

@@ -13,11 +13,10 @@ from typing import Any
 from ...errors import ArgumentTypeError
 from ...util.paths import Path, format_path
 from ...util.repr import repr_leaf
+from ...util.sentinels import NOTHING
 from ...util.words import describe_type
 from ..objects.statics import same_static
 from .graphdef import GraphDef, LeafDef, NodeDef, NodeRef, StaticAttribute, VariableDef, iter_places, path_of
-
-_NOTHING: Any = object()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +81,7 @@ def diff(first: GraphDef, second: GraphDef, /, *, root: str = "") -> GraphDiff:
     for path in {**after, **before}:
         if any(path[: len(top)] == top for top in covered):
             continue
-        old, new = before.get(path, _NOTHING), after.get(path, _NOTHING)
+        old, new = before.get(path, NOTHING), after.get(path, NOTHING)
         texts = [*_compare(format_path((*prefix, *path)) or "the root", old, new)]
         differences += [Difference(path, text) for text in texts]
         if texts and _kinds(old) != _kinds(new):
@@ -118,8 +117,8 @@ def reference_changes(
     for number, (old_root, new_root) in enumerate(zip(before, after, strict=True)):
         old_places, new_places = _places(old_root), _places(new_root)
         for path in {**new_places, **old_places}:
-            old, new = old_places.get(path, _NOTHING), new_places.get(path, _NOTHING)
-            index, is_new = getattr(new, "index", None), old is _NOTHING
+            old, new = old_places.get(path, NOTHING), new_places.get(path, NOTHING)
+            index, is_new = getattr(new, "index", None), old is NOTHING
             if index is not None and not is_new and before_of.get(index) != getattr(old, "index", None):
                 yield number, path, f"a different {new.type.__name__}", False
             elif index is None or is_new or isinstance(new, VariableDef):
@@ -156,7 +155,7 @@ def _name(part: Any) -> str:
 
 
 def _compare(place: str, old: Any, new: Any) -> Iterator[str]:
-    if old is _NOTHING:
+    if old is NOTHING:
         if isinstance(new, VariableDef):
             yield f"new variable {place}"
         elif isinstance(new, StaticAttribute):
@@ -164,7 +163,7 @@ def _compare(place: str, old: Any, new: Any) -> Iterator[str]:
         else:
             yield f"new {_name(new)} {place}" if not isinstance(new, _Shared) else f"new {place}: {_name(new)}"
         return
-    if new is _NOTHING:
+    if new is NOTHING:
         yield f"{'variable' if isinstance(old, VariableDef) else 'attribute'} {place} was removed ({_name(old)})"
         return
     if isinstance(old, StaticAttribute) and isinstance(new, StaticAttribute):
@@ -180,9 +179,9 @@ def _compare(place: str, old: Any, new: Any) -> Iterator[str]:
         return
     if isinstance(old, VariableDef):
         for name in {**old.metadata, **new.metadata}:
-            before, after = old.metadata.get(name, _NOTHING), new.metadata.get(name, _NOTHING)
-            if before is _NOTHING or after is _NOTHING or not same_static(before, after):
-                shown = ["nothing" if value is _NOTHING else repr(value) for value in (before, after)]
+            before, after = old.metadata.get(name, NOTHING), new.metadata.get(name, NOTHING)
+            if before is NOTHING or after is NOTHING or not same_static(before, after):
+                shown = ["nothing" if value is NOTHING else repr(value) for value in (before, after)]
                 yield f"{place} metadata {name!r}: {shown[0]} -> {shown[1]}"
     elif isinstance(old, NodeDef) and not same_static(old.metadata, new.metadata):
         yield f"{place} metadata: {old.metadata!r} -> {new.metadata!r}"

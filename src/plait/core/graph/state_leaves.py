@@ -12,6 +12,7 @@ from typing import Any
 
 from ...errors import ArgumentTypeError, GraphError
 from ...util.paths import describe_path, sorted_keys
+from ...util.sentinels import NOTHING
 from ...util.words import describe_type, with_article
 from ..objects.cells import run_through
 from ..objects.state import FlatState, State
@@ -29,8 +30,6 @@ from .graphdef import (
     path_of,
 )
 from .unflatten import picker
-
-_NO_LEAF: Any = object()
 
 
 def joined(states: Sequence[Any], operation: str) -> Mapping[Any, Any]:
@@ -143,18 +142,18 @@ def _matched(graphdef: NodeDef, mapping: Mapping[Any, Any]) -> list[Any]:
         if id(above) not in nodes or isinstance(part, NodeRef):
             continue
         owner, entries, _ = nodes[id(above)]
-        found = entries.get(key, _NO_LEAF)
+        found = entries.get(key, NOTHING)
         if isinstance(part, StaticAttribute):
-            if found is not _NO_LEAF:
+            if found is not NOTHING:
                 raise mismatch(link, owner, "the state has an entry for a static attribute", found, "no entry")
         elif isinstance(part, NodeDef):
-            if found is not _NO_LEAF and not isinstance(found, Mapping):
+            if found is not NOTHING and not isinstance(found, Mapping):
                 raise mismatch(
                     link, owner, "a leaf where a subgraph is expected", found, f"the entries of {_kind(part)}"
                 )
-            if found is not _NO_LEAF or part.num_leaves:
-                nodes[id(link)] = part, {} if found is _NO_LEAF else found, link
-        elif found is _NO_LEAF:
+            if found is not NOTHING or part.num_leaves:
+                nodes[id(link)] = part, {} if found is NOTHING else found, link
+        elif found is NOTHING:
             raise _lacks(link, owner, part)
         elif isinstance(found, Mapping) and not isinstance(part, LeafDef) and not isinstance(found, Variable):
             raise mismatch(link, owner, "a mapping where a leaf is expected", found, _kind(part))

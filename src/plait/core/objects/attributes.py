@@ -16,6 +16,7 @@ import jax
 
 from ...errors import ArgumentTypeError, AttributeStatusError, GraphError
 from ...util.paths import Path, format_path
+from ...util.sentinels import NOTHING
 from ...util.words import describe_type
 from .nodes import _KINDS, DATA_TYPES, Kind, is_bound, kind_of, pytree_impl, unwrapped
 
@@ -23,7 +24,6 @@ T = TypeVar("T")
 
 DATA = "data"
 STATIC = "static"
-_NOTHING: Any = type("_Nothing", (), {"__repr__": lambda self: "<nothing>"})()
 _ANNOTATED = re.compile(r"(?:^|\.)(Data|Static)\[")
 
 Data = Annotated[T, DATA]
@@ -41,10 +41,10 @@ class Mark:
         self.options = options
 
     def __repr__(self) -> str:
-        return f"{self.status}({'' if self.value is _NOTHING else repr(self.value)})"
+        return f"{self.status}({'' if self.value is NOTHING else repr(self.value)})"
 
 
-def data(value: Any = _NOTHING, /, **options: Any) -> Any:
+def data(value: Any = NOTHING, /, **options: Any) -> Any:
     """Mark a value, or a class-level field, as data.
 
     Args:
@@ -64,7 +64,7 @@ def data(value: Any = _NOTHING, /, **options: Any) -> Any:
     return _mark(DATA, value, options)
 
 
-def static(value: Any = _NOTHING, /, **options: Any) -> Any:
+def static(value: Any = NOTHING, /, **options: Any) -> Any:
     """Mark a value, or a class-level field, as static: part of the structure, compared and hashed under ``jit``.
 
     Args:
@@ -86,7 +86,7 @@ def static(value: Any = _NOTHING, /, **options: Any) -> Any:
 
 
 def _mark(status: str, value: Any, options: dict[str, Any]) -> Mark:
-    if value is not _NOTHING and options:
+    if value is not NOTHING and options:
         raise ArgumentTypeError(
             f"{status}() takes a value or field options, not both",
             found=f"the value {value!r:.60} and the options {sorted(options)}",

@@ -20,15 +20,13 @@ from typing import Any
 
 from ...errors import ShapeError
 from ...util.jax_versions import trace_state
+from ...util.sentinels import NOTHING
 from ...util.words import with_article
 from ..traces.guard import is_excused, path_of, raise_foreign_trace
 from .cells import PLAIN_METADATA, Cell, has_ref, is_gone, mark_changed
-from .named import Sentinel
 from .nodes import GRAPH_REGISTRY, DataElem, Kind, Static, get_node_impl, kind_of, pytree_impl, unwrapped
 from .pytree import Pytree
 from .variables import Variable
-
-_ABSENT: Any = Sentinel(__name__, "_ABSENT", "<absent>")
 
 
 def trace_of(item: Any, otherwise: Any) -> Any:
@@ -121,8 +119,8 @@ class Journal:
             after, is_foreign = _identities(node), node._pytree__info.trace is not trace_state.value
             free = () if is_foreign else node._pytree__info.free
             keys = (key for key in {**before, **after} if key not in free)
-            key = next((key for key in keys if before.get(key, _ABSENT) != after.get(key, _ABSENT)), _ABSENT)
-            if key is _ABSENT:
+            key = next((key for key in keys if before.get(key, NOTHING) != after.get(key, NOTHING)), NOTHING)
+            if key is NOTHING:
                 continue
             action = f"{'set' if key in after else 'delete'} the attribute {key!r} of a"
             if is_foreign:
@@ -178,7 +176,7 @@ def _put_back_entries(node: Any, children: list[tuple[Any, Any]]) -> None:
     for key in now.keys() - before.keys():
         impl.pop_key(node, key)
     for key, child in children:
-        if now.get(key, _ABSENT) is not child:
+        if now.get(key, NOTHING) is not child:
             impl.set_key(node, key, child)
 
 

@@ -16,8 +16,9 @@ from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from ...errors import ArgumentError
+from ...util.sentinels import NOTHING
 from .. import hooks
-from .attributes import _NOTHING, Mark, data, static
+from .attributes import Mark, data, static
 from .filters import All, Predicate
 from .journal import Journal
 from .nodes import iter_graph_nodes
@@ -143,7 +144,7 @@ def dataclass(cls: Any = None, /, **options: Any) -> Any:
         return lambda cls: dataclass(cls, **options)
     for name, value in list(cls.__dict__.items()):
         if isinstance(value, Mark):
-            if value.value is not _NOTHING:
+            if value.value is not NOTHING:
                 setattr(cls, name, value.value)
             elif value.options:
                 setattr(cls, name, dataclasses.field(**value.options))

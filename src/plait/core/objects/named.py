@@ -37,25 +37,6 @@ def _find(module: str, name: str) -> Any:
     return found
 
 
-class Sentinel:
-    """A unique value, pickled by its name.
-
-    Args:
-        module: the module in which it is assigned.
-        name: its name in that module.
-        text: its ``repr``.
-    """
-
-    def __init__(self, module: str, name: str, text: str) -> None:
-        self.__module__, self.name, self.text = module, name, text
-
-    def __repr__(self) -> str:
-        return self.text
-
-    def __reduce__(self) -> str:
-        return self.name
-
-
 class NamedFunction:
     """Represents, in a pickle, a function that pickle itself cannot find."""
 

@@ -28,10 +28,10 @@ from ...util.jax_versions import trace_state
 from ...util.notices import warn
 from ...util.paths import sort_key
 from ...util.repr import repr_fields
+from ...util.sentinels import NOTHING
 from ...util.words import describe_type, name_of_class
 from ..traces.guard import check_trace, path_of, raise_foreign_trace
 from .attributes import (
-    _NOTHING,
     DATA,
     STATIC,
     Mark,
@@ -57,9 +57,6 @@ from .nodes import (
 )
 from .statics import HashableMapping, same_static
 from .variables import Variable
-
-_MISSING: Any = object()
-
 
 # Where plait stores its data about an object and its class.
 RESERVED = frozenset({"_pytree__info", "_pytree__walks", "_pytree__elements", "_pytree__declared", "_pytree__is_tree"})
@@ -130,7 +127,7 @@ class Pytree:
         status = None
         if type(value) is Mark:
             status, value = value.status, value.value
-            if value is _NOTHING:
+            if value is NOTHING:
                 raise ArgumentTypeError(
                     f"{status}() was assigned without a value",
                     at=f"{type(self).__name__}.{name}",
@@ -141,8 +138,8 @@ class Pytree:
             if not self._pytree__is_tree:
                 status = None
         known = status or (info.marks and info.marks.get(name)) or self._pytree__declared.get(name)
-        kind, before = type(value), self.__dict__.get(name, _MISSING)
-        if kind in _NUMBERS and before is not _MISSING and known is None and self._pytree__is_tree and is_data(before):
+        kind, before = type(value), self.__dict__.get(name, NOTHING)
+        if kind in _NUMBERS and before is not NOTHING and known is None and self._pytree__is_tree and is_data(before):
             known = status = DATA
         if kind in _PLAIN_CONTAINERS:
             check_no_marks_inside(value, name, type(self))
@@ -150,12 +147,12 @@ class Pytree:
             (kind is jax.ShapeDtypeStruct or kind in _PLAIN_CONTAINERS)
             and known is None
             and is_only_abstract(value)
-            and (before is _MISSING or not holds_data(before))
+            and (before is NOTHING or not holds_data(before))
         ):
             known = status = STATIC
         if known is STATIC or known == STATIC:
             check_static(value, name, type(self))
-        if before is _MISSING and name in RESERVED:
+        if before is NOTHING and name in RESERVED:
             raise ArgumentError(
                 f"the attribute name {name!r} is reserved",
                 at=f"{type(self).__name__}.{name}",
@@ -416,8 +413,8 @@ def _same_plain(before: Any, value: Any) -> bool:
 
 def check_kept_status(node: Pytree, name: str, value: Any) -> None:
     """Raise if an update would replace a plain static value by a variable or array. (rule G38)"""
-    current = node.__dict__.get(name, _MISSING)
-    if current is _MISSING or not holds_data(value):
+    current = node.__dict__.get(name, NOTHING)
+    if current is NOTHING or not holds_data(value):
         return
     statuses = {**node._pytree__declared, **(node._pytree__info.marks or {})}
     if statuses.get(name) != DATA and kind_of(current) is Kind.STATIC:

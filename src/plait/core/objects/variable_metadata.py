@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from ...errors import ArgumentTypeError, MetadataError, MetadataKeyError
 from ...util.notices import deprecated
+from ...util.sentinels import NOTHING
 from ...util.words import describe_type, name_of_class, with_article
 from ..traces.guard import check_trace
 from .cells import PLAIN_METADATA, REQUIRED_METADATA, Cell, mark_changed
@@ -68,9 +69,6 @@ def hook_tuple(hooks: Any) -> tuple[Callable[..., Any], ...]:
     return (hooks,) if callable(hooks) else tuple(hooks)
 
 
-_MISSING: Any = type("_Missing", (), {"__repr__": lambda self: "<missing>"})()
-
-
 class MetadataMethods:
     """The part of ``Variable`` that reads and changes metadata."""
 
@@ -78,9 +76,7 @@ class MetadataMethods:
 
     _cell: Cell
 
-    def get_metadata(
-        self, name: str = _MISSING, default: Any = _MISSING, *, exclude_required: bool | None = None
-    ) -> Any:
+    def get_metadata(self, name: str = NOTHING, default: Any = NOTHING, *, exclude_required: bool | None = None) -> Any:
         """All metadata as a new dict, or a single entry.
 
         Args:
@@ -92,21 +88,21 @@ class MetadataMethods:
             MetadataKeyError: there is no entry of that name and no default.
         """
         metadata = self._cell.metadata
-        if (default is not _MISSING) if name is _MISSING else exclude_required:
+        if (default is not NOTHING) if name is NOTHING else exclude_required:
             raise ArgumentTypeError(
                 "get_metadata does not accept these arguments",
-                found="a default without a name" if name is _MISSING else f"name={name!r}, exclude_required=True",
+                found="a default without a name" if name is NOTHING else f"name={name!r}, exclude_required=True",
                 expected="get_metadata(name), get_metadata(name, default) or get_metadata(exclude_required=...)",
                 do="to read one entry, call variable.get_metadata(name, default)",
             )
-        if name is _MISSING:
+        if name is NOTHING:
             return {key: metadata[key] for key in metadata if not (exclude_required and key in REQUIRED_METADATA)}
         if name in metadata:
             return metadata[name]
         if name in _OLD_SHARDING_NAMES and "out_sharding" in metadata:
             warn_old_sharding_name(name)
             return metadata["out_sharding"]
-        if default is not _MISSING:
+        if default is not NOTHING:
             return default
         raise MetadataKeyError(
             f"{describe_type(self)} has no metadata {name!r}",

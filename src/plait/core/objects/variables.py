@@ -23,6 +23,7 @@ from jax.tree_util import GetAttrKey
 from ...errors import MetadataError, ShapeError, VariableAttributeError
 from ...util.jax_versions import ArrayImpl, current_trace, is_mutable_array, top_level_trace, trace_state
 from ...util.repr import render_object, repr_fields, size_comment
+from ...util.sentinels import NOTHING
 from ...util.words import describe_type, name_of_class, with_article
 from ..traces.guard import check_trace, path_of, raise_foreign_trace
 from ..traces.lost_writes import LentCell, latest_flatten, note_write
@@ -50,7 +51,7 @@ from .named import from_named, to_named
 from .operators import VariableOperators, value_of
 from .settings import defaults
 from .statics import HashableMapping
-from .variable_metadata import _MISSING, HOOKS, MetadataMethods, VariableMetadata, joined_with_box, refuse_hijax, tidied
+from .variable_metadata import HOOKS, MetadataMethods, VariableMetadata, joined_with_box, refuse_hijax, tidied
 
 A = TypeVar("A")
 
@@ -267,7 +268,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass
     def get_value(self) -> A: ...
     @overload
     def get_value(self, *, index: Any) -> Any: ...
-    def get_value(self, *, index: Any = _MISSING) -> Any:
+    def get_value(self, *, index: Any = NOTHING) -> Any:
         """Read the value, with get hooks applied.
 
         Args:
@@ -281,8 +282,8 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass
             note_foreign_read(cell, cell.trace)
         value = cell.raw
         if cell.metadata is not PLAIN_METADATA and has_ref(cell):
-            value = value[... if index is _MISSING else index]
-        elif index is not _MISSING and index is not ...:
+            value = value[... if index is NOTHING else index]
+        elif index is not NOTHING and index is not ...:
             if is_unusable(value):
                 raise unusable(value, path_of(self))
             value = value[index]
@@ -293,7 +294,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass
                 value = hook(self, value)
         return value
 
-    def set_value(self, value: Any, *, index: Any = _MISSING) -> None:
+    def set_value(self, value: Any, *, index: Any = NOTHING) -> None:
         """Store a value, with set hooks applied.
 
         Without ``index``, shape, dtype and type may change. With it, an array keeps its shape and dtype: the new value
@@ -314,8 +315,8 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass
             for hook in cell.metadata.get("on_set_value", ()):
                 value = hook(self, value)
         if through_reference:
-            cell.raw[... if index is _MISSING else index] = value
-        elif index is not _MISSING:
+            cell.raw[... if index is NOTHING else index] = value
+        elif index is not NOTHING:
             try:
                 store_part(cell, index, value)
             except ValueError as error:
@@ -406,11 +407,11 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass
         return {*super().__dir__(), *cell.metadata, *(name for name in dir(read(cell.raw)) if name[0] != "_")}
 
     def __setattr__(self, name: str, value: Any) -> None:
-        descriptor = getattr(type(self), name, _MISSING)
+        descriptor = getattr(type(self), name, NOTHING)
         if (isinstance(descriptor, property) and descriptor.fset) or name == "_pytree__walks":
             object.__setattr__(self, name, value)
             return
-        if descriptor is not _MISSING or not type(self).__dictoffset__:
+        if descriptor is not NOTHING or not type(self).__dictoffset__:
             raise VariableAttributeError(
                 f"Cannot set attribute {name!r} of {describe_type(self)}",
                 found="an assignment to an attribute",
@@ -440,7 +441,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass
 
     # Copies -----------------------------------------------------------------------------------------------------------
 
-    def copy(self, value: Any = _MISSING, **updates: Any) -> Self:
+    def copy(self, value: Any = NOTHING, **updates: Any) -> Self:
         """A new variable of the same class, optionally with a new value and changed metadata; hooks do not run."""
         cell = self._cell
         if cell.trace is not trace_state.value:
@@ -450,8 +451,8 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass
             metadata = {**metadata, **tidied(updates)}
             refuse_hijax(type(self), metadata)
         if metadata is PLAIN_METADATA:
-            raw = cell.raw if value is _MISSING else value
-        elif value is _MISSING:
+            raw = cell.raw if value is NOTHING else value
+        elif value is NOTHING:
             raw = fitting(read(cell.raw), metadata)
         else:
             raw = value if metadata["ref"] and is_mutable_array(value) else fitting(value, metadata)

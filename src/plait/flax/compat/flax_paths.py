@@ -12,9 +12,8 @@ from typing import Any
 
 from ..._public import PUBLIC
 from ...util.public_modules import ROOT, public_value
+from ...util.sentinels import NOTHING
 from .flax_modules import HOMES, RENAMED, SAME
-
-_ABSENT: Any = object()
 
 
 def names_of(path: str) -> list[str]:
@@ -45,8 +44,8 @@ def find(root: str, path: str, name: str) -> Any:
         place, _, name = RENAMED[path][name].rpartition(":")
         return getattr(importlib.import_module(f"{ROOT}.{place}"), name) if place else public_value(name)
     for home in HOMES[path].split() if not name.startswith("_") else ():
-        value = getattr(importlib.import_module(f"{ROOT}.{home}"), name, _ABSENT)
-        if value is not _ABSENT:
+        value = getattr(importlib.import_module(f"{ROOT}.{home}"), name, NOTHING)
+        if value is not NOTHING:
             return value
     if name in PUBLIC:
         return public_value(name)

@@ -15,6 +15,7 @@ from ...core import hooks
 from ...core.objects.cells import mark_changed
 from ...core.objects.module import Pytree
 from ...core.objects.variables import Cell, Variable, cell_of
+from ...util.sentinels import NOTHING
 from ..bridge.wrappers.lazy import initialization_of
 from .traces import PytreeState, TraceState
 
@@ -85,7 +86,7 @@ class _Metadata(MutableMapping[str, Any]):
         return self._cell.metadata[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
-        if self._cell.metadata.get(name, _ABSENT) is not value:
+        if self._cell.metadata.get(name, NOTHING) is not value:
             _set_metadata(self._cell, {**self._cell.metadata, name: value})
 
     def __delitem__(self, name: str) -> None:
@@ -99,9 +100,6 @@ class _Metadata(MutableMapping[str, Any]):
 
     def __repr__(self) -> str:
         return repr(self._cell.metadata)
-
-
-_ABSENT: Any = object()
 
 
 def _set_metadata(cell: Cell, metadata: dict[str, Any]) -> None:

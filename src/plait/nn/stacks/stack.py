@@ -25,7 +25,6 @@ from ...core.objects.containers import List
 from ...core.objects.filters import Not
 from ...core.objects.journal import Journal
 from ...core.objects.module import Module
-from ...core.objects.named import Sentinel
 from ...core.objects.nodes import Static, iter_variables
 from ...core.objects.pytree import Pytree
 from ...core.objects.rngs import Rngs
@@ -42,6 +41,7 @@ from ...transforms.loops import scan
 from ...util.counts import check_count
 from ...util.jax_versions import is_staged
 from ...util.paths import layers_key
+from ...util.sentinels import Sentinel
 from ...util.words import describe_type
 from .every_layer import note_stack
 from .layer_scan import Recomputing, scan_layers

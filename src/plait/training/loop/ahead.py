@@ -18,11 +18,10 @@ from ...core.functional.split import state
 from ...errors import CheckpointWarning
 from ...util.jax_versions import ArrayImpl
 from ...util.notices import warn
+from ...util.sentinels import NOTHING
 from ...util.words import text_of
 from .children import Children
 from .placing import owned
-
-NOTHING: Any = object()  # instead of a batch
 
 
 class Interrupted(BaseException):

@@ -13,9 +13,8 @@ import jax
 from ...checkpoint.orbax import plain_extra
 from ...checkpoint.positions import has_position
 from ...errors import ArgumentError
+from ...util.sentinels import NOTHING
 from .step_results import stored_number
-
-_NONE = object()
 
 
 @dataclasses.dataclass
@@ -46,7 +45,7 @@ def check_objects(given: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     Raises:
         ArgumentError: one is another, is new or is missing; names it.
     """
-    odd = [name for name in {**own, **given} if given.get(name, _NONE) is not own.get(name, _NONE)]
+    odd = [name for name in {**own, **given} if given.get(name, NOTHING) is not own.get(name, NOTHING)]
     if odd:
         raise ArgumentError(
             "a callback has replaced an object of fit",

@@ -30,12 +30,12 @@ from ...core import hooks
 from ...core.graph.axes import drop_axis, has_axis_metadata, put_axis
 from ...core.graph.walks import is_graph_leaf, path_of
 from ...core.objects.cells import recording_foreign_reads
-from ...core.objects.named import Sentinel
 from ...core.objects.variables import Variable
 from ...core.traces.captured import refusing_container_changes, warn_about_captures
 from ...core.transform import Transformation
 from ...errors import ArgumentError, AxisNameMismatchError, StaticValueError
 from ...util.jax_versions import trace_settings
+from ...util.sentinels import Sentinel
 from ..loop_rules import LoopRules
 from .arguments import ArgumentNames, Structure, gather, joined
 from .enter_leave import TracedArguments, TracedResult

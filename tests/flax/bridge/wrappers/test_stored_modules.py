@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 
 import plait
-from plait.flax.bridge.variables.collections import MISSING
 from plait.flax.bridge.wrappers.stored_modules import abstract_module, fill
+from plait.util.sentinels import NOTHING
 
 
 class Net(plait.Module):
@@ -23,7 +23,7 @@ def test_what_nothing_gives_is_what_the_constructor_makes():
     """B30: random state and plain arrays, as an eager construction has them."""
     module = abstract_module(Net, KEYS)
     assert isinstance(module.kernel.get_raw_value(), jax.ShapeDtypeStruct)
-    fill(module, Net, KEYS, lambda path, _: jnp.zeros((2, 3)) if path == ("kernel",) else MISSING)
+    fill(module, Net, KEYS, lambda path, _: jnp.zeros((2, 3)) if path == ("kernel",) else NOTHING)
     expected = Net(plait.Rngs(KEYS))
     assert (module.kernel[...] == 0).all()
     assert (module.drop.rngs() == expected.drop.rngs()).all()
@@ -40,7 +40,7 @@ def test_programs_are_compiled_once_for_an_identity():
 
     def filled(identity):
         module = abstract_module(construct, KEYS)
-        fill(module, construct, KEYS, lambda *_: MISSING, identity)
+        fill(module, construct, KEYS, lambda *_: NOTHING, identity)
         return module
 
     first = filled("filling-test")

@@ -21,9 +21,10 @@ from ....core.objects.pytree import Pytree
 from ....core.objects.rngs import RngState
 from ....core.objects.variables import Variable
 from ....errors import ArgumentError
+from ....util.sentinels import NOTHING
 from ..variables.boxed_variables import raw_value, to_linen_var
 from ..variables.collection_types import BARE_COLLECTIONS, collection_of, is_bare, variable_type_name
-from ..variables.collections import MISSING, Collections, find_leaf, put_leaf
+from ..variables.collections import Collections, find_leaf, put_leaf
 from ..wrappers.scope import Scope
 from ..wrappers.stored_modules import check_no_parameter, fill
 from .running import AttrPriority, ModuleStackEntry, running
@@ -69,7 +70,7 @@ def bind(module: Hybrid, scope: Scope, waiting: Mapping[str, Any]) -> None:
     with running(module) as entry:
         for name in fields:
             value = module.__dict__.get(name)
-            bound = bind_children(entry, value, waiting.get(name, MISSING))
+            bound = bind_children(entry, value, waiting.get(name, NOTHING))
             if bound is not value:
                 set_plainly(module, name, bound)
         module.setup()
@@ -103,11 +104,11 @@ def bind_children(entry: ModuleStackEntry, value: Any, waiting: Any) -> Any:
             return waiting
         take_in(entry, value, waiting)
         for part in [part for _, part in iter_modules(value) if isinstance(part, Hybrid)]:
-            bind_children(entry, part, MISSING)  # it has its variables already
+            bind_children(entry, part, NOTHING)  # it has its variables already
     elif isinstance(value, _CONTAINERS):
         below = dict(_items(waiting)) if isinstance(waiting, _CONTAINERS) else {}
         for key, child in _items(value):
-            bind_children(entry, child, below.get(key, MISSING))
+            bind_children(entry, child, below.get(key, NOTHING))
     return value
 
 
@@ -135,8 +136,8 @@ def take_in(entry: ModuleStackEntry, module: Module, waiting: Any) -> None:
 
         def supply(path: Any, leaf: Any) -> Any:
             found, collection = find_leaf(variables, path), collection_of(leaf)
-            value = raw_value(found) if isinstance(found, Variable) else MISSING
-            if value is MISSING and isinstance(leaf, Variable) and not entry.module.scope.is_mutable(collection):
+            value = raw_value(found) if isinstance(found, Variable) else NOTHING
+            if value is NOTHING and isinstance(leaf, Variable) and not entry.module.scope.is_mutable(collection):
                 check_no_parameter(collection, path, f"{type(entry.module).__name__}, a {type(module).__name__}")
             return value
 
@@ -150,14 +151,14 @@ def receive(node: Any, variables: Mapping[Any, Any]) -> None:
     A stored array that is not in a variable is a variable of its collection until it is written here.
     """
     for key, value in variables.items():
-        present = children_by_key(node).get(key, MISSING)
+        present = children_by_key(node).get(key, NOTHING)
         if isinstance(value, Variable) and variable_type_name(type(value)) in BARE_COLLECTIONS and _holds_bare(present):
             _set_bare(node, key, raw_value(value))
         elif isinstance(present, Variable) and isinstance(value, Variable):
             present.update_from_state(value)
-        elif present is MISSING and isinstance(node, Pytree) and isinstance(key, str):
+        elif present is NOTHING and isinstance(node, Pytree) and isinstance(key, str):
             setattr(node, key, value)
-        elif isinstance(value, Mapping) and present is not MISSING and not isinstance(present, Variable):
+        elif isinstance(value, Mapping) and present is not NOTHING and not isinstance(present, Variable):
             receive(present, value)
         else:
             raise ArgumentError(
@@ -170,7 +171,7 @@ def receive(node: Any, variables: Mapping[Any, Any]) -> None:
 
 
 def _holds_bare(present: Any) -> bool:
-    return present is MISSING or is_bare(present)
+    return present is NOTHING or is_bare(present)
 
 
 def _set_bare(node: Any, key: Any, value: Any) -> None:
@@ -193,9 +194,9 @@ def attach(entry: ModuleStackEntry, module: Any, name: str | None, prefix: str |
     """
     parent = entry.module
     name = _free_name(entry, prefix or type(module).__name__, name)
-    present = parent.__dict__.get(name, MISSING)
+    present = parent.__dict__.get(name, NOTHING)
     again = isinstance(present, Module) and type(present) is type(module)
-    if not again and present is not MISSING and type(present) is not dict:
+    if not again and present is not NOTHING and type(present) is not dict:
         raise ArgumentError(
             f"the name {name!r} of a submodule is already in use",
             at=f"{type(parent).__name__}.{name}",

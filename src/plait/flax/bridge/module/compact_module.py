@@ -23,10 +23,10 @@ from ....core.objects.variables import Variable
 from ....errors import ArgumentError, ArgumentTypeError, ScopeParamShapeError
 from ....partitioning.boxes import AxisMetadata, unbox as unbox_tree
 from ....util.paths import describe_path
+from ....util.sentinels import NOTHING
 from ..variables.boxed_variables import to_linen_var, to_nnx_var
 from ..variables.collection_types import BARE_COLLECTIONS, variable_type, variable_type_name
 from ..variables.collections import (
-    MISSING,
     Collections,
     find_leaf,
     immutable_changed,
@@ -49,8 +49,8 @@ class _ModuleType(type):
         if entry is None or entry.constructing:
             return super().__call__(*args, **kwargs)
         fields = getattr(cls, "__dataclass_fields__", {})
-        parent = kwargs.pop("parent", MISSING) if "parent" not in fields and entry.in_compact else MISSING
-        if parent is not MISSING and parent is not None:
+        parent = kwargs.pop("parent", NOTHING) if "parent" not in fields and entry.in_compact else NOTHING
+        if parent is not NOTHING and parent is not None:
             raise ArgumentError(
                 "'parent' can only be None inside a compact method",
                 at=f"{cls.__name__}(parent=...)",
@@ -98,7 +98,7 @@ class Module(Hybrid, metaclass=_ModuleType):
     def __setattr__(self, name: str, value: Any) -> None:
         entry = _entry_of(self)
         if entry is not None:
-            value = bind_children(entry, value, self.__dict__.get(name, MISSING))
+            value = bind_children(entry, value, self.__dict__.get(name, NOTHING))
         super().__setattr__(name, value)
 
     def set_attr_priority(self, name: str, value: AttrPriority) -> None:
@@ -120,7 +120,7 @@ class Module(Hybrid, metaclass=_ModuleType):
         """
         scope = self._bridge__running_scope("param")
         variable = self._bridge__existing("params", name)
-        if variable is MISSING:
+        if variable is NOTHING:
             self._bridge__check_mutable("params", name)
             return self._bridge__add("params", name, init_fn(scope.rngs["params"](), *args, **kwargs), unbox)
         expected = jax.eval_shape(lambda: _bare(init_fn(jax.random.key(0), *args, **kwargs)))
@@ -153,7 +153,7 @@ class Module(Hybrid, metaclass=_ModuleType):
         """
         self._bridge__running_scope("variable")
         variable = self._bridge__existing(col, name)
-        if variable is not MISSING:
+        if variable is not NOTHING:
             return self._bridge__boxed_as(variable, name, unbox)
         self._bridge__check_mutable(col, name, has_init=init_fn is not None)
         assert init_fn is not None
@@ -189,12 +189,12 @@ class Module(Hybrid, metaclass=_ModuleType):
         return self.scope
 
     def _bridge__existing(self, collection: str, name: str) -> Any:
-        """The variable with this name, or ``MISSING``."""
-        present = self.__dict__.get(name, MISSING)
+        """The variable with this name, or ``NOTHING``."""
+        present = self.__dict__.get(name, NOTHING)
         cls = variable_type(collection)
-        if present is MISSING and getattr(type(self), name, MISSING) is not MISSING:
+        if present is NOTHING and getattr(type(self), name, NOTHING) is not NOTHING:
             present = getattr(type(self), name)
-        if present is not MISSING and type(present) is not cls:
+        if present is not NOTHING and type(present) is not cls:
             what = "a submodule or a group of variables" if isinstance(present, (dict, PlaitModule)) else "an attribute"
             shown = type(present).__name__ if isinstance(present, Variable) else f"{what}, {present!r:.40}"
             raise ArgumentError(
@@ -354,7 +354,7 @@ def _check_immutable(
         # An array that is not in a variable was only carried by this one.
         is_bare = collection in BARE_COLLECTIONS
         now = find_leaf(after, (collection, *path)) if is_bare else variable.get_raw_value()
-        if now is not old and now is not MISSING and not scope.is_mutable(collection):
+        if now is not old and now is not NOTHING and not scope.is_mutable(collection):
             raise immutable_changed(collection, f"{owner}, {describe_path(path)}", variable, scope.mutable)
 
 

@@ -15,12 +15,12 @@ from ....core.objects.state import from_flat_state, to_flat_state
 from ....core.objects.variables import Variable
 from ....errors import ArgumentError, GraphError
 from ....util.paths import Path, describe_path, has_layers, layers_of
+from ....util.sentinels import NOTHING
 from ....util.words import with_article
 from .boxed_variables import to_linen_var, to_nnx_var
 from .collection_types import BARE_COLLECTIONS, is_bare, variable_type_name
 
 Collections = dict[str, Any]
-MISSING: Any = object()
 
 
 def linen_vars_to_nnx_attrs(variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,21 +137,21 @@ def put_leaf(tree: dict[Any, Any], path: Path, value: Any) -> None:
 
 
 def find_leaf(tree: Any, path: Path) -> Any:
-    """The value at a path of nested mappings, or ``MISSING``."""
+    """The value at a path of nested mappings, or ``NOTHING``."""
     for key in path:
         if not isinstance(tree, Mapping) or key not in tree:
-            return MISSING
+            return NOTHING
         tree = tree[key]
     return tree
 
 
 def find_bare(stored: Mapping[str, Any], path: Path) -> tuple[str, Any]:
-    """The stored array that is not in a variable, at a path, and its collection; or ``MISSING``. (rule B29)"""
+    """The stored array that is not in a variable, at a path, and its collection; or ``NOTHING``. (rule B29)"""
     for collection in BARE_COLLECTIONS:
         found = find_leaf(stored, (collection, *path))
-        if found is not MISSING and not isinstance(found, Mapping):
+        if found is not NOTHING and not isinstance(found, Mapping):
             return collection, found
-    return BARE_COLLECTIONS[0], MISSING
+    return BARE_COLLECTIONS[0], NOTHING
 
 
 def to_collections(model: Any) -> Collections:
@@ -213,13 +213,13 @@ def from_collections(collections: Mapping[str, Any], like: Any) -> Any:
             collection = variable_name_from_type(type(leaf))
             theirs = path_in_linen(path)
             found = find_leaf(collections, (collection, *theirs))
-            if found is MISSING:
+            if found is NOTHING:
                 raise _absent(collections, collection, theirs)
             flat[path] = _converted(collection, path, found, leaf)
             taken.append((collection, *theirs))
         elif is_bare(leaf):
             collection, found = find_bare(collections, path_in_linen(path))
-            if found is not MISSING:
+            if found is not NOTHING:
                 flat[path] = found
                 taken.append((collection, *path_in_linen(path)))
     for path, _ in iter_leaves(collections):
@@ -235,7 +235,7 @@ def from_collections(collections: Mapping[str, Any], like: Any) -> Any:
 
 
 def _absent(collections: Mapping[str, Any], collection: str, path: Path) -> GraphError:
-    others = [name for name in collections if find_leaf(collections, (name, *path)) is not MISSING]
+    others = [name for name in collections if find_leaf(collections, (name, *path)) is not NOTHING]
     return GraphError(
         "the collections lack a variable of the model",
         at=f"collection {collection!r}, {describe_path(path)}",

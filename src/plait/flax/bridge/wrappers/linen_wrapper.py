@@ -23,10 +23,10 @@ from ....errors import ArgumentTypeError
 from ....partitioning.boxes import AxisMetadata, unbox
 from ....util.notices import warn
 from ....util.paths import Path, describe_path
+from ....util.sentinels import NOTHING
 from ..variables.boxed_variables import raw_value, to_linen_var, to_nnx_var
 from ..variables.collection_types import BARE_COLLECTIONS, collection_of, is_bare
 from ..variables.collections import (
-    MISSING,
     find_bare,
     find_leaf,
     immutable_changed,
@@ -140,10 +140,10 @@ class ToLinen(linen.Module):
         def supply(path: Path, leaf: Any) -> Any:
             path = path_in_linen(path)
             collection, found = _find(stored, path, leaf)
-            if found is MISSING:
+            if found is NOTHING:
                 if isinstance(leaf, Variable) and not self.is_mutable_collection(collection):
                     check_no_parameter(collection, path, "/".join(self.path) or type(module).__name__)
-                return MISSING
+                return NOTHING
             value = unbox(found)
             used[collection, path] = (found, value)
             return value
@@ -178,7 +178,7 @@ class ToLinen(linen.Module):
         for (collection, path), variable in _leaves_of(module, used):
             if not self.is_mutable_collection(collection):
                 continue
-            found, value = used.get((collection, path), (None, MISSING))
+            found, value = used.get((collection, path), (None, NOTHING))
             raw = raw_value(variable) if isinstance(variable, Variable) else variable
             if raw is value:
                 leaves[collection, path] = found
@@ -206,8 +206,8 @@ class ToLinen(linen.Module):
         if mutable is False:
             return
         for (collection, path), leaf in _leaves_of(module, used):
-            old = before.get((collection, path), MISSING)
-            if old is not MISSING and old is not _raw(leaf) and not self.is_mutable_collection(collection):
+            old = before.get((collection, path), NOTHING)
+            if old is not NOTHING and old is not _raw(leaf) and not self.is_mutable_collection(collection):
                 place = f"{'/'.join(self.path) or type(self).__name__}, {describe_path(path)}"
                 raise immutable_changed(collection, place, leaf, mutable)
 
@@ -271,7 +271,7 @@ def _find(stored: Mapping[str, Any], path: Path, leaf: Any) -> tuple[str, Any]:
     collection = collection_of(leaf)
     found = find_leaf(stored, (collection, *path))
     if isinstance(found, Mapping) and not isinstance(leaf.get_raw_value(), Mapping):
-        found = MISSING
+        found = NOTHING
     return collection, found
 
 
@@ -282,7 +282,7 @@ _OF_CALLS = ("intermediates", "perturbations")
 def _is_storable_at_init(stored: Mapping[str, Any], place: tuple[str, Path]) -> bool:
     """Whether a later call while Linen initializes may store a value: there is none yet, or it is a record of calls."""
     collection, path = place
-    is_missing = find_leaf(stored, (collection, *path)) is MISSING
+    is_missing = find_leaf(stored, (collection, *path)) is NOTHING
     return collection in _OF_CALLS or (is_missing and collection not in BARE_COLLECTIONS)
 
 
@@ -319,7 +319,7 @@ def _attach(module: Any, stored: Mapping[str, Any], used: Leaves) -> dict[tuple[
 
 
 def _is_changed(owner: Any, name: str, leaf: Any) -> bool:
-    now = owner.__dict__.get(name, MISSING)
+    now = owner.__dict__.get(name, NOTHING)
     return (raw_value(now) if isinstance(now, Variable) else now) is not unbox(leaf)
 
 
@@ -355,14 +355,14 @@ def _owner(module: Any, path: Path) -> tuple[Any, Path]:
     node: Any = module
     for place, key in enumerate(path):
         if isinstance(node, Module) and isinstance(key, str):
-            child = node.__dict__.get(key, MISSING)
+            child = node.__dict__.get(key, NOTHING)
         else:
             container: Any = node
             try:
                 child = container[key]
             except (KeyError, IndexError, TypeError):
-                child = MISSING
-        if child is MISSING or isinstance(child, Variable):
+                child = NOTHING
+        if child is NOTHING or isinstance(child, Variable):
             return node, path[place:]
         node = child
     return node, ()

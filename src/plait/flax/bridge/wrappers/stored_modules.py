@@ -24,13 +24,13 @@ from ....errors import ArgumentError
 from ....transforms.jit.shapes import eval_shape
 from ....util.jax_versions import Tracer, current_trace, top_level_trace
 from ....util.paths import Path, describe_path
+from ....util.sentinels import NOTHING
 from ..variables.collection_types import is_bare
-from ..variables.collections import MISSING
 from .rngs import PARAMS
 
 # Constructs the module from its streams.
 Construct = Callable[[Rngs], Any]
-# The stored value of a variable or of a bare array, or MISSING.
+# The stored value of a variable or of a bare array, or NOTHING.
 Supply = Callable[[Path, Any], Any]
 
 
@@ -116,8 +116,8 @@ def fill(module: Any, construct: Construct, keys: Mapping[str, Any], supply: Sup
     missing: list[Path] = []
     for path, leaf in to_flat_state(state(module)):
         is_stored = not isinstance(leaf, RngState) if isinstance(leaf, Variable) else is_bare(leaf)
-        value = supply(path, leaf) if is_stored else MISSING
-        if value is not MISSING:
+        value = supply(path, leaf) if is_stored else NOTHING
+        if value is not NOTHING:
             given[path] = value
         elif _is_abstract(leaf):
             missing.append(path)
