@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from plait.core.graph import unflatten
-from plait.core.objects import journal
+from plait.core.nodes import journal
 from plait.edit import pop
 from plait.flax.compat import update_context
 from plait.transforms.call import outcome

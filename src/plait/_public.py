@@ -9,27 +9,27 @@ from __future__ import annotations
 # plait's own names.
 _NAMES = {
     "core.graph.axes": "PARTITION_NAME",
-    "core.objects.attributes": "Data Static data has_data is_data register_data_type static",
+    "core.nodes.attributes": "Data Static data has_data is_data register_data_type static",
     "inspect.observe.capture": "capture",
-    "core.objects.containers": "Dict List",
+    "core.nodes.containers": "Dict List",
     "core.graph.diff": "GraphDiff diff",
-    "core.objects.filters": "All Everything Not Nothing OfType PathContains WithTag to_predicate",
+    "core.variables.filters": "All Everything Not Nothing OfType PathContains WithTag to_predicate",
     "core.states.flat_graphs": "unflatten",
     "core.functional.update": "update",
     "core.graph.graphdef": "GraphDef",
-    "core.objects.module": "Module Object dataclass",
-    "core.objects.pytree": "Pytree",
-    "core.objects.rngs": "RngCount RngKey RngState RngStream Rngs",
-    "core.objects.variable_metadata": "VariableMetadata",
+    "core.nodes.module": "Module Object dataclass",
+    "core.nodes.pytree": "Pytree",
+    "core.rngs": "RngCount RngKey RngState RngStream Rngs",
+    "core.variables.variable_metadata": "VariableMetadata",
     "partitioning.initializers": "with_metadata with_partitioning",
     "core.states.pure_dicts": "as_pure to_pure_dict",
-    "core.objects.state": "FlatState State from_flat_state to_flat_state",
+    "core.states.state": "FlatState State from_flat_state to_flat_state",
     "core.states.state_functions": "filter_state map_state merge_state split_state",
     "edit.selection": "Selection select trainable",
     "core.graph.traversal": "check_pytree find_duplicates set_metadata",
     "inspect.observe.nonfinite": "debug_nans find_nonfinite",
-    "core.objects.variable_kinds": "BatchStat Cache Intermediate LoRAParam Param Perturbation",
-    "core.objects.variables": "Variable",
+    "core.variables.variable_kinds": "BatchStat Cache Intermediate LoRAParam Param Perturbation",
+    "core.variables.variables": "Variable",
     "edit.pop": "pop",
     "core.states.live": "merge",
     "flax.compat.functions": (
@@ -79,7 +79,7 @@ _NAMES = {
 
 # Names for programs written for Flax. New programs do not need them.
 _NAMES_FOR_FLAX = {
-    "core.objects.module": "M",
+    "core.nodes.module": "M",
     "flax.compat.variable_defaults": "use_eager_sharding using_eager_sharding var_defaults",
     "core.states.graph_state": "GraphState",
     "core.states.pure_dicts": "replace_by_pure_dict restore_int_paths",
@@ -92,7 +92,7 @@ _NAMES_FOR_FLAX = {
     ),
     "core.intermediates.variable_names": "register_variable_name variable_name_from_type variable_type_from_name",
     "core.states.variable_state": "VariableState",
-    "core.objects.variables": "A",
+    "core.variables.variables": "A",
     "flax.compat.partials": "cached_partial jit_partial",
     "flax.compat.transforms": "prefix transform_metadata",
     "flax.compat.tree_states": "NodeStates from_tree to_tree",
@@ -110,10 +110,10 @@ _MODULES = {
 }
 _MODULES_FOR_FLAX = {
     "compat": "flax.compat",
-    "filterlib": "core.objects.filters",
+    "filterlib": "core.variables.filters",
     "graphlib": "flax.compat.graph",
     "proxy_caller": "core.states.proxy_caller",
-    "rnglib": "core.objects.rngs",
+    "rnglib": "core.rngs",
     "spmd": "flax.compat.spmd",
     "statelib": "flax.compat.statelib",
     "variablelib": "flax.compat.variablelib",
@@ -162,7 +162,7 @@ LAZY: dict[str, str] = {
 
 # Public names that differ from the name in their module.
 RENAMED = {
-    "Any": ("core.objects.filters", "Any_"),
+    "Any": ("core.variables.filters", "Any_"),
     "pure": ("core.states.pure_dicts", "as_pure"),
     "vars_as": ("flax.compat.functions", "with_vars"),
 }

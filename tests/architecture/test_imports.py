@@ -226,7 +226,7 @@ def test_imports_go_down():
 
 def test_inside_the_library_imports_are_relative():
     found = [problem for file in ALL_FILES for problem in absolute(file)]
-    assert found == [], "write `from ..core.objects.variables import Variable`, not `import plait`"
+    assert found == [], "write `from .core.variables.variables import Variable`, not `import plait`"
 
 
 def test_outside_libraries_are_imported_only_by_their_owners():
@@ -259,16 +259,20 @@ def test_a_question_for_a_version_is_seen(text):
     ("file", "text", "reason"),
     [
         ("core/graph/axes.py", "from ...nn.linear import Linear", "core may import util"),
-        ("core/objects/clock.py", "from . import tick", "does not import its own folder's __init__"),
-        ("core/objects/clock.py", "def f():\n    from ... import Module", "nothing inside plait imports plait itself"),
+        ("core/variables/clock.py", "from . import tick", "does not import its own folder's __init__"),
+        (
+            "core/variables/clock.py",
+            "def f():\n    from ... import Module",
+            "nothing inside plait imports plait itself",
+        ),
         ("util/paths.py", "from ..core import axes", "util may import nothing of plait"),
-        ("core/objects/named.py", "from .clock import names\nfrom ...util.paths import show", None),
-        ("core/__init__.py", "from .objects.clock import tick", None),
-        ("core/objects/named.py", "from ...errors import PlaitError", None),
+        ("core/variables/named.py", "from .clock import names\nfrom ...util.paths import show", None),
+        ("core/__init__.py", "from .variables.clock import tick", None),
+        ("core/variables/named.py", "from ...errors import PlaitError", None),
     ],
 )
 def test_the_check_itself(tmp_path, file, text, reason):
-    others = ("__init__.py", "errors.py", "core/__init__.py", "core/graph/axes.py", "core/objects/clock.py")
+    others = ("__init__.py", "errors.py", "core/__init__.py", "core/graph/axes.py", "core/variables/clock.py")
     for other in (*others, "util/paths.py", "nn/linear.py", file):
         path = tmp_path / other
         path.parent.mkdir(parents=True, exist_ok=True)

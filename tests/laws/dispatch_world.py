@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import plait
-from plait.core.objects.state import tracked
+from plait.core.states.state import tracked
 from tests.oracles import children, modules, variables, walk
 from tests.strategies import KINDS, Box, Leafy, Node, Pair
 

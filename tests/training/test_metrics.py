@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import plait
-from plait.core.objects.variable_kinds import Remainder
+from plait.core.variables.variable_kinds import Remainder
 from plait.training import metrics
 from plait.training.metrics import Accuracy, Average, Metric, MetricState, MultiMetric, Statistics, Welford
 from tests.nn.twins import flax_nnx, some_input, users_promotion

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import plait
-from plait.core.objects.variable_kinds import OptArray, OptState, OptVariable
+from plait.core.variables.variable_kinds import OptArray, OptState, OptVariable
 from plait.errors import OptimizerAttributeError, OptimizerError
 from plait.training.optimizer import ModelAndOptimizer, Optimizer
 from tests.nn.twins import flax_nnx, pure, some_input

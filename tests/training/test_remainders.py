@@ -7,7 +7,7 @@ import pytest
 
 import plait
 from plait import checkpoint
-from plait.core.objects.variable_kinds import Remainder
+from plait.core.variables.variable_kinds import Remainder
 from plait.training import accumulated_value_and_grad, metrics
 from plait.training.remainders import as_number, carried
 

@@ -26,12 +26,12 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from ..core.functional.split import state
-from ..core.objects.cells import is_gone, unusable
-from ..core.objects.nodes import Kind, check_node, get_node_impl, jax_to_nnx_path, kind_of, visit
-from ..core.objects.state import State, to_flat_state
-from ..core.objects.variable_kinds import Intermediate, Remainder
-from ..core.objects.variables import Variable
+from ..core.nodes.nodes import Kind, check_node, get_node_impl, jax_to_nnx_path, kind_of, visit
+from ..core.states.state import State, to_flat_state
 from ..core.states.state_functions import map_state
+from ..core.variables.cells import is_gone, unusable
+from ..core.variables.variable_kinds import Intermediate, Remainder
+from ..core.variables.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError, CheckpointError
 from ..partitioning.mesh import check_spec
 from ..util.dtypes import is_number_dtype

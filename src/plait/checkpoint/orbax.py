@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from ..core.functional.update import update
-from ..core.objects.variable_kinds import Remainder
+from ..core.variables.variable_kinds import Remainder
 from ..errors import ArgumentTypeError, CheckpointError
 from ..partitioning.processes.all_processes import run_on_all, run_on_process_0
 from ..util.files import given_path

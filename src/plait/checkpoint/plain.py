@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..core.objects.filters import to_predicate
-from ..core.objects.state import from_flat_state
+from ..core.states.state import from_flat_state
+from ..core.variables.filters import to_predicate
 from ..errors import CheckpointError, GraphError
 from ..typing import FilterLiteral
 from ..util.files import given_path, memory

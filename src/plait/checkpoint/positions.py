@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeGuard
 import jax
 import numpy as np
 
-from ..core.objects.nodes import Kind, kind_of
+from ..core.nodes.nodes import Kind, kind_of
 from ..errors import ArgumentTypeError, CheckpointError
 from ..util.files import read_file
 from ..util.schemas import MOST_JSON, Either, SchemaError, fits, parse_json

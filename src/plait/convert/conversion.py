@@ -18,9 +18,9 @@ import jax.numpy as jnp
 from ..checkpoint.stored import StoredArray
 from ..core.functional.update import update as update_graph
 from ..core.graph.traversal import variables
-from ..core.objects.nodes import iter_graph_nodes
-from ..core.objects.rngs import RngCount, RngKey, Rngs, RngState
-from ..core.objects.state import State, from_flat_state, to_flat_state
+from ..core.nodes.nodes import iter_graph_nodes
+from ..core.rngs import RngCount, RngKey, Rngs, RngState
+from ..core.states.state import State, from_flat_state, to_flat_state
 from ..edit.stack_conversion import as_list, has_stacks
 from ..errors import ConversionError
 from ..nn.stacks.stack_records import at_stacked_paths

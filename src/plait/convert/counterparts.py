@@ -9,12 +9,12 @@ from typing import Any
 from ..core.functional.update import children_by_key
 from ..core.graph.traversal import variables
 from ..core.intermediates.variable_names import variable_name_from_type
-from ..core.objects.module import Module
-from ..core.objects.nodes import Kind, check_node, kind_of
-from ..core.objects.rngs import RngState
-from ..core.objects.state import FlatState, State, to_flat_state
-from ..core.objects.variable_kinds import Cache, Intermediate, Perturbation
-from ..core.objects.variables import Variable
+from ..core.nodes.module import Module
+from ..core.nodes.nodes import Kind, check_node, kind_of
+from ..core.rngs import RngState
+from ..core.states.state import FlatState, State, to_flat_state
+from ..core.variables.variable_kinds import Cache, Intermediate, Perturbation
+from ..core.variables.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
 from ..util.paths import Path, describe_path, sorted_keys
 from ..util.words import describe_type

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from ..checkpoint.stored import StoredArray
-from ..core.objects.containers import List
-from ..core.objects.module import Module
-from ..core.objects.nodes import children_of, visit
+from ..core.nodes.containers import List
+from ..core.nodes.module import Module
+from ..core.nodes.nodes import children_of, visit
 from ..util.paths import layers_of
 
 # The path of a list as parts of a name → its modules.

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..checkpoint.leaf_descriptions import abstract_key_data, describe, from_array, is_key
 from ..checkpoint.stored import StoredArray
-from ..core.objects.variables import Variable
+from ..core.variables.variables import Variable
 from ..util.paths import Path, describe_path
 from ..util.words import describe_type
 from .counterparts import Counterpart, is_array

@@ -22,8 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..checkpoint.safetensors import load_safetensors, save_safetensors
-from ..core.objects.nodes import iter_graph_nodes
-from ..core.objects.rngs import Rngs
+from ..core.nodes.nodes import iter_graph_nodes
+from ..core.rngs import Rngs
 from ..edit.adapters import add_lora
 from ..edit.selection import select
 from ..edit.stack_conversion import as_list, has_stacks

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..core.objects.variables import Variable
+from ..core.variables.variables import Variable
 from ..edit.stack_conversion import as_list, has_stacks
 from ..errors import ArgumentError
 from ..util.paths import Path, describe_path

@@ -13,9 +13,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..core.objects.nodes import iter_graph_nodes
-from ..core.objects.rngs import Rngs
-from ..core.objects.variables import Variable
+from ..core.nodes.nodes import iter_graph_nodes
+from ..core.rngs import Rngs
+from ..core.variables.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
 from ..nn.attention import MultiHeadAttention
 from ..nn.initializers import default_lora_init, zeros

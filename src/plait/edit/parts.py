@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from ..core.objects.nodes import GRAPH_REGISTRY, Kind, Place, has_identity, pytree_impl, visit
-from ..core.objects.pytree import Pytree
+from ..core.nodes.nodes import GRAPH_REGISTRY, Kind, Place, has_identity, pytree_impl, visit
+from ..core.nodes.pytree import Pytree
 from ..errors import GraphError
 from ..util.paths import Path
 

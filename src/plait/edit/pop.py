@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core.functional.split import detached
-from ..core.objects.containers import List
-from ..core.objects.filters import resolve_filters
-from ..core.objects.journal import Journal
-from ..core.objects.nodes import Kind, Place, change_of, check_node, visit
-from ..core.objects.pytree import Pytree, check_not_fixed
-from ..core.objects.state import FlatState, State
+from ..core.nodes.containers import List
+from ..core.nodes.journal import Journal
+from ..core.nodes.nodes import Kind, Place, change_of, check_node, visit
+from ..core.nodes.pytree import Pytree, check_not_fixed
 from ..core.states.live import are_live
+from ..core.states.state import FlatState, State
 from ..core.traces.guard import check_trace
+from ..core.variables.filters import resolve_filters
 from ..errors import FilterError, GraphError
 from ..typing import FilterLiteral
 from ..util.paths import Path, describe_path

@@ -17,10 +17,10 @@ import numpy as np
 
 from ..core.functional.merge import clone
 from ..core.graph.locate import describe_place
-from ..core.objects.module import Module
-from ..core.objects.nodes import iter_graph_nodes
-from ..core.objects.variable_kinds import Param
-from ..core.objects.variables import Variable
+from ..core.nodes.module import Module
+from ..core.nodes.nodes import iter_graph_nodes
+from ..core.variables.variable_kinds import Param
+from ..core.variables.variables import Variable
 from ..errors import ArgumentError
 from ..nn.embedding import Embed
 from ..nn.low_rank import axes_of, form_of, kinds_with_form

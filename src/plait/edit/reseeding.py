@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from ..core.graph.locate import describe_place
-from ..core.objects.nodes import check_node
-from ..core.objects.rngs import RngStream, as_key
+from ..core.nodes.nodes import check_node
+from ..core.rngs import RngStream, as_key
 from ..errors import ArgumentError, NothingSelectedWarning
 from ..transforms.streams import check_stream_trace, iter_streams, set_key
 from ..util.notices import warn

@@ -15,13 +15,13 @@ import jax
 import jax.numpy as jnp
 
 from ..core.functional.update import children_by_key
-from ..core.objects.filters import All, to_predicate
-from ..core.objects.nodes import Kind, children_of, iter_variables, kind_of, visit
-from ..core.objects.pytree import Pytree, copied_buffers
-from ..core.objects.rngs import Rngs, RngState
-from ..core.objects.variable_kinds import Param
-from ..core.objects.variables import Variable
+from ..core.nodes.nodes import Kind, children_of, iter_variables, kind_of, visit
+from ..core.nodes.pytree import Pytree, copied_buffers
+from ..core.rngs import Rngs, RngState
 from ..core.states.pure_dicts import plain_value
+from ..core.variables.filters import All, to_predicate
+from ..core.variables.variable_kinds import Param
+from ..core.variables.variables import Variable
 from ..errors import ArgumentError
 from ..nn.stacks.stacking import over_layers
 from ..typing import FilterLiteral

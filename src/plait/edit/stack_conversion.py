@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, TypeVar, Unpack, overload
 
 from ..core.functional.merge import clone
-from ..core.objects.containers import List
-from ..core.objects.filters import to_predicate
-from ..core.objects.module import Module
-from ..core.objects.nodes import iter_graph_nodes
+from ..core.nodes.containers import List
+from ..core.nodes.module import Module
+from ..core.nodes.nodes import iter_graph_nodes
+from ..core.variables.filters import to_predicate
 from ..errors import ArgumentError, SharingError
 from ..nn.stacks.stack import Stack, StackOptions
 from ..typing import FilterLiteral

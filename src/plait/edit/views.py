@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 from ..core.functional.merge import clone, merge
 from ..core.graph.traversal import find_duplicates
 from ..core.graph.walks import Walk, path_of
-from ..core.objects.cells import fitting
-from ..core.objects.filters import to_predicate
-from ..core.objects.module import change_modes, mode_names, set_attributes
-from ..core.objects.nodes import Place, PytreeNodeImpl, children_first, get_node_impl, iter_graph_nodes, visit
-from ..core.objects.variables import Variable
+from ..core.nodes.module import change_modes, mode_names, set_attributes
+from ..core.nodes.nodes import Place, PytreeNodeImpl, children_first, get_node_impl, iter_graph_nodes, visit
 from ..core.states.live import are_live
 from ..core.states.pure_dicts import plain_value
+from ..core.variables.cells import fitting
+from ..core.variables.filters import to_predicate
+from ..core.variables.variables import Variable
 from ..errors import ArgumentError, GraphError
 from ..typing import FilterLiteral
 from ..util.paths import Path, describe_path

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..core.objects.variable_kinds import Cache
+from ..core.variables.variable_kinds import Cache
 from ..errors import ArgumentError
 from ..transforms.jit.function import jit
 from ..transforms.loops import while_loop

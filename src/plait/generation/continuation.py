@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..core.objects.rngs import Rngs, RngStream, as_key
-from ..core.objects.variable_kinds import Cache
+from ..core.rngs import Rngs, RngStream, as_key
+from ..core.variables.variable_kinds import Cache
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..transforms.jit.function import jit
 from ..transforms.loops import while_loop

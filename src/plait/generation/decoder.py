@@ -12,8 +12,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..core.objects.nodes import iter_variables
-from ..core.objects.variable_kinds import Cache
+from ..core.nodes.nodes import iter_variables
+from ..core.variables.variable_kinds import Cache
 from ..edit.views import view
 from ..errors import ArgumentError, ShapeError
 from ..typing import Array

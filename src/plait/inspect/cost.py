@@ -176,7 +176,7 @@ def cost(f: Callable[..., Any], /, *args: Any, compile: bool = True, **kwargs: A
 
 def _called(f: Any, args: tuple[Any, ...]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """A function and its arguments; for a module, its ``__call__``."""
-    from ..core.objects.pytree import Pytree
+    from ..core.nodes.pytree import Pytree
 
     if not isinstance(f, Pytree):
         check_function(f, Transformation("cost"))

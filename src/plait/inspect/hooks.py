@@ -11,7 +11,7 @@ from typing import Any
 
 from ..core import hooks
 from ..core.intermediates import sowing as _sowing  # noqa: F401  # gives modules ``sow`` and ``perturb``
-from ..core.objects.pytree import Pytree
+from ..core.nodes.pytree import Pytree
 
 
 def _named(body: Any, entered: Any, call: Callable[[], Any]) -> Any:

@@ -18,16 +18,16 @@ from typing import Any
 
 import jax
 
-from ..core.objects.cells import ARRAYS
-from ..core.objects.nodes import iter_variables
-from ..core.objects.pytree import Pytree
-from ..core.objects.settings import Restoring
-from ..core.objects.state import FlatState, State
-from ..core.objects.statics import same_static
-from ..core.objects.variables import Variable
+from ..core.nodes.nodes import iter_variables
+from ..core.nodes.pytree import Pytree
+from ..core.settings import Restoring
+from ..core.states.state import FlatState, State
+from ..core.variables.cells import ARRAYS
+from ..core.variables.variables import Variable
 from ..errors import GraphError
 from ..util.repr import render_object, repr_fields, repr_leaf, repr_name, repr_number, size_comment, unprintable
 from ..util.sentinels import NOTHING
+from ..util.static_values import same_static
 
 WIDTH, SCREEN = 120, 50  # columns, lines
 _DEEPEST = 60  # levels; each takes two columns or more, so none that is deeper fits on a screen

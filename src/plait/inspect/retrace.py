@@ -17,7 +17,7 @@ import jax
 
 from ..core.graph.diff import diff
 from ..core.graph.graphdef import LeafDef, VariableDef, iter_places, path_of
-from ..core.objects.nodes import Static
+from ..core.nodes.nodes import Static
 from ..errors import ArgumentTypeError, RetraceError
 from ..transforms.call.arguments import argument_name, parameter_names
 from ..transforms.jit.compiled import TraceSignature, process_listeners, trace_listening

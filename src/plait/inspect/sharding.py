@@ -13,9 +13,9 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ..core.functional.split import state
-from ..core.objects.nodes import Kind, kind_of
-from ..core.objects.state import State
-from ..core.objects.variables import Variable
+from ..core.nodes.nodes import Kind, kind_of
+from ..core.states.state import State
+from ..core.variables.variables import Variable
 from ..partitioning.mesh import axes_of, fitted_spec, get_global_mesh
 from ..partitioning.specs import describe_leaf, variable_spec
 from ..util.words import in_bytes

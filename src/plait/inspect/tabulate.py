@@ -16,9 +16,9 @@ import numpy as np
 
 from ..core.graph.walks import is_graph_leaf
 from ..core.module_calls.method_observers import MethodCall, observed_methods
-from ..core.objects.module import Module
-from ..core.objects.nodes import Kind, Place, children_if_any, visit
-from ..core.objects.variables import Variable
+from ..core.nodes.module import Module
+from ..core.nodes.nodes import Kind, Place, children_if_any, visit
+from ..core.variables.variables import Variable
 from ..errors import ArgumentError
 from ..transforms.autodiff import value_and_grad
 from ..transforms.jit.function import jit

@@ -13,12 +13,12 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..core.graph.locate import describe_place
-from ..core.objects.module import Module, around_change
-from ..core.objects.rngs import Rngs, RngStream
-from ..core.objects.statics import HashableMapping
-from ..core.objects.variable_kinds import Cache
+from ..core.nodes.module import Module, around_change
+from ..core.rngs import Rngs, RngStream
+from ..core.variables.variable_kinds import Cache
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..typing import Array, ArrayLike, DTypeLike, Initializer, PrecisionLike, Shape
+from ..util.static_values import HashableMapping
 from .checks import check_last_axis, check_min_rank, resolve_switch, weight_length
 from .dot_product import (
     dot_product_attention as dot_product_attention,

@@ -8,12 +8,12 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..core.graph.locate import describe_place
-from ..core.objects.rngs import Rngs
-from ..core.objects.statics import HashableMapping
-from ..core.objects.variable_kinds import BatchStat
+from ..core.rngs import Rngs
+from ..core.variables.variable_kinds import BatchStat
 from ..errors import SingleValueWarning
 from ..typing import Array, DTypeLike, Initializer
 from ..util.notices import warn
+from ..util.static_values import HashableMapping
 from .checks import check_array, check_axis, resolve_switch, weight_length
 from .initializers import default_bias_init, default_scale_init
 from .linear import without_arrays

@@ -15,11 +15,11 @@ from jax.nn import sigmoid
 from jax.numpy import tanh
 
 from ..core.graph.locate import describe_place
-from ..core.objects.module import Module
-from ..core.objects.rngs import Rngs, RngStream
-from ..core.objects.statics import HashableMapping
+from ..core.nodes.module import Module
+from ..core.rngs import Rngs, RngStream
 from ..errors import ShapeError, StreamError
 from ..typing import Array, DTypeLike, Initializer
+from ..util.static_values import HashableMapping
 from .arithmetic import arithmetic
 from .checks import check_last_axis, shape_of, weight_length, wrong_rngs
 from .initializers import (

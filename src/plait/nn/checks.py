@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from ..core.graph.locate import describe_place
-from ..core.objects.module import Module
-from ..core.objects.rngs import Rngs
+from ..core.nodes.module import Module
+from ..core.rngs import Rngs
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError, StreamError, UnusedArgumentWarning
 from ..util.notices import warn
 from ..util.words import describe_type, with_article

@@ -14,12 +14,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..core.graph.locate import describe_place
-from ..core.objects.module import Module
-from ..core.objects.rngs import Rngs
-from ..core.objects.statics import HashableMapping
-from ..core.objects.variable_kinds import Weight
+from ..core.nodes.module import Module
+from ..core.rngs import Rngs
+from ..core.variables.variable_kinds import Weight
 from ..errors import ArgumentError
 from ..typing import Array, DTypeLike, Initializer, PrecisionLike
+from ..util.static_values import HashableMapping
 from ..util.words import describe_type
 from .arithmetic import arithmetic
 from .checks import check_array, check_last_axis, check_min_rank, check_rngs, check_same_shape, weight_length

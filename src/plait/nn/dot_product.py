@@ -15,8 +15,8 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from ..core.objects.module import Module
-from ..core.objects.variable_kinds import Intermediate
+from ..core.nodes.module import Module
+from ..core.variables.variable_kinds import Intermediate
 from ..errors import ArgumentError, ShapeError, StreamError
 from ..typing import Array, ArrayLike, DTypeLike, PrecisionLike, PRNGKey
 from ..util.jax_versions import promotes_nothing

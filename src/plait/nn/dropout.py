@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from ..core.objects.module import Module
-from ..core.objects.rngs import Rngs, RngStream
+from ..core.nodes.module import Module
+from ..core.rngs import Rngs, RngStream
 from ..errors import ArgumentError
 from ..typing import Array
 from .checks import missing_stream, resolve_switch, wrong_rngs

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ..core.graph.locate import describe_place
-from ..core.objects.module import Module
-from ..core.objects.rngs import Rngs
-from ..core.objects.statics import HashableMapping
-from ..core.objects.variable_kinds import Param
+from ..core.nodes.module import Module
+from ..core.rngs import Rngs
+from ..core.variables.variable_kinds import Param
 from ..errors import ShapeError
 from ..typing import Array, DTypeLike, Initializer
+from ..util.static_values import HashableMapping
 from .checks import check_array, check_last_axis, check_members, check_rngs, weight_length
 from .initializers import default_embed_init, initial
 from .promotion import promote_dtype

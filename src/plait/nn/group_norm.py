@@ -8,10 +8,10 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..core.graph.locate import describe_place
-from ..core.objects.rngs import Rngs
-from ..core.objects.statics import HashableMapping
+from ..core.rngs import Rngs
 from ..errors import ArgumentError
 from ..typing import Array, Axes, DTypeLike, Initializer
+from ..util.static_values import HashableMapping
 from .checks import check_axis, check_min_rank
 from .initializers import default_bias_init, default_scale_init
 from .linear import without_arrays

@@ -37,7 +37,7 @@ from jax.nn.initializers import (
     zeros as zeros,
 )
 
-from ..core.objects.rngs import RngStream, skip_key
+from ..core.rngs import RngStream, skip_key
 from ..errors import ArgumentTypeError
 from ..typing import Initializer as Initializer
 from ..util.jax_versions import is_staged

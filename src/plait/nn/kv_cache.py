@@ -14,9 +14,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..core.graph.locate import describe_place
-from ..core.objects.module import Module
-from ..core.objects.nodes import iter_graph_nodes
-from ..core.objects.variable_kinds import Cache
+from ..core.nodes.module import Module
+from ..core.nodes.nodes import iter_graph_nodes
+from ..core.variables.variable_kinds import Cache
 from ..errors import ArgumentError, ShapeError
 from ..typing import Array, DTypeLike, Shape
 from ..util.jax_versions import Tracer

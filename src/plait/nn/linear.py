@@ -12,13 +12,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..core.graph.locate import describe_place
-from ..core.objects.module import Module
-from ..core.objects.rngs import Rngs
-from ..core.objects.statics import HashableMapping
-from ..core.objects.variable_kinds import Param, Weight
-from ..core.objects.variable_metadata import VariableMetadata
+from ..core.nodes.module import Module
+from ..core.rngs import Rngs
+from ..core.variables.variable_kinds import Param, Weight
+from ..core.variables.variable_metadata import VariableMetadata
 from ..errors import ArgumentError, ShapeError
 from ..typing import Array, DTypeLike, Initializer, PrecisionLike
+from ..util.static_values import HashableMapping
 from .arithmetic import arithmetic
 from .checks import check_array, check_axis, check_last_axis, check_members, check_min_rank, check_rngs, weight_length
 from .initializers import default_bias_init, default_kernel_init, initial

@@ -11,14 +11,14 @@ import jax.numpy as jnp
 
 from ..core.functional.merge import clone
 from ..core.graph.locate import describe_place
-from ..core.objects.module import Module
-from ..core.objects.rngs import Rngs
-from ..core.objects.statics import HashableMapping
-from ..core.objects.variable_kinds import LoRAParam
-from ..core.objects.variables import Variable
+from ..core.nodes.module import Module
+from ..core.rngs import Rngs
+from ..core.variables.variable_kinds import LoRAParam
+from ..core.variables.variables import Variable
 from ..errors import ArgumentError
 from ..transforms.jit.shapes import eval_shape
 from ..typing import Array, DTypeLike, Initializer
+from ..util.static_values import HashableMapping
 from ..util.words import describe_type
 from .checks import check_array, check_last_axis, check_members, warn_unused, weight_length
 from .dropout import Dropout

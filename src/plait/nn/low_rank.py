@@ -21,8 +21,8 @@ from typing import Any, TypeVar
 import jax.numpy as jnp
 from jax import lax
 
-from ..core.objects.module import Module
-from ..core.objects.variables import Variable
+from ..core.nodes.module import Module
+from ..core.variables.variables import Variable
 from ..typing import Array
 from .conv import Conv
 from .embedding import Embed

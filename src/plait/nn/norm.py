@@ -20,12 +20,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..core.graph.locate import describe_place
-from ..core.objects.module import Module
-from ..core.objects.rngs import Rngs
-from ..core.objects.statics import HashableMapping
-from ..core.objects.variable_kinds import Weight
+from ..core.nodes.module import Module
+from ..core.rngs import Rngs
+from ..core.variables.variable_kinds import Weight
 from ..errors import ArgumentError, ShapeError
 from ..typing import Array, Axes, DTypeLike, Initializer
+from ..util.static_values import HashableMapping
 from .checks import check_array, check_members, check_min_rank, check_rngs, weight_length
 from .initializers import default_bias_init, default_scale_init
 from .linear import as_tuple, without_arrays

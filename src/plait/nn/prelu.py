@@ -7,10 +7,10 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..core.objects.module import Module
-from ..core.objects.statics import HashableMapping
-from ..core.objects.variable_kinds import Param
+from ..core.nodes.module import Module
+from ..core.variables.variable_kinds import Param
 from ..typing import Array, DTypeLike
+from ..util.static_values import HashableMapping
 from .promotion import promote_dtype
 
 

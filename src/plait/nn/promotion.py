@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..core.graph.locate import path_of_value
-from ..core.objects.cells import is_unusable, unusable
+from ..core.variables.cells import is_unusable, unusable
 from ..errors import ArgumentError
 from ..typing import Array, DTypeLike
 

@@ -20,11 +20,11 @@ from ..core.functional.split import split
 from ..core.graph.locate import describe_place
 from ..core.graph.traversal import variables
 from ..core.intermediates.sowing import RECORD, sows
-from ..core.objects.filters import All, PathContains
-from ..core.objects.module import Module
-from ..core.objects.nodes import iter_graph_nodes
-from ..core.objects.rngs import RngCount, Rngs, RngStream
-from ..core.objects.state import to_flat_state
+from ..core.nodes.module import Module
+from ..core.nodes.nodes import iter_graph_nodes
+from ..core.rngs import RngCount, Rngs, RngStream
+from ..core.states.state import to_flat_state
+from ..core.variables.filters import All, PathContains
 from ..errors import ShapeError
 from ..transforms.call.prefixes import Carry, StateAxes
 from ..transforms.jit.function import jit

@@ -21,12 +21,12 @@ from jax import lax
 
 from ..core.graph.locate import describe_place
 from ..core.graph.traversal import variables
-from ..core.objects.filters import PathContains
-from ..core.objects.module import Module
-from ..core.objects.rngs import Rngs
-from ..core.objects.state import to_flat_state
-from ..core.objects.variable_kinds import BatchStat, Param
-from ..core.objects.variables import Variable, cell_of
+from ..core.nodes.module import Module
+from ..core.rngs import Rngs
+from ..core.states.state import to_flat_state
+from ..core.variables.filters import PathContains
+from ..core.variables.variable_kinds import BatchStat, Param
+from ..core.variables.variables import Variable, cell_of
 from ..errors import ArgumentError, ShapeError
 from ..typing import Array, DTypeLike, FilterLiteral, Initializer
 from ..util.paths import Path, format_path

@@ -10,8 +10,8 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..core.graph.locate import describe_place
-from ..core.objects.module import Module
-from ..core.objects.variables import Variable
+from ..core.nodes.module import Module
+from ..core.variables.variables import Variable
 from ..errors import ArgumentError, ShapeError
 from ..typing import Array, ArrayLike, DTypeLike, Shape
 from .checks import check_min_rank

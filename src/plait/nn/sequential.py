@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from ..core.graph.locate import describe_place
-from ..core.objects.containers import List
-from ..core.objects.module import Module
+from ..core.nodes.containers import List
+from ..core.nodes.module import Module
 from ..errors import ArgumentTypeError
 from ..util.words import describe_type
 from .checks import warn_unused

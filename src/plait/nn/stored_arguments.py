@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core.objects.module import Module
-from ..core.objects.variable_kinds import Param
+from ..core.nodes.module import Module
+from ..core.variables.variable_kinds import Param
 from ..typing import Array
 from .initializers import initial
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from jax.sharding import PartitionSpec
 
-from ..core.objects.settings import Restoring, Settings, declared
+from ..core.settings import Restoring, Settings, declared
 from ..errors import ArgumentError
 from ..util.sentinels import NOTHING
 

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..core.objects.variable_metadata import VariableMetadata
+from ..core.variables.variable_metadata import VariableMetadata
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -8,9 +8,9 @@ from typing import Any
 import jax
 
 from ..core.functional.split import state
-from ..core.objects.nodes import Kind, kind_of
-from ..core.objects.state import State
-from ..core.objects.variables import Variable
+from ..core.nodes.nodes import Kind, kind_of
+from ..core.states.state import State
+from ..core.variables.variables import Variable
 from ..errors import ArgumentError
 from .axis_rules import get_logical_axis_rules
 from .mesh import axes_of, get_global_mesh

@@ -16,8 +16,8 @@ from ..core.functional.split import split
 from ..core.graph.graphdef import GraphDef
 from ..core.graph.locate import modules_in_use
 from ..core.graph.walks import Walk, path_of
-from ..core.objects.state import State
-from ..core.objects.variables import Variable, eager_sharding_hooks
+from ..core.states.state import State
+from ..core.variables.variables import Variable, eager_sharding_hooks
 from ..errors import ArgumentError
 from ..util.context_values import held
 from ..util.notices import deprecated

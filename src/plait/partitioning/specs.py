@@ -8,8 +8,8 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ..core.objects.nodes import jax_to_nnx_path
-from ..core.objects.variables import Variable
+from ..core.nodes.nodes import jax_to_nnx_path
+from ..core.variables.variables import Variable
 from ..util.paths import format_path
 from ..util.words import with_article
 from .axis_rules import (

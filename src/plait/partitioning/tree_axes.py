@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..core.graph.axes import PARTITION_NAME, check_removable, drop_axis, put_axis
-from ..core.objects.nodes import iter_variables
+from ..core.nodes.nodes import iter_variables
 from ..errors import PartitioningUnspecifiedError
 
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ..core.functional.split import state
-from ..core.objects.variable_kinds import Param
+from ..core.variables.variable_kinds import Param
 from ..errors import ArgumentError
 from ..transforms.autodiff import value_and_grad
 from ..transforms.call.prefixes import Carry

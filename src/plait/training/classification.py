@@ -6,7 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..core.objects.variable_kinds import Remainder
+from ..core.variables.variable_kinds import Remainder
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..typing import Array
 from ..util.words import with_article

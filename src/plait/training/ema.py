@@ -12,13 +12,13 @@ import jax.numpy as jnp
 from ..core.graph.traversal import own_leaves
 from ..core.graph.unflatten import Builder
 from ..core.graph.walks import Walk, path_of
-from ..core.objects.nodes import check_node
-from ..core.objects.pytree import Pytree, copied_buffers
-from ..core.objects.state import FlatState, from_flat_state, to_flat_state
-from ..core.objects.variable_kinds import Remainder
-from ..core.objects.variables import Variable
+from ..core.nodes.nodes import check_node
+from ..core.nodes.pytree import Pytree, copied_buffers
 from ..core.states.pure_dicts import plain_value
+from ..core.states.state import FlatState, from_flat_state, to_flat_state
 from ..core.traces.guard import check_trace
+from ..core.variables.variable_kinds import Remainder
+from ..core.variables.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
 from ..typing import Array, ArrayLike, FilterLiteral
 from ..util.paths import describe_path

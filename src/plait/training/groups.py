@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..core.objects.filters import All, Any_, Everything, Not, to_predicate
-from ..core.objects.pytree import Pytree
+from ..core.nodes.pytree import Pytree
+from ..core.variables.filters import All, Any_, Everything, Not, to_predicate
 from ..edit.selection import with_patterns
 from ..errors import ArgumentTypeError, OptimizerError
 from ..util.paths import Path, describe_path

@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..core.objects.nodes import jax_to_nnx_path
-from ..core.objects.state import State, from_flat_state
+from ..core.nodes.nodes import jax_to_nnx_path
+from ..core.states.state import State, from_flat_state
 from ..util.paths import Path, layers_of
 
 Values = Mapping[Path, Any]

@@ -14,11 +14,11 @@ import jax.numpy as jnp
 
 from ..core.functional.update import update as write_state
 from ..core.graph.traversal import iter_graph
-from ..core.objects.nodes import Kind, kind_of
-from ..core.objects.pytree import Pytree
-from ..core.objects.state import from_flat_state
-from ..core.objects.variables import Variable
+from ..core.nodes.nodes import Kind, kind_of
+from ..core.nodes.pytree import Pytree
 from ..core.states.pure_dicts import plain_value
+from ..core.states.state import from_flat_state
+from ..core.variables.variables import Variable
 from ..errors import ArgumentError
 from ..typing import Array
 from ..util.paths import Path

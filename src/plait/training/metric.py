@@ -13,8 +13,8 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..core.functional.split import split
-from ..core.objects.pytree import Pytree
-from ..core.objects.variables import Variable
+from ..core.nodes.pytree import Pytree
+from ..core.variables.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..typing import Array, FilterLiteral
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from ..core.objects.variable_kinds import Remainder
+from ..core.variables.variable_kinds import Remainder
 from ..errors import ArgumentError
 from ..typing import Array
 from .classification import (

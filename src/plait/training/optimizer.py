@@ -22,15 +22,15 @@ from ..core.functional.update import update as write_state
 from ..core.graph.locate import describe_place
 from ..core.graph.traversal import own_leaves, variables
 from ..core.graph.untrained import warn_of_untrained
-from ..core.objects.filters import All
-from ..core.objects.nodes import Kind, jax_to_nnx_path, kind_of
-from ..core.objects.pytree import Pytree, copied_buffers
-from ..core.objects.state import FlatState, State, from_flat_state, to_flat_state, tracked
-from ..core.objects.variable_kinds import OptArray, OptState, OptVariable, Param
-from ..core.objects.variables import Variable, eager_sharding_hooks
+from ..core.nodes.nodes import Kind, jax_to_nnx_path, kind_of
+from ..core.nodes.pytree import Pytree, copied_buffers
 from ..core.states.graph_state import GraphState
 from ..core.states.pure_dicts import plain_value
+from ..core.states.state import FlatState, State, from_flat_state, to_flat_state, tracked
 from ..core.traces.guard import check_trace
+from ..core.variables.filters import All
+from ..core.variables.variable_kinds import OptArray, OptState, OptVariable, Param
+from ..core.variables.variables import Variable, eager_sharding_hooks
 from ..errors import ArgumentTypeError, OptimizerAttributeError, OptimizerError
 from ..typing import FilterLiteral
 from ..util.notices import warn_nothing_selected

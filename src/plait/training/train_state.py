@@ -15,8 +15,8 @@ import optax
 from typing_extensions import dataclass_transform
 
 from ..core.graph.graphdef import GraphDef
-from ..core.objects.state import State, to_flat_state
 from ..core.states.proxy_caller import apply
+from ..core.states.state import State, to_flat_state
 from ..errors import OptimizerAttributeError, OptimizerError
 from ..util.paths import Path, describe_path
 from .optimizer import GradientTransformation, check_transformation

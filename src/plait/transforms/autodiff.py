@@ -21,10 +21,10 @@ import numpy as np
 from ..core.graph.graphdef import GraphDef, VariableDef
 from ..core.graph.untrained import warn_of_untrained
 from ..core.graph.walks import is_graph_leaf
-from ..core.objects.rngs import RngState
-from ..core.objects.state import FlatState, State
-from ..core.objects.variable_kinds import Param
-from ..core.objects.variables import make_variable
+from ..core.rngs import RngState
+from ..core.states.state import FlatState, State
+from ..core.variables.variable_kinds import Param
+from ..core.variables.variables import make_variable
 from ..errors import ArgumentTypeError
 from ..util.jax_versions import trace_state
 from ..util.notices import warn_nothing_selected

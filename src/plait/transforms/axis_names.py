@@ -16,9 +16,9 @@ import jax
 
 from ..core.graph.axes import PARTITION_NAME, drop_axis, put_axis
 from ..core.graph.walks import is_graph_leaf
-from ..core.objects.nodes import iter_variables
-from ..core.objects.variables import Variable
+from ..core.nodes.nodes import iter_variables
 from ..core.transform import Transformation
+from ..core.variables.variables import Variable
 from ..errors import PartitioningUnspecifiedError
 from ..util.context_values import held
 from .call.arguments import parameter_names, positional

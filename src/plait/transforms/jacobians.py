@@ -15,9 +15,9 @@ from typing import Any
 import jax
 
 from ..core.graph.walks import is_graph_leaf
-from ..core.objects.state import State
-from ..core.objects.variables import Variable
+from ..core.states.state import State
 from ..core.transform import Transformation
+from ..core.variables.variables import Variable
 from .autodiff import Differentiated
 from .call.call import STRUCTURE, Crossing, check_function, curried
 from .selections import DIFFERENTIATED, DiffState, check_argnums

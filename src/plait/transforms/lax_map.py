@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 from ..core.functional.split import state
 from ..core.graph.walks import is_graph_leaf
-from ..core.objects.nodes import iter_variables
-from ..core.objects.rngs import RngState
+from ..core.nodes.nodes import iter_variables
+from ..core.rngs import RngState
 from ..core.transform import Transformation
 from ..errors import ArgumentError, ArgumentTypeError
 from ..util.paths import format_path

@@ -21,11 +21,11 @@ import jax
 from ..core.graph.diff import reference_changes
 from ..core.graph.graphdef import NodeRef, iter_parts
 from ..core.graph.walks import is_graph_leaf
-from ..core.objects.cells import metadata_key
-from ..core.objects.nodes import Kind, visit
-from ..core.objects.pytree import Pytree
-from ..core.objects.variables import Variable
+from ..core.nodes.nodes import Kind, visit
+from ..core.nodes.pytree import Pytree
 from ..core.transform import Transformation
+from ..core.variables.cells import metadata_key
+from ..core.variables.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError, LostUpdateWarning
 from ..util.notices import warn
 from ..util.words import describe_type, first_few, name_of_class

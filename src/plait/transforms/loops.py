@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..core.objects.nodes import Static
+from ..core.nodes.nodes import Static
 from ..errors import ArgumentError, ArgumentTypeError
 from .axis_names import read_axis_name
 from .batching import check_axes, check_axes_alone

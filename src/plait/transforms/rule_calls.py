@@ -18,10 +18,10 @@ import jax
 from ..core.graph.graphdef import VariableDef
 from ..core.graph.unflatten import Builder, own_variables
 from ..core.graph.walks import is_graph_leaf
-from ..core.objects.cells import reopening
-from ..core.objects.nodes import Static
-from ..core.objects.state import State
+from ..core.nodes.nodes import Static
+from ..core.states.state import State
 from ..core.transform import Transformation
+from ..core.variables.cells import reopening
 from ..errors import ArgumentError, ArgumentTypeError
 from ..util.sentinels import Sentinel
 from ..util.words import describe_type

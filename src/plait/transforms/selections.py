@@ -11,9 +11,9 @@ from typing import Any
 import jax
 
 from ..core.graph.walks import is_graph_leaf
-from ..core.objects.filters import to_predicate
-from ..core.objects.variable_kinds import Param
-from ..core.objects.variables import Variable
+from ..core.variables.filters import to_predicate
+from ..core.variables.variable_kinds import Param
+from ..core.variables.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
 from ..typing import FilterLiteral
 from ..util.sentinels import Sentinel

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..core.objects.filters import to_predicate
-from ..core.objects.rngs import RngStream, key_shape
+from ..core.rngs import RngStream, key_shape
+from ..core.variables.filters import to_predicate
 from ..errors import ArgumentError
 from ..typing import FilterLiteral
 from ..util.paths import Path, describe_path

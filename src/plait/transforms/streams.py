@@ -17,11 +17,11 @@ import jax
 import jax.numpy as jnp
 
 from ..core.functional.merge import clone
-from ..core.objects.filters import Predicate, to_predicate
-from ..core.objects.nodes import Kind, check_node, iter_graph_nodes, kind_of
-from ..core.objects.rngs import RngStream, drawn_keys, key_shape
-from ..core.objects.variables import Variable
+from ..core.nodes.nodes import Kind, check_node, iter_graph_nodes, kind_of
+from ..core.rngs import RngStream, drawn_keys, key_shape
 from ..core.traces.guard import check_trace
+from ..core.variables.filters import Predicate, to_predicate
+from ..core.variables.variables import Variable
 from ..errors import ArgumentError
 from ..typing import FilterLiteral
 from ..util.paths import Path

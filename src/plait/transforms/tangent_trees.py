@@ -12,8 +12,8 @@ import numpy as np
 from ..core.graph.graphdef import GraphDef, VariableDef
 from ..core.graph.unflatten import own_variables, plan_of
 from ..core.graph.walks import Walk, is_graph_leaf, path_of
-from ..core.objects.state import FlatState, State
-from ..core.objects.variables import Variable
+from ..core.states.state import FlatState, State
+from ..core.variables.variables import Variable
 from ..errors import ArgumentError
 from ..util.paths import Path, describe_path
 from ..util.words import describe_type

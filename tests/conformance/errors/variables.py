@@ -79,5 +79,5 @@ ROWS = {
         "use +'out_sharding'"),
     "hooks in metadata": Row("plait.Param(x, on_set_value=lambda variable, value: value)", DeprecationWarning,
         "overrides get_value, set_value or create_value",
-        setup="from plait.core.objects.variable_metadata import _hooks_warned; _hooks_warned.clear()"),
+        setup="from plait.core.variables.variable_metadata import _hooks_warned; _hooks_warned.clear()"),
 }  # fmt: skip

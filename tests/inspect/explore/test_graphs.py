@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 import plait
-from plait.core.objects.nodes import visit
+from plait.core.nodes.nodes import visit
 from plait.inspect.explore.graphs import describe, outline_of_graph
 from plait.inspect.explore.outline import LEAF, LINK, NODE
 from tests.strategies import graphs

@@ -21,7 +21,7 @@ import pytest
 
 import plait
 from plait.checkpoint import Checkpoints, Keep, orbax, restore
-from plait.core.objects.nodes import visit
+from plait.core.nodes.nodes import visit
 from plait.errors import (
     ArgumentError,
     ArgumentTypeError,

@@ -12,9 +12,9 @@ from ..graph.graphdef import GraphDef, NodeDef, NodeRef
 from ..graph.state_leaves import joined, leaves_in_order
 from ..graph.unflatten import Builder, copied_variables, own_variables, raw_leaves
 from ..graph.walks import Walk, find_walk
-from ..objects.pytree import copied_buffers
-from ..objects.state import State
-from ..objects.variables import Variable
+from ..nodes.pytree import copied_buffers
+from ..states.state import State
+from ..variables.variables import Variable
 from .split import detached_leaves
 
 N = TypeVar("N")

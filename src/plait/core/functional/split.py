@@ -12,10 +12,10 @@ from ...typing import FilterLiteral
 from ..graph.graphdef import GraphDef, NodeDef
 from ..graph.state_leaves import nested_state
 from ..graph.walks import CachedWalk, find_walk
-from ..objects.cells import DETACHED
-from ..objects.nodes import check_node
-from ..objects.state import FlatState, State, group_leaves
-from ..objects.variables import Variable, copied_cells
+from ..nodes.nodes import check_node
+from ..states.state import FlatState, State, group_leaves
+from ..variables.cells import DETACHED
+from ..variables.variables import Variable, copied_cells
 
 N = TypeVar("N")
 

@@ -12,10 +12,9 @@ from ...util.sentinels import NOTHING
 from ...util.words import describe_type
 from ..graph.graphdef import Link, path_of
 from ..graph.state_leaves import joined, mismatch
-from ..objects.cells import DETACHED, PLAIN_METADATA, Cell, note_foreign_read
-from ..objects.containers import List
-from ..objects.journal import Journal, put_back_cell
-from ..objects.nodes import (
+from ..nodes.containers import List
+from ..nodes.journal import Journal, put_back_cell
+from ..nodes.nodes import (
     _KINDS,
     Kind,
     change_of,
@@ -26,11 +25,12 @@ from ..objects.nodes import (
     not_a_node,
     unwrapped,
 )
-from ..objects.pytree import Pytree
-from ..objects.state import State
-from ..objects.variables import Variable, cell_of
+from ..nodes.pytree import Pytree
+from ..states.state import State
 from ..traces.guard import check_trace
 from ..traces.lost_writes import note_write
+from ..variables.cells import DETACHED, PLAIN_METADATA, Cell, note_foreign_read
+from ..variables.variables import Variable, cell_of
 
 
 def update(node: Any, state: Any, /, *states: Any) -> None:

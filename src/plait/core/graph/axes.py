@@ -13,7 +13,7 @@ from typing import Any
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ...errors import AxisNameMismatchError
-from ..objects.variables import Variable
+from ..variables.variables import Variable
 
 PARTITION_NAME = "partition_name"
 _LAYOUT = "out_sharding"

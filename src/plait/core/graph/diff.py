@@ -14,8 +14,8 @@ from ...errors import ArgumentTypeError
 from ...util.paths import Path, format_path
 from ...util.repr import repr_leaf
 from ...util.sentinels import NOTHING
+from ...util.static_values import same_static
 from ...util.words import describe_type
-from ..objects.statics import same_static
 from .graphdef import GraphDef, LeafDef, NodeDef, NodeRef, StaticAttribute, VariableDef, iter_places, path_of
 
 

@@ -18,10 +18,10 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from jax.tree_util import register_static
 
+from ...util.named import from_named, to_named
 from ...util.paths import Path
 from ...util.repr import Text, render_object, repr_fields, repr_leaf
-from ..objects.named import from_named, to_named
-from ..objects.statics import BY_VALUE, HashableMapping, closures_in, content_key, static_key
+from ...util.static_values import BY_VALUE, HashableMapping, closures_in, content_key, static_key
 
 N = TypeVar("N")
 T = TypeVar("T")

@@ -18,11 +18,11 @@ from ...util.jax_versions import current_trace, describe_trace, frame_locals
 from ...util.paths import Path, format_path
 from ...util.words import describe_type, with_article
 from .. import hooks
-from ..objects.journal import trace_of
-from ..objects.nodes import children_if_any, visit
-from ..objects.pytree import Pytree
-from ..objects.variables import Variable
+from ..nodes.journal import trace_of
+from ..nodes.nodes import children_if_any, visit
+from ..nodes.pytree import Pytree
 from ..traces.guard import call_with_model
+from ..variables.variables import Variable
 from .walks import walked_roots
 
 _PACKAGE = __name__.partition(".")[0] + "."

@@ -14,9 +14,9 @@ from ...errors import ArgumentTypeError, GraphError
 from ...util.paths import describe_path, sorted_keys
 from ...util.sentinels import NOTHING
 from ...util.words import describe_type, with_article
-from ..objects.cells import run_through
-from ..objects.state import FlatState, State
-from ..objects.variables import Variable
+from ..states.state import FlatState, State
+from ..variables.cells import run_through
+from ..variables.variables import Variable
 from .graphdef import (
     GraphDef,
     LeafDef,

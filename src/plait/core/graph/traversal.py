@@ -13,10 +13,8 @@ from ...typing import FilterLiteral
 from ...util.jax_versions import Tracer
 from ...util.paths import Path
 from ..functional.split import nested_groups
-from ..objects.cells import ARRAYS
-from ..objects.filters import to_predicate
-from ..objects.module import Module
-from ..objects.nodes import (
+from ..nodes.module import Module
+from ..nodes.nodes import (
     Kind,
     Place,
     check_node,
@@ -28,9 +26,11 @@ from ..objects.nodes import (
     not_a_node,
     visit,
 )
-from ..objects.pytree import Pytree
-from ..objects.state import FlatState, group_leaves
-from ..objects.variables import Variable
+from ..nodes.pytree import Pytree
+from ..states.state import FlatState, group_leaves
+from ..variables.cells import ARRAYS
+from ..variables.filters import to_predicate
+from ..variables.variables import Variable
 from .walks import Walk, path_of
 
 

@@ -28,11 +28,11 @@ from ...errors import GraphError, RegistryError
 from ...util.jax_versions import is_mutable_array, trace_state
 from ...util.sentinels import Sentinel
 from ...util.words import describe_type, with_article
-from ..objects.cells import dict_of, has_ref, metadata_key, run_through
-from ..objects.journal import Journal
-from ..objects.nodes import GRAPH_REGISTRY, pytree_impl
-from ..objects.pytree import Pytree, empty_objects, own_info
-from ..objects.variables import Variable, cell_of, copied_cells, make_variable, make_variables
+from ..nodes.journal import Journal
+from ..nodes.nodes import GRAPH_REGISTRY, pytree_impl
+from ..nodes.pytree import Pytree, empty_objects, own_info
+from ..variables.cells import dict_of, has_ref, metadata_key, run_through
+from ..variables.variables import Variable, cell_of, copied_cells, make_variable, make_variables
 from .graphdef import GraphDef, LeafAttribute, LeafDef, NodeDef, NodeRef, StaticAttribute, VariableDef, kept_on
 
 Slots = list[Any]

@@ -19,9 +19,9 @@ from ...errors import UntrainedPartWarning
 from ...util.notices import warn
 from ...util.paths import describe_path
 from ...util.words import describe_type
-from ..objects.nodes import Kind, Place, visit
-from ..objects.pytree import Pytree, own_info
-from ..objects.variables import Variable
+from ..nodes.nodes import Kind, Place, visit
+from ..nodes.pytree import Pytree, own_info
+from ..variables.variables import Variable
 from .graphdef import GraphDef
 
 # Objects of these packages have arrays that a user knows nothing of, such as those of compiled functions.

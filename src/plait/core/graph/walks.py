@@ -32,10 +32,10 @@ from ...errors import CapturedModelWarning
 from ...util.jax_versions import top_level_trace, trace_state
 from ...util.notices import warn
 from ...util.paths import format_path
+from ...util.static_values import closure_contents, closures_in, contents_of
 from ...util.words import with_article
-from ..objects.attributes import contains_itself
-from ..objects.cells import Stamp, clock, mark_seen, metadata_key, note_foreign_reads
-from ..objects.nodes import (
+from ..nodes.attributes import contains_itself
+from ..nodes.nodes import (
     _KINDS,
     GRAPH_REGISTRY,
     PYTREE_REGISTRY,
@@ -47,10 +47,10 @@ from ..objects.nodes import (
     kind_of,
     pytree_impl,
 )
-from ..objects.pytree import Pytree
-from ..objects.state import State, tracking_of
-from ..objects.statics import closure_contents, closures_in, contents_of
-from ..objects.variables import Variable
+from ..nodes.pytree import Pytree
+from ..states.state import State, tracking_of
+from ..variables.cells import Stamp, clock, mark_seen, metadata_key, note_foreign_reads
+from ..variables.variables import Variable
 from .graphdef import (
     GraphDef,
     Link,

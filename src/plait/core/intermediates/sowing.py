@@ -23,13 +23,13 @@ from ...util.words import describe_type, with_article
 from .. import hooks
 from ..graph.graphdef import VariableDef
 from ..graph.unflatten import UNTOUCHED, Builder, plan_of
-from ..objects.journal import Journal
-from ..objects.module import Module
-from ..objects.nodes import iter_graph_nodes
-from ..objects.settings import Restoring, Settings, declared
-from ..objects.variable_kinds import Perturbation
-from ..objects.variables import Variable
+from ..nodes.journal import Journal
+from ..nodes.module import Module
+from ..nodes.nodes import iter_graph_nodes
+from ..settings import Restoring, Settings, declared
 from ..traces.guard import check_trace
+from ..variables.variable_kinds import Perturbation
+from ..variables.variables import Variable
 from .variable_names import variable_type_from_name
 
 R = TypeVar("R")

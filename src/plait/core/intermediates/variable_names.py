@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from ...errors import ArgumentError
-from ..objects.variable_kinds import BatchStat, Cache, Intermediate, Param, Perturbation
-from ..objects.variables import Variable
+from ..variables.variable_kinds import BatchStat, Cache, Intermediate, Param, Perturbation
+from ..variables.variables import Variable
 
 T = TypeVar("T", bound=type)
 

@@ -14,8 +14,8 @@ from typing import Any
 import jax
 
 from ...util.paths import format_path
-from ..objects.module import Module
-from ..objects.nodes import iter_graph_nodes
+from ..nodes.module import Module
+from ..nodes.nodes import iter_graph_nodes
 from .method_observers import observed_methods
 
 _MARK = "@"  # before a path, to distinguish it from names of JAX and users

@@ -19,8 +19,8 @@ from types import FunctionType
 from typing import Any, Generic
 
 from .. import hooks
-from ..objects.containers import Dict, List
-from ..objects.module import Module
+from ..nodes.containers import Dict, List
+from ..nodes.module import Module
 
 
 class MethodCall:

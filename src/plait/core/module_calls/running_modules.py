@@ -13,7 +13,7 @@ from ...util.jax_versions import frame_locals
 from ...util.paths import Path, format_path
 from ...util.words import with_article
 from ..graph.locate import path_within
-from ..objects.pytree import Pytree
+from ..nodes.pytree import Pytree
 
 
 class Running(NamedTuple):

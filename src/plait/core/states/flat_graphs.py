@@ -11,10 +11,10 @@ from ..functional.split import detached
 from ..graph.graphdef import GraphDef
 from ..graph.unflatten import Builder, copied_variables, own_variables, raw_leaves
 from ..graph.walks import RefMap, Walk, path_of
-from ..objects.journal import Journal
-from ..objects.nodes import Kind, kind_of, not_a_node
-from ..objects.state import FlatState
-from ..objects.variables import Variable
+from ..nodes.journal import Journal
+from ..nodes.nodes import Kind, kind_of, not_a_node
+from ..variables.variables import Variable
+from .state import FlatState
 
 N = TypeVar("N")
 

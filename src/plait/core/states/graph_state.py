@@ -13,7 +13,7 @@ from ...typing import FilterLiteral
 from ..functional.merge import Bundle
 from ..functional.split import split
 from ..graph.graphdef import GraphDef
-from ..objects.state import State, tree_entries, tree_state
+from .state import State, tree_entries, tree_state
 
 
 class GraphState(MutableMapping[Any, Any], Bundle):

@@ -13,8 +13,8 @@ from ...typing import FilterLiteral
 from ..functional import merge as merging, split as splitting
 from ..graph.graphdef import GraphDef
 from ..graph.walks import RefMap, Walk, path_of
-from ..objects.nodes import check_node
-from ..objects.settings import Restoring, Settings, declared, set_default
+from ..nodes.nodes import check_node
+from ..settings import Restoring, Settings, declared, set_default
 from . import flat_graphs, graph_state, proxy_caller
 
 P = ParamSpec("P")

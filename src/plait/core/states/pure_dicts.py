@@ -10,9 +10,9 @@ import jax
 from ...errors import ArgumentTypeError, GraphError
 from ...util.paths import describe_path
 from ...util.words import describe_type
-from ..objects.cells import read
-from ..objects.state import State, from_flat_state, to_flat_state
-from ..objects.variables import Variable
+from ..variables.cells import read
+from ..variables.variables import Variable
+from .state import State, from_flat_state, to_flat_state
 
 
 def to_pure_dict(state: Mapping[Any, Any], extract_fn: Callable[[Any], Any] | None = None) -> dict[Any, Any]:

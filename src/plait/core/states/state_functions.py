@@ -7,7 +7,7 @@ from typing import Any
 
 from ...typing import FilterLiteral
 from ...util.paths import Path
-from ..objects.state import S, State, class_of, difference, from_flat_state, grouped, to_flat_state
+from .state import S, State, class_of, difference, from_flat_state, grouped, to_flat_state
 
 
 def split_state(state: Mapping[Any, Any], first: FilterLiteral, /, *filters: FilterLiteral) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from ...errors import ArgumentTypeError
-from ..objects.variables import Variable, VariableType
+from ..variables.variables import Variable, VariableType
 
 A = TypeVar("A")
 

@@ -1,7 +1,7 @@
 """Models that a function captures instead of taking as an argument.
 
 Such a model becomes a constant of the compiled program, so later changes to it have no effect. That a function reads
-one is recorded (``core/objects/cells.py``); here it gets a name, for a warning and for the names of modules in
+one is recorded (``core/variables/cells.py``); here it gets a name, for a warning and for the names of modules in
 programs: that of the closure's variable, global or default through which the function has it. Nothing is decided by
 these names.
 
@@ -23,10 +23,10 @@ from typing import Any
 from ...errors import CapturedModelWarning
 from ...util.jax_versions import trace_state
 from ...util.notices import warn
+from ...util.static_values import closure_contents
 from ..graph.walks import is_graph_leaf
-from ..objects.nodes import Kind, children_if_any, visit
-from ..objects.statics import closure_contents
-from ..objects.variables import Variable
+from ..nodes.nodes import Kind, children_if_any, visit
+from ..variables.variables import Variable
 from .guard import raise_foreign_trace
 
 _LIBRARIES = (__name__.partition(".")[0], "jax")  # their functions capture no model of the user's

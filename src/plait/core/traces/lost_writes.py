@@ -18,7 +18,7 @@ from typing import Any
 
 from ...errors import LostUpdateWarning
 from ...util.words import with_article
-from ..objects.cells import DETACHED, Cell
+from ..variables.cells import DETACHED, Cell
 
 
 class _LatestFlatten(threading.local):

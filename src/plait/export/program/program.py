@@ -20,11 +20,11 @@ import numpy as np
 from ...core.functional.merge import merge
 from ...core.functional.split import split
 from ...core.module_calls.layer_scopes import layer_scopes
-from ...core.objects.filters import to_predicate
-from ...core.objects.nodes import iter_variables
-from ...core.objects.pytree import Pytree
-from ...core.objects.state import FlatState, from_flat_state, to_flat_state
+from ...core.nodes.nodes import iter_variables
+from ...core.nodes.pytree import Pytree
 from ...core.states.pure_dicts import plain_value, with_value
+from ...core.states.state import FlatState, from_flat_state, to_flat_state
+from ...core.variables.filters import to_predicate
 from ...edit.views import with_vars
 from ...errors import ArgumentError, ArgumentTypeError, ExportError
 from ...typing import FilterLiteral

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ...core.objects.nodes import jax_key_to_key
+from ...core.nodes.nodes import jax_key_to_key
 from ...errors import ExportError, PlaitError
 from .checks import check_different
 from .numbers import check_numbers

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...core.objects.module import Module
-from ...core.objects.rngs import Rngs
+from ...core.nodes.module import Module
+from ...core.rngs import Rngs
 from ...errors import ArgumentError
 from .module.children import attach
 from .module.running import ModuleStackEntry, current_context

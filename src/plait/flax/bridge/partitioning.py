@@ -13,7 +13,7 @@ from typing import Any
 from jax.sharding import PartitionSpec
 from jax.tree_util import register_static
 
-from ...core.objects.variables import Variable
+from ...core.variables.variables import Variable
 from ...errors import ArgumentError, ArgumentTypeError
 from ...partitioning.axis_rules import RulesFallback, check_names
 from ...partitioning.boxes import with_logical_constraint

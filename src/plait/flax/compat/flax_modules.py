@@ -33,7 +33,7 @@ HOMES: dict[str, str] = {
     "nn.lora": "nn.initializers",
     "nn.normalization": "nn.initializers",
     "nn.recurrent": "nn.recurrent nn.initializers",
-    "pytreelib": "core.objects.attributes flax.compat.traces",
+    "pytreelib": "core.nodes.attributes flax.compat.traces",
     "reprlib": "flax.compat.reprs",
     "tracers": "flax.compat.traces",
     "traversals": "core.states.mappings",

@@ -13,7 +13,7 @@ import importlib
 from typing import Any
 
 from ...core.intermediates import sowing
-from ...core.objects.settings import defaults, set_default
+from ...core.settings import defaults, set_default
 from ...partitioning import axis_rules
 from .modes import modes
 

@@ -14,7 +14,7 @@ from ...core.graph.graphdef import (
 )
 from ...core.graph.traversal import find_duplicates as find_duplicates, set_metadata as set_metadata
 from ...core.graph.walks import RefMap as RefMap
-from ...core.objects.nodes import (
+from ...core.nodes.nodes import (
     DataElem as DataElem,
     GenericPytree as GenericPytree,
     Static as Static,
@@ -24,11 +24,11 @@ from ...core.objects.nodes import (
     register_graph_node_type as register_graph_node_type,
     register_pytree_node_type as register_pytree_node_type,
 )
-from ...core.objects.statics import HashableMapping as HashableMapping
 from ...core.states.flat_graphs import unflatten as unflatten
 from ...core.states.graph_state import GraphState as GraphState
 from ...core.states.live import call as call, merge as merge
 from ...edit.pop import graph_pop as graph_pop, pop as pop
+from ...util.static_values import HashableMapping as HashableMapping
 from .functions import (
     clone as clone,
     flatten as flatten,

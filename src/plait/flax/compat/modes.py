@@ -19,9 +19,9 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
-from ...core.objects.module import Pytree
-from ...core.objects.nodes import Kind, Place, is_bound, visit
-from ...core.objects.settings import Restoring, Settings, declared
+from ...core.nodes.module import Pytree
+from ...core.nodes.nodes import Kind, Place, is_bound, visit
+from ...core.settings import Restoring, Settings, declared
 from ...errors import GraphError
 from ...transforms.call import call
 from ...transforms.call.arguments import joined

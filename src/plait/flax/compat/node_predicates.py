@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...core.objects.nodes import GRAPH_REGISTRY, PYTREE_REGISTRY, Kind, _is_jax_container, kind_of
-from ...core.objects.variables import Variable
+from ...core.nodes.nodes import GRAPH_REGISTRY, PYTREE_REGISTRY, Kind, _is_jax_container, kind_of
+from ...core.variables.variables import Variable
 
 
 def is_node(x: Any) -> bool:

@@ -6,9 +6,9 @@ import importlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ...core.objects.module import Module
-from ...core.objects.state import State
+from ...core.nodes.module import Module
 from ...core.states.pure_dicts import replace_by_pure_dict, to_pure_dict
+from ...core.states.state import State
 from ...util.notices import deprecated
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from ...core.graph.walks import is_graph_leaf
-from ...core.objects.nodes import iter_variables
+from ...core.nodes.nodes import iter_variables
 from ...core.transform import Transformation
 from ...errors import ArgumentError, ArgumentTypeError
 from ...transforms.call.arguments import argument_name, parameter_names

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ...core.objects.module import Module
+from ...core.nodes.module import Module
 from ...errors import ArgumentTypeError
 from ...nn.conv import channels_last
 from ...nn.norm import Norm

@@ -12,9 +12,9 @@ from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 from ...core import hooks
-from ...core.objects.cells import mark_changed
-from ...core.objects.module import Pytree
-from ...core.objects.variables import Cell, Variable, cell_of
+from ...core.nodes.module import Pytree
+from ...core.variables.cells import mark_changed
+from ...core.variables.variables import Cell, Variable, cell_of
 from ...util.sentinels import NOTHING
 from ..bridge.wrappers.lazy import initialization_of
 from .traces import PytreeState, TraceState

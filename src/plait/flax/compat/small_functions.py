@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from ...core.graph.graphdef import GraphDef
-from ...core.objects.nodes import GRAPH_REGISTRY, PYTREE_REGISTRY, GraphNodeImpl, PytreeNodeImpl
-from ...core.objects.state import State
+from ...core.nodes.nodes import GRAPH_REGISTRY, PYTREE_REGISTRY, GraphNodeImpl, PytreeNodeImpl
+from ...core.states.state import State
 from ...errors import ArgumentError
 
 A = TypeVar("A")

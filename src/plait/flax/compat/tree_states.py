@@ -15,8 +15,8 @@ import jax
 
 from ...core.graph.graphdef import GraphDef
 from ...core.graph.walks import is_graph_leaf
-from ...core.objects.variables import Variable
 from ...core.transform import Transformation
+from ...core.variables.variables import Variable
 from ...errors import GraphError
 from ...transforms.call.prefixes import Prefix, check_aliasing
 from .update_context import MergeContext, SplitContext, merge_context, split_context

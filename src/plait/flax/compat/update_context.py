@@ -22,9 +22,9 @@ from ...core.graph.graphdef import GraphDef, NodeDef, NodeRef, VariableDef, with
 from ...core.graph.locate import check_no_captured_objects
 from ...core.graph.unflatten import Builder
 from ...core.graph.walks import RefMap
-from ...core.objects.journal import Journal, trace_of
-from ...core.objects.state import group_leaves
+from ...core.nodes.journal import Journal, trace_of
 from ...core.states.flat_graphs import flattened
+from ...core.states.state import group_leaves
 from ...core.transform import Transformation
 from ...errors import GraphError, InternalError
 from ...typing import FilterLiteral

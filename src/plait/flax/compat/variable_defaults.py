@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ...core.objects.settings import Restoring, defaults
+from ...core.settings import Restoring, defaults
 
 
 class _VariableDefaults(Restoring, Mapping[str, bool]):

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ...core.objects.variables import Variable
+from ...core.variables.variables import Variable
 from ...util.dtypes import is_number_dtype
 from ...util.jax_versions import Tracer
 from ...util.paths import Path, format_path

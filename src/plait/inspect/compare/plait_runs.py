@@ -20,9 +20,9 @@ from ...core.functional.merge import clone
 from ...core.graph.traversal import find_duplicates
 from ...core.intermediates.sowing import RECORD, sows, what_shuts_in
 from ...core.module_calls.method_observers import MethodCall
-from ...core.objects.module import Module
-from ...core.objects.nodes import iter_graph_nodes
-from ...core.objects.variable_kinds import Intermediate
+from ...core.nodes.module import Module
+from ...core.nodes.nodes import iter_graph_nodes
+from ...core.variables.variable_kinds import Intermediate
 from ...util.paths import Path, iter_layer_paths
 from ..observe.capture import recording
 from .calls import Call, Recorder, Run, arguments, is_array_of_numbers, is_static, leaves_of, numpy_of, owner_of

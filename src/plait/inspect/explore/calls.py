@@ -12,9 +12,9 @@ import jax
 
 from ...core.intermediates.sowing import RECORD, what_shuts_in
 from ...core.module_calls.method_observers import MethodCall
-from ...core.objects.module import Module
-from ...core.objects.pytree import Pytree
-from ...core.objects.variables import Variable
+from ...core.nodes.module import Module
+from ...core.nodes.pytree import Pytree
+from ...core.variables.variables import Variable
 from ...errors import ArgumentTypeError
 from ...transforms.jit.shapes import eval_shape
 from ...util.paths import Path

@@ -12,8 +12,8 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ...core.objects.nodes import Kind, Place, children_if_any, jax_to_nnx_path, visit
-from ...core.objects.variables import Variable
+from ...core.nodes.nodes import Kind, Place, children_if_any, jax_to_nnx_path, visit
+from ...core.variables.variables import Variable
 from ...partitioning.mesh import axes_of, get_global_mesh
 from ...util.jax_versions import Tracer, is_mutable_array
 from ...util.paths import Path, format_path

@@ -19,13 +19,13 @@ import jax.numpy as jnp
 from ...core.graph.traversal import find_duplicates
 from ...core.intermediates.sowing import RECORD, new_record, set_record, sows
 from ...core.module_calls.method_observers import Observer, observed_methods
-from ...core.objects.filters import FilterLiteral, to_predicate
-from ...core.objects.module import Module
-from ...core.objects.nodes import iter_graph_nodes
-from ...core.objects.pytree import Pytree
-from ...core.objects.state import FlatState, State, group_leaves, to_flat_state
-from ...core.objects.variable_kinds import Perturbation
-from ...core.objects.variables import Variable
+from ...core.nodes.module import Module
+from ...core.nodes.nodes import iter_graph_nodes
+from ...core.nodes.pytree import Pytree
+from ...core.states.state import FlatState, State, group_leaves, to_flat_state
+from ...core.variables.filters import FilterLiteral, to_predicate
+from ...core.variables.variable_kinds import Perturbation
+from ...core.variables.variables import Variable
 from ...errors import ArgumentTypeError, GraphError
 from ...nn.stacks.stack_records import layer_of_sown, preset, records_to_views, sown_values
 from ...util.path_patterns import PathPattern

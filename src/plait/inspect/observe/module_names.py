@@ -32,9 +32,9 @@ import jax
 
 from ...core import hooks
 from ...core.module_calls.method_observers import MethodCall, observed_methods
-from ...core.objects.module import Module
-from ...core.objects.nodes import Kind, Place, children_if_any, kind_of, unwrapped, visit
-from ...core.objects.settings import Restoring
+from ...core.nodes.module import Module
+from ...core.nodes.nodes import Kind, Place, children_if_any, kind_of, unwrapped, visit
+from ...core.settings import Restoring
 from ...core.traces.captured import named_captures
 from ...transforms.call.arguments import Gathered
 from ...transforms.call.body import Body

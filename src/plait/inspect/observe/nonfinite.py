@@ -21,9 +21,9 @@ import numpy as np
 
 from ...core.functional.split import state
 from ...core.module_calls.running_modules import causes, modules_of_error, objects_of_error, place_of
-from ...core.objects.nodes import iter_graph_nodes
-from ...core.objects.state import to_flat_state
-from ...core.objects.variables import Variable
+from ...core.nodes.nodes import iter_graph_nodes
+from ...core.states.state import to_flat_state
+from ...core.variables.variables import Variable
 from ...errors import NonFiniteError
 from ...typing import FilterLiteral
 from ...util.jax_versions import Tracer, whole_tracebacks

@@ -14,9 +14,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ...core.objects.pytree import Pytree
-from ...core.objects.state import State
-from ...core.objects.variable_kinds import Perturbation
+from ...core.nodes.pytree import Pytree
+from ...core.states.state import State
+from ...core.variables.variable_kinds import Perturbation
 from ...transforms.autodiff import value_and_grad
 from ...transforms.jit.shapes import eval_shape
 from ...typing import FilterLiteral

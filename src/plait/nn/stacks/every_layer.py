@@ -19,9 +19,9 @@ import jax.numpy as jnp
 from ...core import hooks
 from ...core.graph.axes import PARTITION_NAME, put_axis
 from ...core.graph.locate import path_within
-from ...core.objects.nodes import Kind, children_of, kind_of
-from ...core.objects.settings import Restoring
-from ...core.objects.variables import Variable
+from ...core.nodes.nodes import Kind, children_of, kind_of
+from ...core.settings import Restoring
+from ...core.variables.variables import Variable
 from ...util.paths import Path, layers_of
 
 # Stacks whose children were asked for, by id: only so does a program come by a block that holds many layers.

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ...core.objects.cells import PLAIN_METADATA, SCALARS, Cell
+from ...core.variables.cells import PLAIN_METADATA, SCALARS, Cell
 from ...errors import GraphError, ShapeError
 from ...util.words import describe_type
 

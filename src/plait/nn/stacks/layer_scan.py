@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ...core.objects.nodes import Static
+from ...core.nodes.nodes import Static
 from ...transforms.call.body import Body, NamedAsUsers, OfBody
 from ...transforms.call.call import Call
 from ...transforms.call.outcome import Outcome

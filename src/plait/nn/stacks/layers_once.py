@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ...core.graph.walks import Walk, path_of
-from ...core.objects.nodes import Kind, places
-from ...core.objects.variables import Variable
+from ...core.nodes.nodes import Kind, places
+from ...core.variables.variables import Variable
 from ...errors import SharingError
 from ...util.paths import Path, format_path, layers_of
 from .layer_cells import origin_of, views_exist

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ...core.graph.walks import is_graph_leaf
-from ...core.objects.module import Module
-from ...core.objects.nodes import Static, iter_graph_nodes
+from ...core.nodes.module import Module
+from ...core.nodes.nodes import Static, iter_graph_nodes
 from ...errors import ArgumentError
 from ...transforms.remat import remat
 from ...util.path_patterns import PathPattern

@@ -21,16 +21,16 @@ from jax.tree_util import tree_flatten, tree_unflatten
 from ...core.graph.axes import PARTITION_NAME
 from ...core.graph.locate import describe_place
 from ...core.graph.walks import is_graph_leaf
-from ...core.objects.containers import List
-from ...core.objects.filters import Not
-from ...core.objects.journal import Journal
-from ...core.objects.module import Module
-from ...core.objects.nodes import Static, iter_variables
-from ...core.objects.pytree import Pytree
-from ...core.objects.rngs import Rngs
-from ...core.objects.settings import Restoring, defaults
-from ...core.objects.variable_kinds import Cache, Param
+from ...core.nodes.containers import List
+from ...core.nodes.journal import Journal
+from ...core.nodes.module import Module
+from ...core.nodes.nodes import Static, iter_variables
+from ...core.nodes.pytree import Pytree
+from ...core.rngs import Rngs
+from ...core.settings import Restoring, defaults
 from ...core.transform import Transformation
+from ...core.variables.filters import Not
+from ...core.variables.variable_kinds import Cache, Param
 from ...errors import ArgumentError, ArgumentTypeError
 from ...transforms.batching import vmap
 from ...transforms.call.body import guarded

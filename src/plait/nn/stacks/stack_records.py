@@ -21,10 +21,10 @@ import jax
 import jax.numpy as jnp
 
 from ...core.intermediates.sowing import RECORD, sows
-from ...core.objects.cells import mark_changed
-from ...core.objects.nodes import iter_graph_nodes
-from ...core.objects.pytree import Pytree
-from ...core.objects.variables import Variable
+from ...core.nodes.nodes import iter_graph_nodes
+from ...core.nodes.pytree import Pytree
+from ...core.variables.cells import mark_changed
+from ...core.variables.variables import Variable
 from ...errors import ArgumentError
 from ...util.jax_versions import trace_state
 from ...util.paths import Path, format_path, has_layers, iter_layer_paths, layers_of, parse_path

@@ -24,15 +24,15 @@ from ...core.graph.graphdef import GraphDef
 from ...core.graph.unflatten import Builder
 from ...core.graph.walks import Walk, path_of
 from ...core.intermediates.sowing import RECORD, set_record, sows
-from ...core.objects.cells import PLAIN_METADATA, NodeInfo, fitting, read
-from ...core.objects.journal import Journal
-from ...core.objects.nodes import Kind, change_of, iter_graph_nodes, iter_variables, kind_of
-from ...core.objects.pytree import Pytree, own_info
-from ...core.objects.statics import same_static
-from ...core.objects.variables import Variable, eager_sharding_hooks, make_variable
+from ...core.nodes.journal import Journal
+from ...core.nodes.nodes import Kind, change_of, iter_graph_nodes, iter_variables, kind_of
+from ...core.nodes.pytree import Pytree, own_info
+from ...core.variables.cells import PLAIN_METADATA, NodeInfo, fitting, read
+from ...core.variables.variables import Variable, eager_sharding_hooks, make_variable
 from ...errors import ArgumentError, SharingError
 from ...util.jax_versions import is_mutable_array
 from ...util.paths import Path, describe_path, in_list_order, layers_of
+from ...util.static_values import same_static
 from .every_layer import axes_along
 from .layer_cells import (
     SliceCell,

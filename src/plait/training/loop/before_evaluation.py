@@ -17,13 +17,13 @@ import jax
 from ...checkpoint.positions import KeptPosition, has_position, positions_of
 from ...core.functional.split import state
 from ...core.functional.update import update
-from ...core.objects.cells import is_gone
-from ...core.objects.journal import Journal
-from ...core.objects.nodes import Kind, Static, children_if_any, get_node_impl, kind_of, unwrapped, visit
-from ...core.objects.pytree import Pytree
-from ...core.objects.state import State
-from ...core.objects.variable_kinds import Param
-from ...core.objects.variables import Variable
+from ...core.nodes.journal import Journal
+from ...core.nodes.nodes import Kind, Static, children_if_any, get_node_impl, kind_of, unwrapped, visit
+from ...core.nodes.pytree import Pytree
+from ...core.states.state import State
+from ...core.variables.cells import is_gone
+from ...core.variables.variable_kinds import Param
+from ...core.variables.variables import Variable
 from ...util.paths import describe_path
 from .placing import is_buffer
 

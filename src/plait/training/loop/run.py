@@ -16,7 +16,7 @@ import jax
 from ...checkpoint.checkpoints import Checkpoints
 from ...checkpoint.orbax import described
 from ...checkpoint.positions import has_position
-from ...core.objects.variable_kinds import Param
+from ...core.variables.variable_kinds import Param
 from ...errors import CheckpointError, CheckpointWarning, NonFiniteError, ProcessError
 from ...inspect.observe.nonfinite import has_nan
 from ...partitioning.processes.all_processes import run_on_all

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ...core.objects.cells import is_gone
+from ...core.variables.cells import is_gone
 from ...errors import ArgumentError, ArgumentTypeError, DonatedArrayError, NonFiniteError
 from ...inspect.observe.nonfinite import find_nonfinite
 from ...util.dtypes import is_number_dtype

@@ -20,13 +20,13 @@ from jax.tree_util import register_static
 from ...core import hooks
 from ...core.graph.graphdef import GraphDef, LeafDef, NodeDef, NodeRef, VariableDef, iter_places, node_def, path_of
 from ...core.graph.walks import CachedWalk, find_walk, is_graph_leaf
-from ...core.objects.attributes import has_data
-from ...core.objects.cells import dict_of
-from ...core.objects.nodes import Static, jax_key_to_key
-from ...core.objects.statics import static_key
-from ...core.objects.variables import make_variables
+from ...core.nodes.attributes import has_data
+from ...core.nodes.nodes import Static, jax_key_to_key
+from ...core.variables.cells import dict_of
+from ...core.variables.variables import make_variables
 from ...errors import ArgumentError
 from ...util.paths import Path, format_path
+from ...util.static_values import static_key
 from ...util.words import describe_type
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -29,10 +29,10 @@ import numpy as np
 from ...core import hooks
 from ...core.graph.axes import drop_axis, has_axis_metadata, put_axis
 from ...core.graph.walks import is_graph_leaf, path_of
-from ...core.objects.cells import recording_foreign_reads
-from ...core.objects.variables import Variable
 from ...core.traces.captured import refusing_container_changes, warn_about_captures
 from ...core.transform import Transformation
+from ...core.variables.cells import recording_foreign_reads
+from ...core.variables.variables import Variable
 from ...errors import ArgumentError, AxisNameMismatchError, StaticValueError
 from ...util.jax_versions import trace_settings
 from ...util.sentinels import Sentinel

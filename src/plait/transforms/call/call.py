@@ -38,10 +38,10 @@ import jax
 from ...core import hooks
 from ...core.graph.locate import describe_place
 from ...core.graph.walks import is_graph_leaf
-from ...core.objects.statics import HashableMapping
 from ...core.transform import Transformation
 from ...errors import ArgumentError, ArgumentTypeError
 from ...util.sentinels import Sentinel
+from ...util.static_values import HashableMapping
 from ...util.words import describe_type
 from .arguments import Gathered, gather, positional
 from .body import AttachedToErrors, Body

@@ -16,14 +16,14 @@ from ...core.graph.graphdef import GraphDef, VariableDef
 from ...core.graph.locate import check_no_captured_objects
 from ...core.graph.unflatten import Builder, plan_of
 from ...core.graph.walks import Walk, is_graph_leaf, path_of
-from ...core.objects.cells import note_foreign_reads
-from ...core.objects.nodes import Static, jax_key_to_key
-from ...core.objects.statics import HashableMapping
-from ...core.objects.variables import Variable, make_variables
+from ...core.nodes.nodes import Static, jax_key_to_key
 from ...core.transform import Transformation
+from ...core.variables.cells import note_foreign_reads
+from ...core.variables.variables import Variable, make_variables
 from ...errors import ArgumentError
 from ...util.jax_versions import trace_state
 from ...util.paths import format_path
+from ...util.static_values import HashableMapping
 from .arguments import Structure
 from .prefixes import choose
 

@@ -11,9 +11,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from ...core.objects.cells import is_unusable, unusable
-from ...core.objects.nodes import jax_key_to_key
+from ...core.nodes.nodes import jax_key_to_key
 from ...core.transform import Transformation
+from ...core.variables.cells import is_unusable, unusable
 from ...errors import ArgumentError, ArgumentTypeError, PlaitError, TraceContextError
 from ...util.jax_versions import Tracer
 from ...util.words import describe_type, first_few, text_of

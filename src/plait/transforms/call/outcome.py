@@ -9,7 +9,7 @@ by the types of its inputs: a later call with inputs of known types is not trace
 **Write back**, step 4 of a call: the outcome is applied to the caller's own objects.
 
 Values are written into the same variables, and if the structure changed, nodes are refilled in place. Existing objects
-remain the same objects; new ones are created once. What raises on the way is undone. (``core/objects/journal.py``)
+remain the same objects; new ones are created once. What raises on the way is undone. (``core/nodes/journal.py``)
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from jax.tree_util import register_static
 from ...core.graph.graphdef import GraphDef, NodeRef, iter_parts
 from ...core.graph.unflatten import UNTOUCHED, Builder, plan_of
 from ...core.graph.walks import Walk
-from ...core.objects.journal import Journal, trace_of
-from ...core.objects.nodes import Kind, visit
-from ...core.objects.pytree import Pytree
-from ...core.objects.statics import HashableMapping
-from ...core.objects.variables import Variable
+from ...core.nodes.journal import Journal, trace_of
+from ...core.nodes.nodes import Kind, visit
+from ...core.nodes.pytree import Pytree
 from ...core.traces.guard import check_trace
+from ...core.variables.variables import Variable
 from ...util.jax_versions import trace_state
+from ...util.static_values import HashableMapping
 from .arguments import Gathered, Structure
 from .enter_leave import rebuild
 

@@ -16,13 +16,13 @@ from jax.sharding import PartitionSpec, Sharding
 
 from ...core.graph.unflatten import Builder, raw_leaves
 from ...core.graph.walks import Walk, is_graph_leaf, path_of
-from ...core.objects.attributes import DATA
-from ...core.objects.filters import PathIn, first_matches, to_predicate
-from ...core.objects.nodes import Kind, Place, Static, children_of, iter_variables, unwrapped, visit
-from ...core.objects.pytree import Pytree, own_info
-from ...core.objects.state import State, to_flat_state
-from ...core.objects.variables import Variable
+from ...core.nodes.attributes import DATA
+from ...core.nodes.nodes import Kind, Place, Static, children_of, iter_variables, unwrapped, visit
+from ...core.nodes.pytree import Pytree, own_info
+from ...core.states.state import State, to_flat_state
 from ...core.transform import Transformation
+from ...core.variables.filters import PathIn, first_matches, to_predicate
+from ...core.variables.variables import Variable
 from ...errors import ArgumentError, FilterError, SharingError
 from ...util.paths import Path, describe_path
 from ...util.repr import Text

@@ -30,9 +30,9 @@ from typing import Any, NamedTuple
 import jax
 
 from ...core.graph.walks import is_graph_leaf
-from ...core.objects.filters import Predicate
-from ...core.objects.settings import all_settings
-from ...core.objects.variables import Variable
+from ...core.settings import all_settings
+from ...core.variables.filters import Predicate
+from ...core.variables.variables import Variable
 from ...errors import ArgumentError
 from ...util.jax_versions import enclosing_traces
 from ..call.arguments import Gathered, Structure, gather, named_as_user_s, parameter_names

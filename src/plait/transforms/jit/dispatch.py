@@ -61,8 +61,8 @@ import jax
 import numpy as np
 
 from ...core.graph.walks import CachedWalk, containers_stand, drop_runs, is_graph_leaf
-from ...core.objects.cells import clock
-from ...core.objects.variables import Variable
+from ...core.variables.cells import clock
+from ...core.variables.variables import Variable
 from ...util.jax_versions import ArrayImpl, KeyArray, refuses_shared_donation, top_level_trace, trace_state
 from ...util.sentinels import NOTHING, Sentinel
 from ..call.arguments import gather

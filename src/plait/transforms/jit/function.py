@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 from ...core.graph.walks import CachedWalk
-from ...core.objects.filters import to_predicate
+from ...core.variables.filters import to_predicate
 from ...errors import ArgumentError, DispatchError
 from ...typing import FilterLiteral
 from ..call.arguments import Gathered, gather, positional as positional_arguments, static_argument, with_statics

@@ -24,11 +24,11 @@ from typing import Any
 import jax
 from jax.experimental import serialize_executable
 
-from ...core.objects.named import NamedFunction, from_named, to_named
-from ...core.objects.nodes import Static
+from ...core.nodes.nodes import Static
 from ...errors import ExportError
 from ...util.files import given_path, open_file
 from ...util.jax_versions import jax_version, jaxlib_version
+from ...util.named import NamedFunction, from_named, to_named
 from ...util.repr import repr_leaf
 from ...util.schemas import SchemaError, parse_json
 from ...util.whole_writes import check_own_file, written_whole
@@ -128,7 +128,7 @@ def _pickled(value: Any) -> tuple[bytes, str]:
 
 class _Pickler(pickle.Pickler):
     """Also pickles functions of JAX, by their public names, and functions made inside functions, by what they are
-    compared by: their code, and the values that they close over. (``core/objects/statics.py``)"""
+    compared by: their code, and the values that they close over. (``util/static_values.py``)"""
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, FunctionType) and (value.__closure__ or "<locals>" in value.__qualname__):

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
 
-from ...core.objects.nodes import Static
+from ...core.nodes.nodes import Static
 from ...core.transform import Transformation
 from ...errors import ArgumentError
 from ...util.jax_versions import ArrayImpl, top_level_trace, trace_state

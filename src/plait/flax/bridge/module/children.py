@@ -15,11 +15,11 @@ import numpy as np
 
 from ....core.functional.update import children_by_key
 from ....core.graph.traversal import iter_modules
-from ....core.objects.containers import Dict, List
-from ....core.objects.module import Module
-from ....core.objects.pytree import Pytree
-from ....core.objects.rngs import RngState
-from ....core.objects.variables import Variable
+from ....core.nodes.containers import Dict, List
+from ....core.nodes.module import Module
+from ....core.nodes.pytree import Pytree
+from ....core.rngs import RngState
+from ....core.variables.variables import Variable
 from ....errors import ArgumentError
 from ....util.sentinels import NOTHING
 from ..variables.boxed_variables import raw_value, to_linen_var

@@ -16,10 +16,10 @@ import jax
 
 from ....core.functional.merge import clone
 from ....core.intermediates.sowing import keeping_sown
-from ....core.objects.module import Module as PlaitModule, dataclass as plait_dataclass
-from ....core.objects.rngs import Rngs
-from ....core.objects.variable_metadata import VariableMetadata
-from ....core.objects.variables import Variable
+from ....core.nodes.module import Module as PlaitModule, dataclass as plait_dataclass
+from ....core.rngs import Rngs
+from ....core.variables.variable_metadata import VariableMetadata
+from ....core.variables.variables import Variable
 from ....errors import ArgumentError, ArgumentTypeError, ScopeParamShapeError
 from ....partitioning.boxes import AxisMetadata, unbox as unbox_tree
 from ....util.paths import describe_path

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from ....core.objects.settings import Restoring
+from ....core.settings import Restoring
 
 
 class AttrPriority(enum.IntEnum):

@@ -9,9 +9,9 @@ from typing import Any
 
 from jax.tree_util import DictKey
 
-from ....core.objects.cells import REQUIRED_METADATA
-from ....core.objects.variable_metadata import HOOKS
-from ....core.objects.variables import Variable
+from ....core.variables.cells import REQUIRED_METADATA
+from ....core.variables.variable_metadata import HOOKS
+from ....core.variables.variables import Variable
 from ....errors import ArgumentError, CollectionTypeError
 from ....partitioning.boxes import AxisMetadata, Partitioned
 from ....partitioning.initializers import with_partitioning as with_partitioning_metadata

@@ -19,7 +19,7 @@ from ....core.intermediates.variable_names import (
     variable_name_from_type,
     variable_type_from_name,
 )
-from ....core.objects.variables import Variable
+from ....core.variables.variables import Variable
 from ....errors import ArgumentError
 from ....util.jax_versions import is_mutable_array
 

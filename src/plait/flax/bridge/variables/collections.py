@@ -9,10 +9,10 @@ from ....core.functional.merge import merge
 from ....core.functional.split import split, state
 from ....core.graph.graphdef import GraphDef
 from ....core.intermediates.variable_names import variable_name_from_type
-from ....core.objects.filters import Not
-from ....core.objects.rngs import RngState
-from ....core.objects.state import from_flat_state, to_flat_state
-from ....core.objects.variables import Variable
+from ....core.rngs import RngState
+from ....core.states.state import from_flat_state, to_flat_state
+from ....core.variables.filters import Not
+from ....core.variables.variables import Variable
 from ....errors import ArgumentError, GraphError
 from ....util.paths import Path, describe_path, has_layers, layers_of
 from ....util.sentinels import NOTHING

@@ -11,13 +11,13 @@ from jax.sharding import PartitionSpec
 from jax.tree_util import GetAttrKey
 
 from ....core.graph.axes import drop_axis, has_axis_metadata, put_axis
-from ....core.objects.cells import PLAIN_METADATA, fitting
-from ....core.objects.statics import HashableMapping
-from ....core.objects.variable_metadata import HOOKS
-from ....core.objects.variables import Variable, make_variable
+from ....core.variables.cells import PLAIN_METADATA, fitting
+from ....core.variables.variable_metadata import HOOKS
+from ....core.variables.variables import Variable, make_variable
 from ....partitioning.boxes import AxisMetadata, same_value
 from ....partitioning.specs import get_var_pspec
 from ....util.jax_versions import current_trace
+from ....util.static_values import HashableMapping
 
 A = TypeVar("A")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ....core.objects.module import Module
-from ....core.objects.variables import Variable
+from ....core.nodes.module import Module
+from ....core.variables.variables import Variable
 from ..variables.boxed_variables import to_linen_var
 from .linen import need_linen
 

@@ -8,10 +8,10 @@ from typing import Any, Generic, TypeVar
 
 from ....core.functional.split import split
 from ....core.graph.graphdef import GraphDef
-from ....core.objects.module import Module
-from ....core.objects.rngs import Rngs
-from ....core.objects.state import State
+from ....core.nodes.module import Module
+from ....core.rngs import Rngs
 from ....core.states.proxy_caller import apply
+from ....core.states.state import State
 from ....errors import ArgumentError
 
 M = TypeVar("M", bound=Module)

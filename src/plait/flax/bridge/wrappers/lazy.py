@@ -8,10 +8,10 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from ....core.objects.module import Module
-from ....core.objects.nodes import iter_graph_nodes
-from ....core.objects.pytree import Pytree
-from ....core.objects.settings import Restoring
+from ....core.nodes.module import Module
+from ....core.nodes.nodes import iter_graph_nodes
+from ....core.nodes.pytree import Pytree
+from ....core.settings import Restoring
 from ....errors import ArgumentError
 from ....util.jax_versions import current_trace
 

@@ -14,11 +14,11 @@ from flax.core import FrozenDict, unfreeze
 
 from ....core.functional.split import state
 from ....core.intermediates.sowing import keeping_sown
-from ....core.objects.filters import Not
-from ....core.objects.module import Module
-from ....core.objects.rngs import Rngs, RngState
-from ....core.objects.state import to_flat_state
-from ....core.objects.variables import Variable
+from ....core.nodes.module import Module
+from ....core.rngs import Rngs, RngState
+from ....core.states.state import to_flat_state
+from ....core.variables.filters import Not
+from ....core.variables.variables import Variable
 from ....errors import ArgumentTypeError
 from ....partitioning.boxes import AxisMetadata, unbox
 from ....util.notices import warn

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from ....core.objects.rngs import Rngs, as_key
+from ....core.rngs import Rngs, as_key
 
 # Linen's name for the stream of initializers, which is also its fallback for missing streams.
 PARAMS = "params"

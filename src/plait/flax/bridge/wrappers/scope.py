@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from ....core.objects.pytree import Pytree
-from ....core.objects.rngs import Rngs
-from ....core.objects.settings import Restoring
+from ....core.nodes.pytree import Pytree
+from ....core.rngs import Rngs
+from ....core.settings import Restoring
 
 
 class Scope(Pytree):

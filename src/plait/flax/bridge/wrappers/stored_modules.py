@@ -17,9 +17,9 @@ import numpy as np
 
 from ....core.functional.split import state
 from ....core.functional.update import update
-from ....core.objects.rngs import Rngs, RngState, as_key
-from ....core.objects.state import from_flat_state, to_flat_state
-from ....core.objects.variables import Variable
+from ....core.rngs import Rngs, RngState, as_key
+from ....core.states.state import from_flat_state, to_flat_state
+from ....core.variables.variables import Variable
 from ....errors import ArgumentError
 from ....transforms.jit.shapes import eval_shape
 from ....util.jax_versions import Tracer, current_trace, top_level_trace

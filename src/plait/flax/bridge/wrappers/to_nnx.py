@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from ....core.intermediates.sowing import RECORD
-from ....core.objects.module import Module
-from ....core.objects.pytree import RESERVED
-from ....core.objects.rngs import Rngs
-from ....core.objects.settings import defaults
-from ....core.objects.variables import Variable, eager_sharding_hooks
+from ....core.nodes.module import Module
+from ....core.nodes.pytree import RESERVED
+from ....core.rngs import Rngs
+from ....core.settings import defaults
 from ....core.traces.guard import check_trace
+from ....core.variables.variables import Variable, eager_sharding_hooks
 from ....errors import ArgumentError, ArgumentTypeError
 from ....util.notices import deprecated
 from ....util.paths import Path, describe_path

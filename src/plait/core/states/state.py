@@ -26,10 +26,10 @@ from ...typing import FilterLiteral
 from ...util.paths import Path, describe_path, sort_key, sorted_keys
 from ...util.repr import Text, render_mapping, repr_fields
 from ...util.words import describe_filter, first_few
-from .cells import Stamp, mark_changed, metadata_key
-from .filters import resolve_filters
-from .nodes import register_pytree_node_type, set_item
-from .variables import Variable
+from ..nodes.nodes import register_pytree_node_type, set_item
+from ..variables.cells import Stamp, mark_changed, metadata_key
+from ..variables.filters import resolve_filters
+from ..variables.variables import Variable
 
 
 def iter_leaves(mapping: Mapping[Any, Any]) -> Iterator[tuple[Path, Any]]:

@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 
 import plait as nnx
 from plait.core.graph.walks import CachedWalk, find_walk
-from plait.core.objects.state import to_flat_state, tracked
+from plait.core.states.state import to_flat_state, tracked
 from plait.statelib import diff
 from plait.util.paths import sort_key
 

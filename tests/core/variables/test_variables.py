@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 import plait as nnx
-from plait.core.objects import variable_metadata, variables
-from plait.core.objects.cells import PLAIN_METADATA
+from plait.core.variables import variable_metadata, variables
+from plait.core.variables.cells import PLAIN_METADATA
 from plait.errors import TraceContextError
 
 KINDS = {

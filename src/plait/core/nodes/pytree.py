@@ -25,12 +25,16 @@ from ...errors import (
     ReplacedVariableWarning,
 )
 from ...util.jax_versions import trace_state
+from ...util.named import from_named, to_named
 from ...util.notices import warn
 from ...util.paths import sort_key
 from ...util.repr import repr_fields
 from ...util.sentinels import NOTHING
+from ...util.static_values import HashableMapping, same_static
 from ...util.words import describe_type, name_of_class
 from ..traces.guard import check_trace, path_of, raise_foreign_trace
+from ..variables.cells import ARRAYS, NodeInfo, UnseenInfo, is_gone, mark_changed, run_through, unusable
+from ..variables.variables import Variable
 from .attributes import (
     DATA,
     STATIC,
@@ -42,9 +46,7 @@ from .attributes import (
     is_data,
     is_only_abstract,
 )
-from .cells import ARRAYS, NodeInfo, UnseenInfo, is_gone, mark_changed, run_through, unusable
 from .jax_flattening import check_no_cycle, hide_static, show_static, watched
-from .named import from_named, to_named
 from .nodes import (
     DataElem,
     Kind,
@@ -55,8 +57,6 @@ from .nodes import (
     register_graph_node_type,
     updated_in_place,
 )
-from .statics import HashableMapping, same_static
-from .variables import Variable
 
 # Where plait stores its data about an object and its class.
 RESERVED = frozenset({"_pytree__info", "_pytree__walks", "_pytree__elements", "_pytree__declared", "_pytree__is_tree"})

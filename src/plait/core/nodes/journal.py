@@ -23,10 +23,10 @@ from ...util.jax_versions import trace_state
 from ...util.sentinels import NOTHING
 from ...util.words import with_article
 from ..traces.guard import is_excused, path_of, raise_foreign_trace
-from .cells import PLAIN_METADATA, Cell, has_ref, is_gone, mark_changed
+from ..variables.cells import PLAIN_METADATA, Cell, has_ref, is_gone, mark_changed
+from ..variables.variables import Variable
 from .nodes import GRAPH_REGISTRY, DataElem, Kind, Static, get_node_impl, kind_of, pytree_impl, unwrapped
 from .pytree import Pytree
-from .variables import Variable
 
 
 def trace_of(item: Any, otherwise: Any) -> Any:

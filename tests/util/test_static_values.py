@@ -14,8 +14,8 @@ import optax
 import pytest
 from hypothesis import given, strategies as st
 
-from plait.core.objects.statics import same_static, static_key
 from plait.graph import HashableMapping
+from plait.util.static_values import same_static, static_key
 
 NAN = float("nan")
 Point = namedtuple("Point", "x y")

@@ -22,9 +22,12 @@ from jax.tree_util import GetAttrKey
 
 from ...errors import MetadataError, ShapeError, VariableAttributeError
 from ...util.jax_versions import ArrayImpl, current_trace, is_mutable_array, top_level_trace, trace_state
+from ...util.named import from_named, to_named
 from ...util.repr import render_object, repr_fields, size_comment
 from ...util.sentinels import NOTHING
+from ...util.static_values import HashableMapping
 from ...util.words import describe_type, name_of_class, with_article
+from ..settings import defaults
 from ..traces.guard import check_trace, path_of, raise_foreign_trace
 from ..traces.lost_writes import LentCell, latest_flatten, note_write
 from .cells import (
@@ -47,10 +50,7 @@ from .cells import (
     store_part,
     unusable,
 )
-from .named import from_named, to_named
 from .operators import VariableOperators, value_of
-from .settings import defaults
-from .statics import HashableMapping
 from .variable_metadata import HOOKS, MetadataMethods, VariableMetadata, joined_with_box, refuse_hijax, tidied
 
 A = TypeVar("A")

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import pytest
 
 import plait
-from plait.core.objects.cells import Cell
-from plait.core.objects.journal import Journal
+from plait.core.nodes.journal import Journal
+from plait.core.variables.cells import Cell
 from plait.errors import GraphError, ShapeError
 from tests.interrupts import WRITERS, interrupted
 from tests.oracles import describe

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import plait as nnx
-from plait.core.objects.filters import resolve_filters
+from plait.core.variables.filters import resolve_filters
 from plait.filterlib import Nothing, OfType, PathIn, to_predicate
 
 PATHS = [(), ("a",), ("a", 0), ("a", 1, "kernel"), ("b", "bias"), (0, "kernel")]

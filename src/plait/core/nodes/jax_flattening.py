@@ -26,7 +26,18 @@ from ...util.notices import warn
 from ...util.paths import describe_path, format_path
 from ..traces.lost_writes import PLAIT, package_of
 from .attributes import contains_itself
-from .nodes import Kind, Place, Static, check_walk, children_if_any, is_bound, kind_of, pytree_impl, unwrapped, visit
+from .nodes import (
+    Kind,
+    Place,
+    Static,
+    check_walk,
+    children_if_any,
+    is_bound,
+    kind_of,
+    pytree_impl,
+    unwrapped,
+    visit,
+)
 
 # JAX's own functions that flatten and use only the leaves, or only the structure.
 _KEEP_NO_TREE = {"tree_leaves", "leaves", "tree_structure", "structure", "tree_reduce", "tree_all", "block_until_ready"}

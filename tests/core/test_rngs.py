@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import plait
-from plait.core.objects import rngs
-from plait.core.objects.rngs import INITIALIZERS, SAMPLERS, skip_key
+from plait.core import rngs
+from plait.core.rngs import INITIALIZERS, SAMPLERS, skip_key
 from plait.errors import (
     StreamError,
     TraceContextError,

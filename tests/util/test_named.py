@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import plait
-from plait.core.objects.named import NamedFunction, find_named, from_named, name_of, to_named
+from plait.util.named import NamedFunction, find_named, from_named, name_of, to_named
 from tests.forked import run_python
 
 FUNCTIONS = [

@@ -21,16 +21,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ...errors import ArgumentError, ArgumentTypeError, StreamAttributeError, StreamError, StreamKeyError
-from ...typing import FilterLiteral
-from ...util.jax_versions import Tracer, top_level_trace, trace_state
-from ...util.notices import deprecated
-from ...util.paths import Path, describe_path, layers_of
-from ..traces.guard import check_trace, path_of
-from .cells import is_unusable, unusable
-from .filters import to_predicate
-from .pytree import Pytree
-from .variables import Variable
+from ..errors import ArgumentError, ArgumentTypeError, StreamAttributeError, StreamError, StreamKeyError
+from ..typing import FilterLiteral
+from ..util.jax_versions import Tracer, top_level_trace, trace_state
+from ..util.notices import deprecated
+from ..util.paths import Path, describe_path, layers_of
+from .nodes.pytree import Pytree
+from .traces.guard import check_trace, path_of
+from .variables.cells import is_unusable, unusable
+from .variables.filters import to_predicate
+from .variables.variables import Variable
 
 
 class RngState(Variable[Any]):

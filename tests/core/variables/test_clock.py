@@ -9,7 +9,7 @@ import pytest
 
 import plait
 from plait.core.graph import walks
-from plait.core.objects.cells import Stamp, clock, mark_changed, mark_seen
+from plait.core.variables.cells import Stamp, clock, mark_changed, mark_seen
 from tests.strategies import Node
 
 
@@ -77,7 +77,7 @@ def stopped_at(number, work):
     left, at_the_line, go = itertools.count(number, -1), threading.Event(), threading.Event()
 
     def trace(frame, event, _):
-        if frame.f_globals["__name__"] not in ("plait.core.objects.cells", walks.__name__):
+        if frame.f_globals["__name__"] not in ("plait.core.variables.cells", walks.__name__):
             return None
         if event == "line" and next(left) == 0:
             at_the_line.set()

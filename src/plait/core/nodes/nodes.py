@@ -32,10 +32,10 @@ from ...core import hooks
 from ...errors import GraphError, GraphTypeError, PlaitError
 from ...util.jax_versions import is_mutable_array
 from ...util.paths import Path, sort_key, sorted_keys
+from ...util.static_values import same_static, static_key
 from ...util.words import with_article
-from .cells import Stamp
-from .statics import same_static, static_key
-from .variables import Variable
+from ..variables.cells import Stamp
+from ..variables.variables import Variable
 
 
 class Kind(enum.Enum):

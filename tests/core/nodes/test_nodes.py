@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import plait as nnx
-from plait.core.objects.nodes import Kind, kind_of, unwrapped
+from plait.core.nodes.nodes import Kind, kind_of, unwrapped
 from plait.errors import GraphError
 
 Point = collections.namedtuple("Point", "y x")

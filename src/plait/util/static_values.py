@@ -31,7 +31,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from jax.tree_util import register_static
 
-from ...errors import StaticValueError
+from ..errors import StaticValueError
 from .named import from_named, to_named
 
 K = TypeVar("K")
@@ -67,7 +67,7 @@ def static_key(value: Any, *, exact: bool = True) -> Any:
         TypeError: the value, or something inside it, cannot be hashed.
 
     Example:
-        >>> from plait.core.objects.statics import static_key
+        >>> from plait.util.static_values import static_key
         >>> static_key(1) == static_key(True), static_key(optax.adam(1e-3)) == static_key(optax.adam(1e-3))
         (False, True)
     """
@@ -220,7 +220,7 @@ def content_key(value: Any) -> Any:
     values that cannot be copied by identity.
 
     Example:
-        >>> from plait.core.objects.statics import content_key
+        >>> from plait.util.static_values import content_key
         >>> content_key({"q", "v"}) == content_key({"v", "q"}), content_key([1]) == content_key([True])
         (True, False)
     """
@@ -254,7 +254,7 @@ def same_static(first: Any, second: Any, *, exact: bool = True) -> bool:
         exact: as for ``static_key``.
 
     Example:
-        >>> from plait.core.objects.statics import same_static
+        >>> from plait.util.static_values import same_static
         >>> same_static(float("nan"), float("nan")), same_static(0.0, -0.0), same_static([1], [1])
         (True, False, True)
     """

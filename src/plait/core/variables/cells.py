@@ -35,7 +35,7 @@ import numpy as np
 
 from ...errors import ArgumentError, DonatedArrayError, PlaitError
 from ...util.jax_versions import ArrayImpl, KeyArray, enclosing_traces, is_mutable_array, trace_state
-from .statics import HashableMapping
+from ...util.static_values import HashableMapping
 
 _numbers = itertools.count(2)
 

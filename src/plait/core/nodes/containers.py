@@ -11,12 +11,12 @@ from typing import Any, Self, TypeVar, overload
 
 from jax.tree_util import SequenceKey
 
+from ...util.named import from_named
 from ..traces.guard import check_trace
+from ..variables.cells import mark_changed
 from .attributes import DATA, Mark, data, is_data
-from .cells import mark_changed
 from .jax_flattening import hide_static, show_static
 from .module import Module
-from .named import from_named
 from .nodes import DataElem, check_index, updated_in_place
 from .pytree import Pytree, check_not_fixed, own_info
 

@@ -14,8 +14,8 @@ import pytest
 
 import plait as nnx
 from plait.core.graph.walks import Walk
-from plait.core.objects.cells import clock
-from plait.core.objects.pytree import own_info
+from plait.core.nodes.pytree import own_info
+from plait.core.variables.cells import clock
 from plait.errors import ArgumentError, TraceContextError
 from tests.forked import run_python
 from tests.oracles import describe

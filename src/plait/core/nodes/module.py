@@ -15,11 +15,11 @@ import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
+from ...core import hooks
 from ...errors import ArgumentError
 from ...util.sentinels import NOTHING
-from .. import hooks
+from ..variables.filters import All, Predicate
 from .attributes import Mark, data, static
-from .filters import All, Predicate
 from .journal import Journal
 from .nodes import iter_graph_nodes
 from .pytree import Pytree
