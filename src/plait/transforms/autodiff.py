@@ -31,6 +31,7 @@ from ..util.notices import warn_nothing_selected
 from ..util.sentinels import Sentinel
 from ..util.words import describe_type, name_of_class
 from .call.arguments import parameter_names, positional
+from .call.body import NO_RULES, CheckedOutput, Propagation
 from .call.call import STRUCTURE, Call, Crossing, check_function, curried
 from .call.enter_leave import rebuild
 from .call.prefixes import Prefix
@@ -212,9 +213,12 @@ class Differentiated:
         filters = [argnum.filter if isinstance(argnum, DiffState) else default for argnum in given]
         ins = spread_filters(args, kwargs, dict(zip(self.numbers, filters, strict=True)))
         outs = Prefix.of(name, "the output", (VALUE, AUXILIARY) if has_aux else VALUE, updates=True)
-        rules = {"writes": AUXILIARY, "returns_inputs": True, "check_output": check_output}
-        kinds = (DIFFERENTIATED,)
-        self.call = call = Call(name, f, args, kwargs, ins=ins, outs=outs, crossing=crossing, kinds=kinds, **rules)
+        options: Any = {
+            "kinds": (DIFFERENTIATED,),
+            "propagation": Propagation(writes=AUXILIARY, returns_inputs=True),
+            "rules": NO_RULES if check_output is None else CheckedOutput(check_output),
+        }
+        self.call = call = Call(name, f, args, kwargs, ins=ins, outs=outs, crossing=crossing, **options)
         if updates:
             _warn_of_nothing(name, call, len(args), given)
         if not allow_int:
@@ -225,7 +229,7 @@ class Differentiated:
 
     def __call__(self, differentiated: list[Any]) -> tuple[list[Any], Any]:
         """The output of the function, and the rest: the auxiliary output and the outcome."""
-        ports = zip(self.call.ports, self._ports, strict=True)
+        ports = zip(self.call.ports.kinds, self._ports, strict=True)
         outputs, outcome = self.call.body([differentiated if kind is DIFFERENTIATED else port for kind, port in ports])
         return self.call.port(VALUE, outputs), (self.call.port(AUXILIARY, outputs), outcome)
 
@@ -238,7 +242,7 @@ class Differentiated:
         """Write back the written values. Returns the output."""
         beside, outcome = rest
         found = {VALUE: values, AUXILIARY: beside}
-        return self.call.finish([found.get(kind, []) for kind in self.call.ports], outcome)
+        return self.call.finish([found.get(kind, []) for kind in self.call.ports.kinds], outcome)
 
     def gradients(self, part: Sequence[Any]) -> Any:
         """One item per differentiated value, in the structure of the differentiated arguments."""
@@ -289,14 +293,14 @@ def _check_differentiable(name: str, call: Call) -> None:
     Raises:
         ArgumentTypeError: names the path and the type.
     """
-    port = call.ports.index(DIFFERENTIATED)
+    port = call.ports.kinds.index(DIFFERENTIATED)
     for position, value in enumerate(call.gathered.values()):
-        for leaf in jax.tree_util.tree_leaves(value) if call.body.value_ports[position] == port else ():
+        for leaf in jax.tree_util.tree_leaves(value) if call.ports.values[position] == port else ():
             dtype = getattr(leaf, "dtype", None)
             if dtype is None or not jnp.issubdtype(dtype, jnp.integer) or dtype == jax.dtypes.float0:
                 continue
             do = "pass allow_int=True" if name in ("grad", "value_and_grad", "jacrev") else "convert it: .astype(float)"
-            if call.body.structural:  # otherwise there is no DiffState
+            if call.body.propagation.structural:  # otherwise there is no DiffState
                 arguments = enumerate(call.gathered.structure.arguments())
                 number = next(number for number, argument in arguments if position in argument.values)
                 do = (
@@ -323,7 +327,11 @@ def _warn_of_nothing(name: str, call: Call, count: int, given: Sequence[int | Di
         NothingSelectedWarning: names the argument, the filter, and the existing kinds.
         UntrainedPartWarning: names the path.
     """
-    walk, arguments, port = call.gathered.walk, call.gathered.structure.arguments(), call.ports.index(DIFFERENTIATED)
+    walk, arguments, port = (
+        call.gathered.walk,
+        call.gathered.structure.arguments(),
+        call.ports.kinds.index(DIFFERENTIATED),
+    )
     if walk is None:
         return
     for root, graphdef in zip(call.gathered.roots, call.gathered.structure.roots, strict=True):
@@ -331,7 +339,7 @@ def _warn_of_nothing(name: str, call: Call, count: int, given: Sequence[int | Di
     asked = []
     for argnum in given:
         structure, values, plain = arguments[number_of(argnum) % count]
-        asked.append((argnum, structure, values, not plain and all(call.body.value_ports[i] != port for i in values)))
+        asked.append((argnum, structure, values, not plain and all(call.ports.values[i] != port for i in values)))
     are_all_empty = all(is_empty for *_, is_empty in asked)
     for argnum, structure, values, is_empty in asked:
         if is_empty and structure.roots and (are_all_empty or isinstance(argnum, DiffState)):
@@ -364,9 +372,9 @@ def _gradients_of(call: Call, wanted: Sequence[int], part: Sequence[Any], *, sta
         part: the gradients, in the order of the differentiated port.
         states: whether the gradient of a module is a ``State``; otherwise it is a module.
     """
-    port, supply = call.ports.index(DIFFERENTIATED), iter(part)
-    values = [next(supply) if own == port else None for own in call.body.value_ports]
-    plain = [next(supply) if own == port else None for own in call.body.plain_ports]
+    port, supply = call.ports.kinds.index(DIFFERENTIATED), iter(part)
+    values = [next(supply) if own == port else None for own in call.ports.values]
+    plain = [next(supply) if own == port else None for own in call.ports.plain]
     structure = call.gathered.structure
     arguments = structure.arguments()
     if not states and any(arguments[number].structure.roots for number in wanted):
@@ -377,7 +385,7 @@ def _gradients_of(call: Call, wanted: Sequence[int], part: Sequence[Any], *, sta
         """Gradients with the classes, metadata and paths of their leaves."""
         walk, trace = call.gathered.walk, trace_state.value
         assert walk is not None
-        chosen = [position for position in positions if call.body.value_ports[position] == port]
+        chosen = [position for position in positions if call.ports.values[position] == port]
         leaves, paths = [], walk.paths()
         for position in chosen:
             cls, cell, value = walk.types[position], walk.cells[position], values[position]

@@ -1,4 +1,5 @@
-"""``transform_metadata``: names a mapped axis on the function instead of on the transform. (rule X27)
+"""The names of a mapped axis, which variables have outside and not inside; and ``transform_metadata``, which names the
+axis on the function instead of on the transform. (rule X27)
 
 plait's ``vmap``, ``pmap`` and ``scan`` read the name from the function and treat it like
 ``transform_metadata={PARTITION_NAME: name}``. Under any other transform the function itself removes the name from its
@@ -8,21 +9,27 @@ arguments' metadata and restores it afterwards.
 from __future__ import annotations
 
 import contextvars
+import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
-from ..core.graph.axes import PARTITION_NAME, drop_axis, put_axis
+from ..core.graph.axes import PARTITION_NAME, drop_axis, has_axis_metadata, put_axis
 from ..core.graph.walks import is_graph_leaf
 from ..core.nodes.nodes import iter_variables
 from ..core.transform import Transformation
 from ..core.variables.variables import Variable
-from ..errors import PartitioningUnspecifiedError
+from ..errors import ArgumentError, AxisNameMismatchError, PartitioningUnspecifiedError
 from ..util.context_values import held
+from ..util.static_values import HashableMapping
 from .call.arguments import parameter_names, positional
+from .call.body import Body, Rules
 from .call.call import STRUCTURE, Crossing, check_function, curried, prefixes_of
+from .call.enter_leave import TracedArguments
 from .call.prefixes import Prefix, choose
 
 METADATA = Transformation("transform_metadata", "plait.transform_metadata({f}, partition='layers')")
@@ -31,6 +38,78 @@ METADATA = Transformation("transform_metadata", "plait.transform_metadata({f}, p
 _NAME = "_plait_axis_name"
 # Whether the transform of the running function handles the names.
 _handled: contextvars.ContextVar[bool] = contextvars.ContextVar("plait_axis_names_handled", default=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class AxisNames(Rules):
+    """The rules of a transform that removes an axis inside: names of axes in metadata follow it."""
+
+    def run(self, body: Body, entered: TracedArguments, call: Callable[[], Any]) -> Any:
+        if self.axis is None:
+            return call()
+        variables = entered.variables()
+        dropped = self._drop_axes(body, entered, variables)
+        out = call()
+        for position, names in dropped.items():
+            self._put_axis(variables[position], body.ports.of(position), names)
+        self._name_new(body, entered, out, set(map(id, variables)))
+        return out
+
+    def _name_new(self, body: Body, entered: TracedArguments, out: Any, known: set[int]) -> None:
+        """Add the axis to the names of the variables that the function made."""
+        assert self.axis is not None
+        leaves = jax.tree_util.tree_leaves(out, is_leaf=is_graph_leaf)
+        new: list[Any] = []
+        for number, root in enumerate([*entered.roots, *filter(is_graph_leaf, leaves)]):
+            for path, variable in iter_variables(root):
+                if id(variable) not in known and has_axis_metadata(variable, self.axis):
+                    known.add(id(variable))
+                    new.append((number, path, variable))
+        prefixes: list[Any] = []
+        if new:
+            prefixes = [*body.prefixes, *itertools.compress(body.outs.broadcast(out), map(is_graph_leaf, leaves))]
+        for number, path, variable in new:
+            (axis,) = choose(prefixes[number], [(path, variable)])
+            if isinstance(axis, int):
+                self._put_axis(variable, axis, None)
+
+    def _drop_axes(self, body: Body, entered: TracedArguments, variables: Sequence[Any]) -> dict[int, Any]:
+        """Remove the axis that does not exist inside from the names of each variable; position → what was removed."""
+        dropped: dict[int, Any] = {}
+        assert self.axis is not None
+        for position, variable in enumerate(variables):
+            axis = body.ports.of(position)
+            if variable is not None and isinstance(axis, int) and has_axis_metadata(variable, self.axis):
+                rank = np.ndim(entered.values[position]) + 1
+                try:
+                    dropped[position] = drop_axis(variable, axis % rank, self.axis)
+                except AxisNameMismatchError as error:
+                    parts = {**error.parts, "at": f"{body.value_labels()[position]}, {error.parts['at']}"}
+                    raise AxisNameMismatchError(f"{body.name}: {error.message}", **parts) from None
+        return dropped
+
+    def _put_axis(self, variable: Variable[Any], axis: int, dropped: Any) -> None:
+        assert self.axis is not None
+        put_axis(variable, axis % (np.ndim(variable._cell.raw) + 1), self.axis, dropped)
+
+    def check_sent(self, body: Body, kind: Any, value: Any) -> None:
+        """Raise if an output cannot have this axis.
+
+        Raises:
+            ArgumentError: names the axis and the shape.
+        """
+        if self.axis is None or not isinstance(kind, int):
+            return
+        for leaf in jax.tree_util.tree_leaves(value):
+            rank = np.ndim(leaf) + 1
+            if not -rank <= kind < rank:
+                raise ArgumentError(
+                    f"{body.name}: axis {kind} of the output is out of range",
+                    at="out_axes",
+                    found=f"an output of shape {np.shape(leaf)} in one call",
+                    expected=f"an axis from {-rank} to {rank - 1}",
+                    do=f"change the axis in out_axes, for example to {0 if kind >= 0 else -1}",
+                )
 
 
 @curried
@@ -82,7 +161,9 @@ def transform_metadata(
     return wrapper
 
 
-def read_axis_name(f: Callable[..., Any], metadata: Mapping[str, Any]) -> tuple[Callable[..., Any], Mapping[str, Any]]:
+def read_axis_name(
+    f: Callable[..., Any], metadata: Mapping[str, Any]
+) -> tuple[Callable[..., Any], HashableMapping[str, Any]]:
     """The function that a transform maps, and its axis metadata, including ``transform_metadata`` on the function.
 
     Raises:
@@ -96,7 +177,7 @@ def read_axis_name(f: Callable[..., Any], metadata: Mapping[str, Any]) -> tuple[
                 expected=f"an entry {PARTITION_NAME!r}",
                 do="name it: transform_metadata={plait.PARTITION_NAME: 'layers'}, or None for an axis without a name",
             )
-        return f, metadata
+        return f, HashableMapping(metadata)
 
     @functools.wraps(f)
     def inner(*args: Any, **kwargs: Any) -> Any:
@@ -104,7 +185,7 @@ def read_axis_name(f: Callable[..., Any], metadata: Mapping[str, Any]) -> tuple[
             return f(*args, **kwargs)
 
     delattr(inner, _NAME)  # otherwise the next transform around this one would use the same name
-    return inner, {**metadata, PARTITION_NAME: f.__dict__[_NAME]}
+    return inner, HashableMapping({**metadata, PARTITION_NAME: f.__dict__[_NAME]})
 
 
 def _run_without_names(

@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import ArgumentError, ArgumentTypeError, MissingDependencyError
 from ..util.jax_versions import jax_version, pmap as jax_pmap
 from ..util.words import describe_filter, describe_type, text_of
-from .axis_names import read_axis_name
+from .axis_names import AxisNames, read_axis_name
 from .call.arguments import positional, with_statics
 from .call.body import Body
 from .call.call import STRUCTURE, Call, Crossing, check_function, curried, prefixed_call, prefixes_of
@@ -90,13 +90,14 @@ def vmap(  # pyright: ignore[reportInconsistentOverload] - the options are liste
         (5, 3)
     """
     check_function(f, VMAP)
-    f, transform_metadata = read_axis_name(f, transform_metadata)
+    f, axis = read_axis_name(f, transform_metadata)
+    rules = AxisNames(axis=axis)
     axes = {"in_axes": in_axes, "out_axes": out_axes}
     check_axes_alone(VMAP, axes, crossing)
 
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        call = prefixed_call(VMAP, f, args, kwargs, axes, crossing, axis_metadata=transform_metadata)
+        call = prefixed_call(VMAP, f, args, kwargs, axes, crossing, rules=rules)
         check_axes(call, axis_size)
         outcomes: list[Outcome] = []
 
@@ -107,8 +108,8 @@ def vmap(  # pyright: ignore[reportInconsistentOverload] - the options are liste
 
         mapped = jax.vmap(
             body,
-            in_axes=(call.ports,),
-            out_axes=(call.ports, 0),
+            in_axes=(call.ports.kinds,),
+            out_axes=(call.ports.kinds, 0),
             axis_name=axis_name,
             axis_size=axis_size,
             spmd_axis_name=spmd_axis_name,
@@ -134,7 +135,7 @@ def explain_batched(error: ValueError, call: Call, outcome: Outcome) -> None:
     if found is None:
         return
     address = Address(int(found[1]), int(found[2]))
-    label = call.body.describe(outcome, address)
+    label = outcome.describe(address, call.body.structure, call.body.root_labels())
     positions = [position for position, where in outcome.written if where == address]
     kind = call.gathered.walk.types[positions[0]] if positions and call.gathered.walk is not None else None
     shown = "plait.BatchStat" if kind is None else describe_filter(kind)
@@ -202,7 +203,8 @@ def pmap(
             expected="a version of JAX with jax.pmap",
             do="use plait.shard_map, or plait.jit with shardings",
         )
-    f, transform_metadata = read_axis_name(f, transform_metadata)
+    f, axis = read_axis_name(f, transform_metadata)
+    rules = AxisNames(axis=axis)
     axes = {"in_axes": in_axes, "out_axes": out_axes}
     check_axes_alone(PMAP, axes, crossing)
     donated = frozenset({donate_argnums} if isinstance(donate_argnums, int) else donate_argnums)
@@ -213,7 +215,7 @@ def pmap(
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = positional(f, args, kwargs)
         args = with_statics("pmap", f, args, static_broadcasted_argnums)
-        call = prefixed_call(PMAP, f, args, kwargs, axes, crossing, axis_metadata=transform_metadata)
+        call = prefixed_call(PMAP, f, args, kwargs, axes, crossing, rules=rules)
         _check_devices(check_axes(call, axis_size), call, devices, backend)
         body, *inputs = call.donating(donated)
         key = body.key
@@ -233,7 +235,7 @@ def _mapped(body: Body, donated: frozenset[int], options: dict[str, Any]) -> Cal
         ports = zip(given, kept, strict=True)
         return body([[y if x is None else x for x, y in zip(*port, strict=True)] for port in ports])
 
-    ports, numbers = list(body.ports), (0,) if donated else ()
+    ports, numbers = list(body.ports.kinds), (0,) if donated else ()
     return jax_pmap(merged, in_axes=(ports, ports), out_axes=(tuple(ports), 0), donate_argnums=numbers, **options)
 
 

@@ -16,7 +16,7 @@ from ..core.graph.graphdef import NodeRef
 from ..core.transform import Transformation
 from ..errors import ArgumentError, ArgumentTypeError, PlaitError
 from .call.arguments import Structure, joined
-from .call.body import Body, OfBody
+from .call.body import Body, OfBody, Propagation
 from .call.call import STRUCTURE, Call, Crossing, check_function
 from .call.outcome import Address, Outcome, Traces
 
@@ -103,7 +103,7 @@ def _choose(
             expected="at least one function",
             do=f"pass the branches as a sequence: plait.{name}(index, [f, g], x)",
         )
-    calls = [Call(name, f, operands, crossing=crossing, all_values=True) for f in branches]
+    calls = [Call(name, f, operands, crossing=crossing, propagation=Propagation(all_values=True)) for f in branches]
     kept = [call.cached("branch", _Branch) for call in calls]
     try:
         chosen = kept if name is COND else [kept]
@@ -162,7 +162,7 @@ def _check_alike(body: Body, mine: Any, other: Any, titles: list[str]) -> None:
         if types != others:
             raise ArgumentTypeError(
                 f"{body.name}: {titles[0]} and {titles[1]} write or return values of different types",
-                at=body.describe(mine[0], Address(0, place)),
+                at=mine[0].describe(Address(0, place), body.structure, body.root_labels()),
                 found=f"{_show_types(others)} from {titles[1]}",
                 expected=f"{_show_types(types)}, as from {titles[0]}",
                 do="use the same shape and dtype in every branch, for example with .astype(...)",

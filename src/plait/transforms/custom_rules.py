@@ -15,7 +15,8 @@ from ..core.transform import Transformation
 from ..errors import ArgumentError, ArgumentTypeError
 from ..util.words import describe_type
 from .call.arguments import gather, named_as_user_s
-from .call.call import STRUCTURE, Crossing, RuledFunction, check_function, curried
+from .call.body import RuledFunction
+from .call.call import STRUCTURE, Crossing, check_function, curried
 from .call.enter_leave import TracedArguments, rebuild
 from .rule_calls import RuleCall
 from .selections import DiffState, check_argnums
@@ -207,7 +208,7 @@ class CustomVjp(_Custom):
             fixed = call.parted(call.enter(fixed_values).arguments()[0])[0] if call.fixed else []
             if not self._symbolic:
                 cotangents = jax.tree_util.tree_map(_instantiated, cotangents)
-            if call.body.structural:
+            if call.body.propagation.structural:
                 returned = call.guarded(bwd, *fixed, residuals, call.cotangents_as_states(outcome, cotangents))
             else:
                 out_g = call.cotangents_as_objects(outcome, cotangents)
@@ -269,7 +270,7 @@ class CustomJvp(_Custom):
 def _mark(call: RuleCall, entered: TracedArguments, inputs: dict[str, Any]) -> list[Any]:
     """The arguments, with JAX's primal records in place of values. (``symbolic_zeros``)"""
     values, plain = call.in_order(inputs)
-    marks = [call.body.structural or free for free in call.free]
+    marks = [call.body.propagation.structural or free for free in call.free]
     variables = enumerate(entered.variables())
     entered.put({i: values[i] for i, variable in variables if variable is not None and marks[i]})
     roots = iter(entered.roots)

@@ -253,10 +253,10 @@ def _direction(of: Differentiated, tangents: Sequence[Any]) -> list[Any]:
     chosen = dict(zip(of.numbers, tangents, strict=True))
     call = of.call
     tree = tuple(chosen[n] if n in chosen else _zeros(argument) for n, argument in enumerate(of.args))
-    port = call.ports.index(DIFFERENTIATED)
-    wanted = [own == port for own in call.body.value_ports]
+    port = call.ports.kinds.index(DIFFERENTIATED)
+    wanted = [own == port for own in call.ports.values]
     leaves = flatten_like(call.gathered.structure, call.gathered.values(), (tree, {}), "hvp: the tangents", wanted)
-    return call.body.grouped(*leaves)[port]
+    return call.ports.grouped(*leaves)[port]
 
 
 def _zeros(argument: Any) -> Any:

@@ -16,6 +16,7 @@ from ..core.rngs import RngState
 from ..core.transform import Transformation
 from ..errors import ArgumentError, ArgumentTypeError
 from ..util.paths import format_path
+from ..util.static_values import HashableMapping
 from .batching import check_axes, vmap
 from .call.arguments import parameter_names
 from .call.call import STRUCTURE, Call, Crossing, check_function, prefixed_call
@@ -79,6 +80,8 @@ def lax_map(
             expected="an integer of 0 (all slices at once) or more, or None (one slice at a time)",
             do="pass, for example, batch_size=32",
         )
+    # A batch keeps the axis of all slices.
+    axis = HashableMapping({}) if batch_size is None else None
     carried = jax.tree_util.tree_map(
         lambda leaf: Carry if is_graph_leaf(leaf) else None, operands, is_leaf=is_graph_leaf
     )
@@ -90,8 +93,7 @@ def lax_map(
         {"xs and operands": (0, *carried), "the output": 0},
         crossing,
         kinds=(Carry,),
-        axis_metadata={} if batch_size is None else None,  # a batch keeps the axis of all slices
-        loop=LoopRules(LAX_MAP),
+        rules=LoopRules(axis=axis),
     )
     size = check_axes(call)
     if batch_size is None:
@@ -101,7 +103,7 @@ def lax_map(
 
 def _in_batches(call: Call, size: int, batch_size: int) -> Any:
     """Run full batches in a loop, then the remaining slices; with ``batch_size=0``, all of them."""
-    port, carry = call.ports.index(0), call.ports.index(Carry)
+    port, carry = call.ports.kinds.index(0), call.ports.kinds.index(Carry)
     full = size // batch_size if batch_size else 0
     used = full * batch_size
     inputs: list[Any] = list(call.inputs)

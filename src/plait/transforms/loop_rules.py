@@ -1,4 +1,4 @@
-"""The rules for the body of a loop, which a loop passes to its call.
+"""What is particular to the body of a loop: rules that a loop passes to its call, and how its results are sorted.
 
 The body is traced once, so carried and shared objects must have the same references before and after. A slot of the
 carry either keeps its variable or gets a new value: a new variable of the same kind may replace the input variable of
@@ -13,33 +13,34 @@ import dataclasses
 import itertools
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 
 from ..core.graph.diff import reference_changes
 from ..core.graph.graphdef import NodeRef, iter_parts
-from ..core.graph.walks import is_graph_leaf
+from ..core.graph.walks import is_graph_leaf, path_of
 from ..core.nodes.nodes import Kind, visit
 from ..core.nodes.pytree import Pytree
-from ..core.transform import Transformation
 from ..core.variables.cells import metadata_key
 from ..core.variables.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError, LostUpdateWarning
 from ..util.notices import warn
 from ..util.words import describe_type, first_few, name_of_class
+from .axis_names import AxisNames
 from .call.arguments import joined
+from .call.body import Body, OutputPorts
 from .call.enter_leave import TracedArguments, TracedResult
+from .call.outcome import Address, Outcome
 from .call.prefixes import Carry
 
 
 @dataclasses.dataclass(frozen=True)
-class LoopRules:
+class LoopRules(AxisNames):
     """The rules of one loop.
 
     Attributes:
-        name: the transform.
         carry_in, carry_out: position of the carry among the arguments (``None`` if no carry is returned), and in the
             output (``None`` if it is the whole output).
         parts: the argument, a dict, that holds the parts of the module whose loop it is, under their own keys.
@@ -47,17 +48,25 @@ class LoopRules:
             an iteration then starts from the values of the one before.
     """
 
-    name: Transformation
+    loops = True
     carry_in: int | None = None
     carry_out: int | None = None
     parts: str | None = None
     keeps_writes: bool = False
 
-    def values_only(self, prefixes: list[Any]) -> list[Any]:
-        """The prefixes of values in a call that carries out only values."""
-        return [Carry if self.keeps_writes and prefix is None else prefix for prefix in prefixes]
+    def kinds(self, prefixes: list[Any], *, structural: bool) -> list[Any]:
+        keeps = self.keeps_writes and not structural
+        return [Carry if keeps and prefix is None else prefix for prefix in prefixes]
 
-    def keep_variables(self, entered: TracedArguments, out: Any, prefixes: Sequence[Any]) -> None:
+    def run(self, body: Body, entered: TracedArguments, call: Callable[[], Any]) -> Any:
+        def kept() -> Any:
+            out = call()
+            self._keep_variables(entered, out, body.prefixes)
+            return out
+
+        return super().run(body, entered, kept)
+
+    def _keep_variables(self, entered: TracedArguments, out: Any, prefixes: Sequence[Any]) -> None:
         """Where an iteration replaced a variable of a carried module by a new one, the old one gets its value.
 
         Only if they are alike but for the value, the old one has no place any more, and the new one has no other.
@@ -78,21 +87,90 @@ class LoopRules:
                 put(owner, place.key, old)
 
     def names(self, labels: Sequence[str]) -> list[str]:
-        """What objects of these labels are called in programs: parts of the module by their keys."""
+        """As they are; parts of the module by their keys."""
         if self.parts is None:
             return list(labels)
         found = [re.fullmatch(rf"{self.parts}\[(.+)\]", label) for label in labels]
         return [label if part is None else part[1] for label, part in zip(labels, found, strict=True)]
 
-    def replaced(self, left: TracedResult, out: Any) -> dict[int, Any]:
+    def sorted(self, body: Body, left: TracedResult, out: Any, inputs: Sequence[Sequence[Any]]) -> OutputPorts:
+        return LoopOutputs(self, body, left, out, inputs)
+
+
+class LoopOutputs(OutputPorts):
+    """The results of an iteration, sorted into ports. Carried values are always returned, at the same place."""
+
+    def __init__(
+        self, rules: LoopRules, body: Body, left: TracedResult, out: Any, inputs: Sequence[Sequence[Any]]
+    ) -> None:
+        self.rules, self.name = rules, body.name
+        self.dropped: set[int] = set()
+        self._check_structure(body, left)
+        replaced = self._replaced(left, out)
+        super().__init__(body, left, out)
+        self.slots = {id(variable): position for position, variable in replaced.items()}
+        self.carried: dict[int, Address] = {}
+        self.carried_plain: Iterator[Address] = iter(())
+        if Carry in body.ports.kinds:
+            self._carry(body.ports.kinds.index(Carry), replaced, inputs)
+
+    def _carry(self, port: int, replaced: dict[int, Any], inputs: Sequence[Sequence[Any]]) -> None:
+        carried, ports = self.outputs[port], self.body.ports
+        for position, own in enumerate(ports.values):
+            if own == port:
+                self.carried[position] = Address(port, len(carried))
+                variable = replaced.get(position)
+                carried.append(self.left.after[position] if variable is None else variable._cell.raw)
+        count = ports.plain.count(port)
+        if count:
+            if Carry in self.body.outs.leaves:
+                self.carried_plain = iter([Address(port, len(carried) + i) for i in range(count)])
+            carried += list(inputs[port])[-count:]
+
+    def done(self) -> tuple[tuple[list[Any], ...], Outcome]:
+        found = super().done()
+        if self.dropped:
+            self._warn_of_dropped()
+        return found
+
+    def position(self, leaf: int) -> int | None:
+        position = super().position(leaf)
+        return self.slots.get(id(self.left.walk.leaves[leaf])) if position is None else position
+
+    def is_itself_outside(self, position: int, prefix: Any) -> bool:
+        return prefix is not Carry and super().is_itself_outside(position, prefix)
+
+    def is_dropped(self, position: int) -> bool:
+        """All iterations share the inputs without an axis."""
+        if self.body.ports.of(position) is not None:
+            return False
+        self.dropped.add(position)
+        return True
+
+    def send_back(self, position: int, value: Any) -> Address:
+        return self.carried[position] if position in self.carried else super().send_back(position, value)
+
+    def new(self, leaf: int, prefix: Any, value: Any) -> Address:
+        if prefix is Carry or prefix is None:
+            raise self._new_variable_error(leaf, prefix)
+        return super().new(leaf, prefix, value)
+
+    def plain(self, leaf: Any, prefix: Any) -> Address:
+        if prefix is not Carry:
+            return super().plain(leaf, prefix)
+        address = next(self.carried_plain)  # the trees of the carry have been compared
+        self.outputs[address.port][address.place] = leaf
+        return address
+
+    def _replaced(self, left: TracedResult, out: Any) -> dict[int, Any]:
         """New variables that replace variables of the carry: input position → variable.
 
         Raises:
             ArgumentError: the returned carry has a different structure or different references.
         """
-        if self.carry_in is None:
+        if self.rules.carry_in is None:
             return {}
-        before, after = left.entered.tree[0][self.carry_in], self._returned(out)
+        before, after = left.entered.tree[0][self.rules.carry_in], self._returned(out)
         old, old_tree = jax.tree_util.tree_flatten_with_path(before, is_leaf=is_graph_leaf)
         new, new_tree = jax.tree_util.tree_flatten_with_path(after, is_leaf=is_graph_leaf)
         if old_tree != new_tree:
@@ -138,18 +216,18 @@ class LoopRules:
         )
 
     def _returned(self, out: Any) -> Any:
-        if self.carry_out is None:
+        if self.rules.carry_out is None:
             return out
-        if not isinstance(out, (tuple, list)) or len(out) <= self.carry_out:
+        if not isinstance(out, (tuple, list)) or len(out) <= self.rules.carry_out:
             raise ArgumentTypeError(
                 f"{self.name}: the number of outputs does not match out_axes",
                 found=describe_type(out),
                 expected="a tuple of the carry and the outputs",
                 do="return (carry, out) or (carry, None), or pass out_axes=plait.Carry",
             )
-        return out[self.carry_out]
+        return out[self.rules.carry_out]
 
-    def check(self, left: TracedResult, prefixes: tuple[Any, ...], labels: Callable[[], Any], structural: bool) -> None:
+    def _check_structure(self, body: Body, left: TracedResult) -> None:
         """Raise if an iteration changes the structure of carried or shared objects.
 
         Raises:
@@ -157,7 +235,7 @@ class LoopRules:
         """
         if left.arguments is None:
             return
-        if not structural:
+        if not body.propagation.structural:
             raise ArgumentError(
                 f"{self.name} with graph_updates=False cannot change the structure of its arguments",
                 found="new, removed or replaced attributes",
@@ -166,26 +244,23 @@ class LoopRules:
             )
         before = left.entered.structure.roots
         for root, path, text, is_new_variable in reference_changes(before, left.arguments, left.moved()):
-            if not isinstance(prefixes[root], int) and not is_new_variable:
+            if not isinstance(body.prefixes[root], int) and not is_new_variable:
                 raise ArgumentError(
                     f"{self.name}: an iteration changed the structure of a carried or shared object",
-                    at=joined(labels()[0][root], path),
+                    at=joined(body.root_labels()[root], path),
                     found=text,
                     expected="the same attributes and references before and after",
                     do="make the change before or after the loop; JAX traces the body of a loop only once",
                 )
 
-    def warn_of_dropped(self, labels: Sequence[str], variables: Sequence[Any], positions: Sequence[int]) -> None:
+    def _warn_of_dropped(self) -> None:
         """Warn of writes to variables, or array attributes, that all iterations share.
-
-        Args:
-            labels: the path of each value.
-            variables: those that were written; ``None`` for an array attribute.
-            positions: of these among the values.
 
         Warns:
             LostUpdateWarning: names the paths.
         """
+        positions, labels = sorted(self.dropped), self.body.value_labels()
+        variables = [self.left.variables[position] for position in positions]
         kinds = dict.fromkeys(jax.Array if variable is None else type(variable) for variable in variables)
         warn(
             LostUpdateWarning,
@@ -198,15 +273,18 @@ class LoopRules:
             + ", ...: None}); or give it an axis",
         )
 
-    def new_variable_error(self, leaf: Any, place: str, prefix: Any) -> ArgumentTypeError:
+    def _new_variable_error(self, leaf: int, prefix: Any) -> ArgumentTypeError:
         """The error for a variable that an iteration adds to the carry, or to what all iterations share."""
-        kind, other = name_of_class(type(leaf)), "plait.Carry" if prefix is Carry else "None"
+        left, labels = self.left, self.body.root_labels()
+        root, new = left.root(leaf), left.walk.leaves[leaf]
+        owner = labels[root] if root < len(labels) else "the output"
+        kind, other = name_of_class(type(new)), "plait.Carry" if prefix is Carry else "None"
         axes = f"plait.StateAxes({{{kind}: 0, ...: {other}}})"
         return ArgumentTypeError(
             f"{self.name}: an iteration changed the structure of "
             + ("the carry" if prefix is Carry else "an object that all iterations share"),
-            at=place,
-            found=f"a new {type(leaf).__name__}",
+            at=joined(owner, path_of(left.walk.links[leaf])),
+            found=f"a new {type(new).__name__}",
             expected="the same variables before and after",
             do=self.name.new_variables or f"create the variable before the loop, or give it an axis: {axes}",
         )

@@ -112,17 +112,16 @@ def scan(  # pyright: ignore[reportInconsistentOverload] - the options are liste
     """
     options = {"reverse": reverse, "unroll": unroll, "_split_transpose": _split_transpose}
     check_function(f, SCAN)
-    f, transform_metadata = read_axis_name(f, transform_metadata)
+    f, axis = read_axis_name(f, transform_metadata)
     if in_axes is Carry:
         in_axes = (Carry,)
     axes = {"in_axes": in_axes, "out_axes": out_axes}
     check_axes_alone(SCAN, axes, crossing)
-    loop = LoopRules(SCAN, *_carry_positions(in_axes, out_axes), keeps_writes=True)
-    rules: Any = {"kinds": (Carry,), "axis_metadata": transform_metadata, "loop": loop}
+    rules = LoopRules(*_carry_positions(in_axes, out_axes), keeps_writes=True, axis=axis)
 
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        call = prefixed_call(SCAN, f, args, kwargs, axes, crossing, **rules)
+        call = prefixed_call(SCAN, f, args, kwargs, axes, crossing, kinds=(Carry,), rules=rules)
         return call.finish(*scan_ports(call, call.inputs, check_axes(call, length), options))
 
     return wrapper
@@ -140,16 +139,16 @@ def scan_ports(
     Returns:
         The output ports, and the outcome of an iteration.
     """
-    scanned = {port: axis for port, axis in enumerate(call.ports) if isinstance(axis, int)}
+    scanned = {port: axis for port, axis in enumerate(call.ports.kinds) if isinstance(axis, int)}
     stacked = {port: _moved(list(inputs[port]), axis, 0) for port, axis in scanned.items()}
-    carry = call.ports.index(Carry)
+    carry = call.ports.kinds.index(Carry)
     treedef, arrays, constants = shared_ports(inputs, [*scanned, carry])
     iteration = call.cached(("scan", treedef, constants), lambda body: _Iteration(body, treedef, constants))
     # If there are arrays, they determine the length, so it may be symbolic.
     told = None if jax.tree_util.tree_leaves(stacked) else size
     scan_with = functools.partial(jax.lax.scan, iteration, **{**options, "length": told})
     (last, _), (slices, outcome) = call.run(scan_with, (list(inputs[carry]), arrays), stacked)
-    outputs: list[list[Any]] = [[] for _ in call.ports]
+    outputs: list[list[Any]] = [[] for _ in call.ports.kinds]
     outputs[carry] = last
     for port, axis in scanned.items():
         outputs[port] = _moved(slices[port], 0, axis)
@@ -178,7 +177,7 @@ _ARRAYS = (jax.Array, np.ndarray, np.generic)
 
 def iteration_names(body: Body, treedef: Any, constants: Sequence[Any]) -> tuple[list[str], list[str], Any]:
     """The names of what one iteration takes: what is carried, the shared arrays, and the slices by ports."""
-    labels, carry = dict(enumerate(body.labels_by_port())), body.ports.index(Carry)
+    labels, carry = dict(enumerate(body.labels_by_port())), body.ports.kinds.index(Carry)
     shared = jax.tree_util.tree_unflatten(treedef, range(treedef.num_leaves))
     names = [
         label + jax.tree_util.keystr(path)
@@ -210,9 +209,9 @@ class _Iteration(OfBody):
         carried, arrays = handed
         supply = iter(arrays)
         leaves = [next(supply) if constant is None else constant.value for constant in self.constants]
-        carry = self.body.ports.index(Carry)
+        carry = self.body.ports.kinds.index(Carry)
         given = {**jax.tree_util.tree_unflatten(self.treedef, leaves), **slices, carry: carried}
-        outputs, outcome = self.body([given[port] for port in range(len(self.body.ports))])
+        outputs, outcome = self.body([given[port] for port in range(len(self.body.ports.kinds))])
         check_carry_types(self.body, carry, carried, outputs[carry])
         return (outputs[carry], arrays), ({port: outputs[port] for port in slices}, outcome)
 
@@ -270,7 +269,7 @@ class _Question(OfBody):
     body: Body
 
     def __call__(self, carried: list[Any]) -> Any:
-        outputs, outcome = self.body([carried if kind is Carry else [] for kind in self.body.ports])
+        outputs, outcome = self.body([carried if kind is Carry else [] for kind in self.body.ports.kinds])
         if outcome.written or not outcome.is_plain:
             labels = self.body.value_labels()
             paths = [labels[position] for position, _ in outcome.written]
@@ -281,10 +280,10 @@ class _Question(OfBody):
                 expected="a function that only reads and returns a boolean",
                 do="make the change in body_fun",
             )
-        return outputs[self.body.ports.index(_Answer)][0]
+        return outputs[self.body.ports.kinds.index(_Answer)][0]
 
     def names(self) -> tuple[Any, ...]:
-        return (self.body.labels_by_port()[self.body.ports.index(Carry)],)
+        return (self.body.labels_by_port()[self.body.ports.kinds.index(Carry)],)
 
 
 class _Turn(OfBody):
@@ -297,24 +296,24 @@ class _Turn(OfBody):
     def __call__(self, *given: Any) -> list[Any]:
         carried = given[-1]
         found = {Carry: carried, _Index: [*given[:-1]]}
-        outputs, outcome = self.body([found.get(kind, []) for kind in self.body.ports])
+        outputs, outcome = self.body([found.get(kind, []) for kind in self.body.ports.kinds])
         self.traces.add(carried, outcome)
-        carry = self.body.ports.index(Carry)
+        carry = self.body.ports.kinds.index(Carry)
         check_carry_types(self.body, carry, carried, outputs[carry])
         return outputs[carry]
 
     def names(self) -> tuple[Any, ...]:
         labels, ports = self.body.labels_by_port(), self.body.ports
-        return *(labels[ports.index(_Index)] if _Index in ports else ()), labels[ports.index(Carry)]
+        return *(labels[ports.kinds.index(_Index)] if _Index in ports.kinds else ()), labels[ports.kinds.index(Carry)]
 
     def finish(self, call: Call, last: list[Any]) -> Any:
         """Write back the results of the last iteration."""
         outcome = self.traces.of(last)
         if outcome is None:  # under ``jax.disable_jit``, a loop without an iteration traces nothing
-            jax.eval_shape(self, *[0] * (_Index in call.ports), last)
+            jax.eval_shape(self, *[0] * (_Index in call.ports.kinds), last)
             outcome = self.traces.of(last)
         assert outcome is not None
-        return call.finish([last if kind is Carry else [] for kind in call.ports], outcome)
+        return call.finish([last if kind is Carry else [] for kind in call.ports.kinds], outcome)
 
 
 def fori_loop(
@@ -360,8 +359,8 @@ def _loop_call(
     name: Transformation, f: Any, args: tuple[Any, ...], kinds: Any, crossing: Crossing, output: Any = Carry
 ) -> Call:
     ins, outs = prefixes_of(name, {"the value": kinds, "the result": output}, crossing)
-    rules = LoopRules(name, len(args) - 1 if output is Carry else None)
-    return Call(name, f, args, ins=ins, outs=outs, crossing=crossing, loop=rules)
+    rules = LoopRules(len(args) - 1 if output is Carry else None)
+    return Call(name, f, args, ins=ins, outs=outs, crossing=crossing, rules=rules)
 
 
 def _carry_positions(in_axes: Any, out_axes: Any) -> tuple[int | None, int | None]:

@@ -26,7 +26,7 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ..util.sentinels import Sentinel
 from ..util.words import describe_type
 from .call.arguments import Structure, argument_name, parameter_names
-from .call.body import guarded
+from .call.body import Propagation, guarded
 from .call.call import Call, Crossing
 from .call.enter_leave import TracedArguments, rebuild
 from .call.outcome import Address, Outcome
@@ -75,13 +75,15 @@ class RuleCall:
         if crossing.updates:
             _check_no_fixed_objects(name, fun, args, self.fixed)
         ins = spread_filters(args, {}, filters)
-        rules = {"writes": OUT, "all_values": True, "returns_inputs": True}
-        self._call: Call | None = (call := Call(name, fun, args, ins=ins, outs=OUT, crossing=crossing, **rules))
+        propagation = Propagation(writes=OUT, all_values=True, returns_inputs=True)
+        self._call: Call | None = (
+            call := Call(name, fun, args, ins=ins, outs=OUT, crossing=crossing, propagation=propagation)
+        )
         self.body, self.structure = call.body, call.gathered.structure
         roots, plain = call.body.labels()
         self.labels = [*self.structure.value_labels(roots), *plain]
-        ports = (*self.body.value_ports, *self.body.plain_ports)
-        self.free = [self.body.ports[port] is DIFFERENTIATED for port in ports]
+        ports = self.body.ports
+        self.free = [ports.kinds[port] is DIFFERENTIATED for port in (*ports.values, *ports.plain)]
         self.outcome: Outcome | None = None
         self.reopened = reopening()
         values = call.gathered.values()
@@ -90,7 +92,7 @@ class RuleCall:
 
     def in_order(self, inputs: dict[str, Any]) -> tuple[list[Any], list[Any]]:
         """The values of the objects, and the plain leaves."""
-        found, count = [inputs[label] for label in self.labels], len(self.body.value_ports)
+        found, count = [inputs[label] for label in self.labels], len(self.body.ports.values)
         return found[:count], found[count:]
 
     def enter(self, inputs: dict[str, Any]) -> TracedArguments:
@@ -105,7 +107,7 @@ class RuleCall:
         Raises:
             ArgumentError: the function and its rule produce different structures.
         """
-        outputs, outcome = self.body(self.body.grouped(*self.in_order(inputs)), run)
+        outputs, outcome = self.body(self.body.ports.grouped(*self.in_order(inputs)), run)
         if self.outcome is None:
             self.outcome = outcome
         elif self.outcome.like() != outcome.like():
@@ -115,7 +117,7 @@ class RuleCall:
                 expected="the same structure from both; only values may differ",
                 do="call the function itself in the rule, and return what it returns",
             )
-        return outputs[self.body.ports.index(OUT)], outcome
+        return outputs[self.body.ports.kinds.index(OUT)], outcome
 
     def guarded(self, rule: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a rule, whose foreign reads enter the records that were open when the function was called."""
@@ -151,7 +153,7 @@ class RuleCall:
         assert call is not None
         values = call.run(rule, inputs)
         assert self.outcome is not None
-        return call.finish([values if kind is OUT else [] for kind in self.body.ports], self.outcome)
+        return call.finish([values if kind is OUT else [] for kind in self.body.ports.kinds], self.outcome)
 
     # The arguments and results of a backward rule ---------------------------------------------------------------------
 

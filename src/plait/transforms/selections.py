@@ -17,7 +17,7 @@ from ..core.variables.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
 from ..typing import FilterLiteral
 from ..util.sentinels import Sentinel
-from ..util.words import describe_type
+from ..util.words import describe_filter, describe_type
 from .call.prefixes import FilterMapping
 
 # The input ports.
@@ -49,6 +49,9 @@ class DiffState:
 
     def __post_init__(self) -> None:
         to_predicate(self.filter)
+
+    def __repr__(self) -> str:
+        return f"DiffState({self.argnum!r}, {describe_filter(self.filter)})"
 
 
 def number_of(argnum: int | DiffState) -> int:

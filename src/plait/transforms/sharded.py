@@ -79,7 +79,7 @@ def shard_map(
         call = prefixed_call(SHARD_MAP, f, args, kwargs, options, crossing)
         sizes = dict((jax.sharding.get_abstract_mesh() if mesh is None else mesh).shape)
         mapped = frozenset(axis_names) or frozenset(sizes)
-        specs = tuple(_checked_spec(port, mapped) for port in call.ports)
+        specs = tuple(_checked_spec(port, mapped) for port in call.ports.kinds)
         for label, spec, value in call.labelled():
             for leaf in jax.tree_util.tree_leaves(value):
                 _check_shape(label, PartitionSpec() if spec is None else spec, np.shape(leaf), sizes)
@@ -100,7 +100,7 @@ def shard_map(
         with call.in_scope():
             outputs, outcome = sharded(call.inputs)
         out = call.finish(outputs, outcome)
-        values = [specs[port] for port in call.body.value_ports]
+        values = [specs[port] for port in call.ports.values]
         laid = [jax.sharding.NamedSharding(mesh, s) for s in values] if isinstance(mesh, jax.sharding.Mesh) else values
         reshard_read_values(call.gathered, laid, outcome)
         return out
@@ -158,17 +158,21 @@ def _check_shape(
 
 def _check_outputs(call: Call, outcome: Outcome, outputs: Any, specs: Any, check_vma: bool) -> None:
     """Check the outputs of one shard while paths are known."""
+
+    def place_of(port: int, place: int) -> str:
+        return outcome.describe(Address(port, place), call.body.structure, call.body.root_labels())
+
     for port, (spec, values) in enumerate(zip(specs, outputs, strict=True)):
         for place, value in enumerate(values):
             for leaf in jax.tree_util.tree_leaves(value):
                 if len(spec) > np.ndim(leaf):
-                    raise _too_long(call.body.describe(outcome, Address(port, place)), spec, np.shape(leaf))
+                    raise _too_long(place_of(port, place), spec, np.shape(leaf))
                 differing = varying_axes(leaf) - frozenset(_names(spec)) if check_vma else frozenset[Any]()
                 if differing:
                     axes = sorted(differing, key=str)
                     raise ArgumentError(
                         "shard_map: a value may differ between devices, but its spec declares it equal",
-                        at=call.body.describe(outcome, Address(port, place)),
+                        at=place_of(port, place),
                         found=f"{spec}, but a value that depends on {', '.join(map(repr, axes))}",
                         expected="a spec that names the axis, or a value that is the same along it",
                         do=f"reduce it (jax.lax.pmean(value, {axes[0]!r})), name the axis in its spec, or pass "

@@ -36,11 +36,11 @@ ROWS = {
     "a position that is a tuple": Row("plait.grad(loss, argnums=plait.DiffState((0, 1), plait.Param))(model, x)",
         ArgumentError, (r"at +argnums\n", "takes the positions of arguments", "found +a DiffState"), setup=LOSS),
     "an argument given twice": Row("plait.grad(loss, argnums=(0, plait.DiffState(0, plait.BatchStat)))(model, x)",
-        ArgumentError, r"found +argnums=\(0, DiffState\(argnum=0, filter=<class 'plait\.core\.objects\.vari",
+        ArgumentError, r"found +argnums=\(0, DiffState\(0, plait\.BatchStat\)",
         setup=LOSS),
     "a filter where only values are carried": Row(
         "plait.grad(loss, argnums=plait.DiffState(0, plait.Param), graph_updates=False)(model, x)", ArgumentError,
-        ("at +argnums", r"found +DiffState\(argnum=0, filter=<class 'plait\.core\.objects\.variable_kinds\.P"),
+        ("at +argnums", r"found +DiffState\(0, plait\.Param\)"),
         setup=LOSS),
     "integers": Row("plait.grad(loss)(model, x)", ArgumentTypeError, (r"at +model\.steps", r"found +int32\[\]"),
         setup=LOSS + "model.steps = plait.Param(jnp.zeros((), jnp.int32))"),

@@ -68,7 +68,7 @@ def around_body(body: Any, entered: Any, call: Callable[[], R]) -> R:
     """Call the function of a body, where it is known what sowing cannot do there."""
     with _kept_in(body, entered):
         out = call()
-    if body.structural == RECORD:
+    if body.propagation.structural == RECORD:
         _restore_structure(entered)
     return out
 
@@ -96,7 +96,7 @@ def _kept_in(body: Any, entered: Any) -> AbstractContextManager[Any]:
     of the examples that share a module."""
     if not body.name.has_outputs:
         return Restoring(_enclosing, transform=_enclosing.transform or body.name)
-    if body.axis_metadata is None:
+    if body.rules.axis is None:
         return contextlib.nullcontext()
     roots = [root for root, prefix in zip(entered.roots, body.prefixes, strict=True) if prefix is None]
     return _shared_by_all([node for root in roots if sows(root) for _, node in iter_graph_nodes(root)], body.name)

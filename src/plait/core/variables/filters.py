@@ -19,6 +19,7 @@ from typing import Any, cast
 from ...errors import FilterError, FilterTypeError
 from ...typing import FilterLiteral
 from ...util.paths import Path, has_layers, result_for_layers
+from ...util.words import describe_filter
 
 Predicate = Callable[[Path, Any], bool]
 
@@ -286,7 +287,7 @@ def resolve_filters(filters: Sequence[FilterLiteral]) -> list[Predicate]:
                 raise FilterError(
                     "`...` or `True` can only be used as the last filters: one that matches everything must come last",
                     at=f"filter {index} of {len(filters)}",
-                    found=f"{filter!r} before {rest[0]!r}",
+                    found=f"{describe_filter(filter)} before {describe_filter(rest[0])}",
                     expected="`...` or `True` only at the end",
                     do="move it to the end",
                 )

@@ -219,7 +219,7 @@ def around_body(body: Body, entered: TracedArguments, call: Callable[[], R]) -> 
     """Call the function of a body with the names of its modules, if it is a program or part of one."""
     is_program = body.name == "jit"
     with names_in_program() if is_program else contextlib.nullcontext():
-        if body.loop is not None and wants_labels():
+        if body.rules.loops and wants_labels():
             call = functools.partial(_iteration, body.name, body.f(), call)
         if _naming.frame is None:
             return call()

@@ -55,9 +55,9 @@ class _Layer(OfBody):
         supply = iter(arrays)
         leaves = [next(supply) if constant is None else constant.value for constant in self.constants]
         given = {**jax.tree_util.tree_unflatten(self.treedef, leaves), **slices}
-        carry = self.body.ports.index(Carry)
+        carry = self.body.ports.kinds.index(Carry)
         given[carry] = carried
-        outputs, outcome = self.body([given[port] for port in range(len(self.body.ports))])
+        outputs, outcome = self.body([given[port] for port in range(len(self.body.ports.kinds))])
         check_carry_types(self.body, carry, carried, outputs[carry])
         return outputs[carry], {port: outputs[port] for port in slices}, outcome
 
@@ -118,8 +118,8 @@ def scan_layers(
     Returns:
         The ports of what comes out, and what a layer did.
     """
-    scanned = [port for port, axis in enumerate(call.ports) if axis == 0 and isinstance(axis, int)]
-    carry = call.ports.index(Carry)
+    scanned = [port for port, axis in enumerate(call.ports.kinds) if axis == 0 and isinstance(axis, int)]
+    carry = call.ports.kinds.index(Carry)
     shared, arrays, constants = shared_ports(call.inputs, [*scanned, carry])
     key = ("layers", shared, constants, unroll, recomputing)
     make = functools.partial(_runner, treedef=shared, constants=constants, unroll=unroll, recomputing=recomputing)
@@ -131,7 +131,7 @@ def scan_layers(
     given = list(call.inputs[carry]), arrays, stacked
     last, slices, outcome = call.run(functools.partial(run, size), *given, stepwise=steps)
     found = {**slices, carry: last}
-    return [found.get(port, []) for port in range(len(call.ports))], outcome
+    return [found.get(port, []) for port in range(len(call.ports.kinds))], outcome
 
 
 def _runner(

@@ -42,6 +42,7 @@ from ...util.counts import check_count
 from ...util.jax_versions import is_staged
 from ...util.paths import layers_key
 from ...util.sentinels import Sentinel
+from ...util.static_values import HashableMapping
 from ...util.words import describe_type
 from .every_layer import note_stack
 from .layer_scan import Recomputing, scan_layers
@@ -411,8 +412,7 @@ class Stack(Module, Generic[B]):
             (x, blocks, each, shared, Static(period), Static(f)),
             ins=Prefix.of(STACK, "the arguments", axes, updates=True),
             outs=Prefix.of(STACK, "the output", (Carry, 0), updates=True),
-            axis_metadata={PARTITION_NAME: self.axis},
-            loop=LoopRules(STACK, 0, 0, parts="blocks"),
+            rules=LoopRules(0, 0, parts="blocks", axis=HashableMapping({PARTITION_NAME: self.axis})),
         )
         policy = self.remat if callable(self.remat) else None
         recomputing = Recomputing(policy, self.remat_every) if self.remat is True or policy else None

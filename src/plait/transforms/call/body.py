@@ -9,7 +9,8 @@ creates. Outputs are sorted into the same ports:
 * a new variable leaves by the prefix of the argument or output that it belongs to;
 * a plain output leaf leaves by the output prefix.
 
-An ``Outcome`` records where each value is. (rules X2, X3, U24 to U28)
+An ``Outcome`` records where each value is. What loops and mapped axes do beside that, their own files pass in, as
+``Rules``. (rules X2, X3, U24 to U28)
 """
 
 from __future__ import annotations
@@ -19,31 +20,30 @@ import dataclasses
 import functools
 import itertools
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from types import FunctionType, TracebackType
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import jax
-import numpy as np
 
 from ...core import hooks
-from ...core.graph.axes import drop_axis, has_axis_metadata, put_axis
-from ...core.graph.walks import is_graph_leaf, path_of
+from ...core.graph.walks import is_graph_leaf
 from ...core.traces.captured import refusing_container_changes, warn_about_captures
 from ...core.transform import Transformation
 from ...core.variables.cells import recording_foreign_reads
-from ...core.variables.variables import Variable
-from ...errors import ArgumentError, AxisNameMismatchError, StaticValueError
+from ...errors import StaticValueError
 from ...util.jax_versions import trace_settings
 from ...util.sentinels import Sentinel
-from ..loop_rules import LoopRules
-from .arguments import ArgumentNames, Structure, gather, joined
+from ...util.static_values import HashableMapping
+from .arguments import ArgumentNames, Gathered, Structure, gather
 from .enter_leave import TracedArguments, TracedResult
 from .outcome import INPUT, Address, Outcome
-from .prefixes import Carry, Prefix, check_aliasing
+from .prefixes import Prefix, check_aliasing, prefixes_of_values, values_in
 
 T = TypeVar("T")
 
+# The only port of a transform that treats all values alike.
+ONE_PORT: Any = Sentinel(__name__, "ONE_PORT", "all")
 # Written values leave by their input port.
 OWN_PORT: Any = Sentinel(__name__, "OWN_PORT", "its own port")
 
@@ -84,6 +84,123 @@ def is_from_inside(error: BaseException) -> bool:
     return any(inside for inside, _ in getattr(error, "_plait_calls", {}).values())
 
 
+class RuledFunction:
+    """A function that comes with others, such as the rule for its derivative.
+
+    Attributes:
+        functions: the others.
+        rule_number: how often they were set.
+    """
+
+    functions: tuple[Callable[..., Any], ...] = ()
+    rule_number = 0
+    __call__: Callable[..., Any]
+
+
+# Functions that can be looked into, and that live as long as the user's program refers to them.
+CACHEABLE_FUNCTIONS = FunctionType, functools.partial, RuledFunction
+
+
+@dataclasses.dataclass(frozen=True)
+class Ports:
+    """The ports of a call.
+
+    Attributes:
+        kinds: the kind of each.
+        values, plain: the port of each input value and each plain input leaf, by number.
+    """
+
+    kinds: tuple[Any, ...]
+    values: tuple[int, ...]
+    plain: tuple[int, ...]
+
+    def of(self, position: int) -> Any:
+        """The kind of the port of an input value."""
+        return self.kinds[self.values[position]]
+
+    def grouped(self, values: Iterable[Any], plain: Iterable[Any]) -> tuple[list[Any], ...]:
+        """One item per input value and plain leaf, sorted into ports."""
+        groups: tuple[list[Any], ...] = tuple([] for _ in self.kinds)
+        for port, value in zip((*self.values, *self.plain), (*values, *plain), strict=True):
+            groups[port].append(value)
+        return groups
+
+    def in_order(self, groups: Iterable[Iterable[Any]]) -> tuple[list[Any], list[Any]]:
+        """The inverse of ``grouped``: the items of the values, and those of the plain leaves."""
+        supplies = [iter(group) for group in groups]
+        return [next(supplies[port]) for port in self.values], [next(supplies[port]) for port in self.plain]
+
+
+class Propagation(NamedTuple):
+    """What comes out of a call, beside the output of its function.
+
+    Attributes:
+        structural: whether structural changes are carried out, or only values; or the name of an attribute, if only
+            its changes are.
+        writes: the port by which written values leave; ``OWN_PORT`` means their input port.
+        all_values: whether all values of variables are returned, written or not.
+        donated: positions of values that are always returned and written back, whether the function writes them or not.
+        returns_inputs: whether an input variable may be returned with a different prefix; it then leaves by its input
+            port.
+    """
+
+    structural: bool | str | None = True
+    writes: Any = OWN_PORT
+    all_values: bool = False
+    donated: frozenset[int] = frozenset()
+    returns_inputs: bool = False
+
+
+ALL_CHANGES = Propagation()
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """What a transform does around the function, inside; this is nothing.
+
+    Attributes:
+        loops: whether the function is the body of a loop.
+        axis: the metadata of the axis that the transform removes inside; ``None`` if ranks do not change.
+    """
+
+    loops: ClassVar[bool] = False
+    axis: HashableMapping[str, Any] | None = dataclasses.field(default=None, kw_only=True)
+
+    def kinds(self, prefixes: list[Any], *, structural: bool) -> list[Any]:
+        """The kind of the port of each input value, given its prefix."""
+        return prefixes
+
+    def run(self, body: Body, entered: TracedArguments, call: Callable[[], Any]) -> Any:
+        """``call`` the user's function. Returns its output."""
+        return call()
+
+    def names(self, labels: Sequence[str]) -> list[str]:
+        """What objects of these labels are called in programs."""
+        return list(labels)
+
+    def check_sent(self, body: Body, kind: Any, value: Any) -> None:
+        """Raise if a value cannot leave by a port of this kind."""
+
+    def sorted(self, body: Body, left: TracedResult, out: Any, inputs: Sequence[Sequence[Any]]) -> OutputPorts:
+        """What sorts the results into ports."""
+        return OutputPorts(body, left, out)
+
+
+NO_RULES = Rules()
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckedOutput(Rules):
+    """The output is checked before all else."""
+
+    check: Callable[[Any], Any]
+
+    def run(self, body: Body, entered: TracedArguments, call: Callable[[], Any]) -> Any:
+        out = call()
+        self.check(out)
+        return out
+
+
 class NamedAsUsers:
     """A function of arrays that JAX calls as the user's function, and its arguments as the user does."""
 
@@ -122,43 +239,67 @@ class Body(NamedAsUsers):
         name: the transform, for errors.
         f: returns the function; the reference may be weak.
         structure: the structure of ``(args, kwargs)``.
-        ports: the kind of each port.
-        value_ports, plain_ports: the port of each input value and each plain input leaf, by number.
+        ports: of its inputs and outputs.
         prefixes: the prefix of each object of the arguments.
         outs: the prefix of the output.
-        structural: whether structural changes are carried out, or only values; or the name of an attribute, if only
-            its changes are.
-        writes: the port by which written values leave; ``OWN_PORT`` means their input port.
-        loop: the rules of the loop, if the function is the body of one.
-        axis_metadata: names of the axis that the transform removes inside; ``None`` if ranks do not change.
-        donated: positions of values that are always returned and written back, whether the function writes them or not.
-        all_values: whether all values of variables are returned, written or not.
-        returns_inputs: whether an input variable may be returned with a different prefix; it then leaves by its input
-            port.
-        check_output: a check of the function's output that runs first.
+        propagation: what comes out beside the output.
+        rules: what the transform does around the function.
     """
 
     name: Transformation
     f: Callable[[], Callable[..., Any]]
     structure: Structure
-    ports: tuple[Any, ...]
-    value_ports: tuple[int, ...]
-    plain_ports: tuple[int, ...]
+    ports: Ports
     prefixes: tuple[Any, ...]
     outs: Prefix
-    structural: bool | str | None = True
-    writes: Any = OWN_PORT
-    loop: LoopRules | None = None
-    axis_metadata: Any = None
-    donated: frozenset[int] = frozenset()
-    all_values: bool = False
-    returns_inputs: bool = False
-    check_output: Callable[[Any], Any] | None = None
+    propagation: Propagation
+    rules: Rules
+
+    @classmethod
+    def of(
+        cls,
+        name: Transformation,
+        f: Callable[..., Any],
+        gathered: Gathered,
+        spread: Sequence[Any] | None = None,
+        outs: Prefix | Any = ONE_PORT,
+        kinds: Sequence[Any] = (),
+        propagation: Propagation = ALL_CHANGES,
+        rules: Rules = NO_RULES,
+    ) -> Body:
+        """The body for these arguments.
+
+        Args:
+            spread: the prefix of each leaf of the arguments; a single port without it.
+            kinds: ports that exist even if no value belongs to them.
+
+        Raises:
+            SharingError: a variable has two different prefixes.
+        """
+        structure = gathered.structure
+
+        def labels() -> Sequence[str]:
+            return structure.labels(f)[0]
+
+        if not isinstance(outs, Prefix):
+            outs = Prefix(name, "the output", jax.tree_util.tree_structure(0), (outs,))
+        spread = (ONE_PORT,) * len(structure.graphdefs) if spread is None else spread
+        prefixes = tuple(p for p, g in zip(spread, structure.graphdefs, strict=True) if g is not None)
+        plain = [p for p, g in zip(spread, structure.graphdefs, strict=True) if g is None]
+        if len(set(prefixes)) > 1:
+            check_aliasing(name, [*zip(labels(), gathered.roots, prefixes, strict=True)], {})
+        chosen = prefixes_of_values(gathered, prefixes, labels)
+        chosen = rules.kinds(chosen, structural=bool(propagation.structural))
+        written = [] if propagation.writes is OWN_PORT else [propagation.writes]
+        all_kinds = tuple(values_in([*kinds, *spread, *chosen, *outs.leaves, *written]))
+        ports = Ports(all_kinds, tuple(map(all_kinds.index, chosen)), tuple(map(all_kinds.index, plain)))
+        reference: Any = weakref.ref(f) if isinstance(f, CACHEABLE_FUNCTIONS) else lambda: f
+        return cls(name, reference, structure, ports, prefixes, outs, propagation, rules)
 
     @property
     def key(self) -> tuple[Any, ...]:
         """All of it but the function: what two bodies of one function are compared by."""
-        return tuple([getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "f"])
+        return self.name, self.structure, self.ports, self.prefixes, self.outs, self.propagation, self.rules
 
     def cached(self, key: Hashable, make: Callable[[Body], T]) -> T:
         """What was made for an equal body of the same function, or what ``make`` makes of this one now.
@@ -196,18 +337,11 @@ class Body(NamedAsUsers):
             run: called with the private objects instead of the function.
         """
         entered = self.enter(inputs)
-        dropped = self._drop_axes(entered)
-        out = self.call(entered, run)
-        if self.loop is not None:
-            self.loop.keep_variables(entered, out, self.prefixes)
-        if self.check_output is not None:
-            self.check_output(out)
-        left = self._leave(entered, out, dropped)
+        out = self.rules.run(self, entered, functools.partial(self.call, entered, run))
+        left = self.leave(entered, out)
         if left.copies_captured:
             self.forget()
-        if self.loop is not None:
-            self.loop.check(left, self.prefixes, self.labels, bool(self.structural))
-        return _OutputPorts(self, left, out, inputs).done()
+        return self.rules.sorted(self, left, out, inputs).done()
 
     def __repr__(self) -> str:
         """Short: JAX takes it for the name of the function, at each trace."""
@@ -216,17 +350,7 @@ class Body(NamedAsUsers):
 
     def enter(self, inputs: Sequence[Sequence[Any]]) -> TracedArguments:
         """Create private objects for the input values."""
-        supplies = [iter(port) for port in inputs]
-        values = [next(supplies[port]) for port in self.value_ports]
-        plain = [next(supplies[port]) for port in self.plain_ports]
-        return TracedArguments(self.structure, values, plain)
-
-    def grouped(self, values: Sequence[Any], plain: Sequence[Any]) -> tuple[list[Any], ...]:
-        """One item per input value and plain leaf, sorted into ports."""
-        groups: tuple[list[Any], ...] = tuple([] for _ in self.ports)
-        for port, value in zip((*self.value_ports, *self.plain_ports), (*values, *plain), strict=True):
-            groups[port].append(value)
-        return groups
+        return TracedArguments(self.structure, *self.ports.in_order(inputs))
 
     def call(self, entered: TracedArguments, run: Callable[[TracedArguments], Any] | None = None) -> Any:
         """Call the user's function, or ``run``, with the private objects."""
@@ -245,23 +369,21 @@ class Body(NamedAsUsers):
                 warn_about_captures(f, self.name, found)
         return out
 
+    def leave(self, entered: TracedArguments, out: Any) -> TracedResult:
+        """Walk the arguments and the output again."""
+        structural = bool(self.propagation.structural) or self.rules.loops  # a returned carry consists of the arguments
+        return TracedResult(self.name, entered, out, structural, self.root_labels)
+
     def output_of(self, inputs: Sequence[Sequence[Any]]) -> tuple[Structure, Sequence[Any], Sequence[Any]]:
         """The flattened output of the function; its changes to the arguments are ignored."""
         entered = self.enter(inputs)
         out = self.call(entered)
-        left = TracedResult(self.name, entered, out, bool(self.structural), self.root_labels)  # raises for captives
+        left = self.leave(entered, out)  # raises for captives
         if entered.roots:  # the output may refer to them
             return gather(out).parts()
         return left.output, left.raws, [leaf for leaf in left.leaves if not is_graph_leaf(leaf)]
 
-    def warn_of_dropped(self, left: TracedResult, positions: Sequence[int]) -> None:
-        """Warn of writes to values that all iterations share."""
-        assert self.loop is not None
-        self.loop.warn_of_dropped(self.value_labels(), [left.variables[position] for position in positions], positions)
-
-    def drops(self, port: Any) -> bool:
-        """Whether writes to values of a port are lost: all iterations of a loop share them."""
-        return self.loop is not None and port is None
+    # Names, made when an error or a program needs them ----------------------------------------------------------------
 
     def labels(self) -> tuple[list[str], list[str]]:
         """The user's names of the objects and plain leaves of the arguments."""
@@ -271,17 +393,9 @@ class Body(NamedAsUsers):
         """The user's names of the objects of the arguments."""
         return self.labels()[0]
 
-    def user_function(self) -> Callable[..., Any]:
-        return self.f()
-
-    def names(self) -> tuple[Any, ...]:
-        """The name of each input, by ports."""
-        return (self.labels_by_port(),)
-
     def root_names(self) -> list[str]:
         """What the objects of the arguments are called in programs."""
-        labels = self.root_labels()
-        return labels if self.loop is None else self.loop.names(labels)
+        return self.rules.names(self.root_labels())
 
     def value_labels(self) -> list[str]:
         """The path of each input value: ``model.layers.kernel``."""
@@ -290,119 +404,43 @@ class Body(NamedAsUsers):
     def labels_by_port(self) -> tuple[list[str], ...]:
         """The path of each input of each port."""
         roots, plain = self.labels()
-        return self.grouped(self.structure.value_labels(roots), plain)
+        return self.ports.grouped(self.structure.value_labels(roots), plain)
 
-    # Axis names -------------------------------------------------------------------------------------------------------
+    def user_function(self) -> Callable[..., Any]:
+        return self.f()
 
-    def describe(self, outcome: Outcome, address: Address) -> str:
-        """The name of the value at an address: ``model.layers[0].mean`` or ``the output[1]['loss']``."""
-        for position, where in (*outcome.written, *outcome.unwritten):
-            if where == address:
-                return self.value_labels()[position]
-        if address in outcome.argument_sources:
-            assert outcome.arguments is not None
-            root, path = Structure(None, outcome.arguments).leaf_paths()[outcome.argument_sources.index(address)]
-            return joined(self.labels()[0][root], path)
-        assert outcome.output is not None
-        pairs = list(zip(outcome.output.places(), outcome.output.graphdefs, strict=True))
-        objects = [f"the output{jax.tree_util.keystr(path)}" for path, graphdef in pairs if graphdef is not None]
-        plain = [f"the output{jax.tree_util.keystr(path)}" for path, graphdef in pairs if graphdef is None]
-        if address in outcome.plain:
-            return plain[outcome.plain.index(address)]
-        root, path = outcome.output.leaf_paths()[outcome.output_sources.index(address)]
-        return joined(objects[root], path)
-
-    def _leave(self, entered: TracedArguments, out: Any, dropped: Mapping[int, Any]) -> TracedResult:
-        structural = bool(self.structural) or self.loop is not None  # the returned carry consists of the input objects
-        if self.axis_metadata is None:
-            return TracedResult(self.name, entered, out, structural, self.root_labels)
-        variables = entered.variables()
-        for position, names in dropped.items():
-            self._put_axis(variables[position], self.ports[self.value_ports[position]], names)
-        left = TracedResult(self.name, entered, out, structural, self.root_labels)
-        new = [
-            (number, leaf)
-            for number, leaf in enumerate(left.walk.leaves)
-            if isinstance(leaf, Variable)
-            and left.position(number) is None
-            and has_axis_metadata(leaf, self.axis_metadata)
-        ]
-        if not new:
-            return left
-        prefixes = (*self.prefixes, *itertools.compress(self.outs.broadcast(out), map(is_graph_leaf, left.leaves)))
-        axes = [(leaf, left.prefix(number, prefixes)) for number, leaf in new]
-        for leaf, axis in axes:
-            if isinstance(axis, int):
-                self._put_axis(leaf, axis, None)
-        return TracedResult(self.name, entered, out, structural, self.root_labels)
-
-    def _drop_axes(self, entered: TracedArguments) -> dict[int, Any]:
-        """Remove the axis that does not exist inside from the names of each variable; position → what was removed."""
-        if self.axis_metadata is None:
-            return {}
-        dropped = {}
-        for position, variable in enumerate(entered.variables()):
-            axis = self.ports[self.value_ports[position]]
-            if variable is not None and isinstance(axis, int) and has_axis_metadata(variable, self.axis_metadata):
-                rank = np.ndim(entered.values[position]) + 1
-                try:
-                    dropped[position] = drop_axis(variable, axis % rank, self.axis_metadata)
-                except AxisNameMismatchError as error:
-                    parts = {**error.parts, "at": f"{self.value_labels()[position]}, {error.parts['at']}"}
-                    raise AxisNameMismatchError(f"{self.name}: {error.message}", **parts) from None
-        return dropped
-
-    def _put_axis(self, variable: Variable[Any], axis: int, dropped: Any) -> None:
-        rank = np.ndim(variable._cell.raw) + 1
-        put_axis(variable, axis % rank, self.axis_metadata, dropped)
+    def names(self) -> tuple[Any, ...]:
+        """The name of each input, by ports."""
+        return (self.labels_by_port(),)
 
 
-class _OutputPorts:
+class OutputPorts:
     """The results of a function, sorted into ports."""
 
-    def __init__(self, body: Body, left: TracedResult, out: Any, inputs: Sequence[Sequence[Any]]) -> None:
+    def __init__(self, body: Body, left: TracedResult, out: Any) -> None:
         self.body, self.left = body, left
         self.values = left.entered.values
-        self.outputs: tuple[list[Any], ...] = tuple([] for _ in body.ports)
-        self.replaced = {} if body.loop is None else body.loop.replaced(left, out)
+        self.outputs: tuple[list[Any], ...] = tuple([] for _ in body.ports.kinds)
         self.spread = body.outs.broadcast(out)
         self.prefixes = (*body.prefixes, *itertools.compress(self.spread, map(is_graph_leaf, left.leaves)))
-        # Positions of carried values: they are always returned, at the same position.
-        self.carried: dict[int, Address] = {}
-        self.slots = {id(variable): position for position, variable in self.replaced.items()}
-        self.carried_plain: list[Address] = []
-        if body.loop is not None and Carry in body.ports:
-            self._carry(body.ports.index(Carry), inputs)
-        if left.output.roots and not body.returns_inputs:
+        if left.output.roots and not body.propagation.returns_inputs:
             self._check_output_aliasing(out)
-
-    def _carry(self, port: int, inputs: Sequence[Sequence[Any]]) -> None:
-        carried = self.outputs[port]
-        for position, own in enumerate(self.body.value_ports):
-            if own == port:
-                self.carried[position] = Address(port, len(carried))
-                variable = self.replaced.get(position)
-                carried.append(self.left.after[position] if variable is None else variable._cell.raw)
-        count = self.body.plain_ports.count(port)
-        if count:
-            if Carry in self.body.outs.leaves:
-                self.carried_plain = [Address(port, len(carried) + i) for i in range(count)]
-            carried += list(inputs[port])[-count:]
 
     def done(self) -> tuple[tuple[list[Any], ...], Outcome]:
         """The ports, and what the function did."""
-        body, left = self.body, self.left
+        left, propagation = self.left, self.body.propagation
         written, unwritten = self._values_of_inputs() if left.arguments is None else ([], [])
-        sources: list[Address] = []
-        fixed = body.donated
-        only_values = not body.structural and body.loop is None  # a returned argument comes out as a copy
-        if body.all_values or only_values:
+        only_values = not propagation.structural and not self.body.rules.loops  # a returned argument is a copy
+        fixed = propagation.donated
+        if propagation.all_values or only_values:
             fixed = frozenset(range(len(self.values)))
         self.inputs = {id(value): i for i, value in enumerate(self.values) if i not in fixed}
+        sources: list[Address] = []
         if left.arguments is not None:
             sources = [self._source(number) for number in range(left.argument_count)]
         returned = [self._source(number) for number in range(left.argument_count, len(left.walk.leaves))]
-        plain = self._plain_leaves()
+        pairs = zip(left.leaves, self.spread, strict=True)
+        plain = [self.plain(leaf, prefix) for leaf, prefix in pairs if not is_graph_leaf(leaf)]
         needs_mapping = left.arguments is not None or (bool(left.output.roots) and not only_values)
         outcome = Outcome(
             tuple(written),
@@ -419,69 +457,58 @@ class _OutputPorts:
 
     def _values_of_inputs(self) -> tuple[list[Any], list[Any]]:
         """(position, address) of the written values, and of the others if all values are returned."""
-        body, written, unwritten, dropped = self.body, [], [], []
+        (structural, _, all_values, donated, _), written, unwritten = self.body.propagation, [], []
         for position, (raw, before) in enumerate(zip(self.left.after, self.values, strict=True)):
-            if raw is not before or position in body.donated:
-                if body.drops(body.ports[body.value_ports[position]]):
-                    dropped.append(position)
-                    continue
-                written.append((position, self._send_back(position, raw)))
-            elif body.all_values and (body.structural or self.left.variables[position] is not None):
-                unwritten.append((position, self._send_back(position, raw)))
-        if dropped:
-            body.warn_of_dropped(self.left, dropped)
+            if raw is not before or position in donated:
+                if not self.is_dropped(position):
+                    written.append((position, self.send_back(position, raw)))
+            elif all_values and (structural or self.left.variables[position] is not None):
+                unwritten.append((position, self.send_back(position, raw)))
         return written, unwritten
-
-    def _send_back(self, position: int, value: Any) -> Address:
-        if position in self.carried:
-            return self.carried[position]
-        if self.body.writes is not OWN_PORT:
-            return self._send(self.body.ports.index(self.body.writes), value)
-        return self._send(self.body.value_ports[position], value)
 
     def _source(self, leaf: int) -> Address:
         """The address of the value of a leaf of the walk: its unchanged input, or an output."""
-        raw, left, body = self.left.raws[leaf], self.left, self.body
-        kept, position = self.inputs.get(id(raw)), left.position(leaf)
-        if position is None:
-            position = self.slots.get(id(left.walk.leaves[leaf]))
-        prefix = left.prefix(leaf, self.prefixes) if position is None else body.ports[body.value_ports[position]]
-        if kept is not None and (kept == position or self._is_itself_outside(kept, prefix)):
+        raw, left, ports = self.left.raws[leaf], self.left, self.body.ports
+        kept, position = self.inputs.get(id(raw)), self.position(leaf)
+        prefix = left.prefix(leaf, self.prefixes) if position is None else ports.of(position)
+        if kept is not None and (kept == position or self.is_itself_outside(kept, prefix)):
             return Address(INPUT, kept)
         if position is not None:
-            if body.drops(prefix):
-                body.warn_of_dropped(left, [position])
-                return Address(INPUT, position)
-            return self._send_back(position, raw)
-        if body.loop is not None and (prefix is Carry or prefix is None):
-            labels, root = body.labels()[0], left.root(leaf)
-            owner = labels[root] if root < len(labels) else "the output"
-            place = joined(owner, path_of(left.walk.links[leaf]))
-            raise body.loop.new_variable_error(left.walk.leaves[leaf], place, prefix)
-        if body.writes is not OWN_PORT and leaf < left.argument_count:
-            prefix = body.writes
-        return self._send(body.ports.index(prefix), raw)
+            return Address(INPUT, position) if self.is_dropped(position) else self.send_back(position, raw)
+        return self.new(leaf, prefix, raw)
 
-    def _is_itself_outside(self, position: int, prefix: Any) -> bool:
+    # What a loop does otherwise ---------------------------------------------------------------------------------------
+
+    def position(self, leaf: int) -> int | None:
+        """The position of a leaf of the walk among the input values; ``None`` for a new one."""
+        return self.left.position(leaf)
+
+    def is_itself_outside(self, position: int, prefix: Any) -> bool:
         """Whether an input value that is returned elsewhere with this prefix is, outside, the caller's own value."""
-        return prefix is not Carry and self.body.ports[self.body.value_ports[position]] == prefix
+        return self.body.ports.of(position) == prefix
 
-    def _plain_leaves(self) -> list[Address]:
-        found, carried = [], iter(self.carried_plain)
-        for leaf, prefix in zip(self.left.leaves, self.spread, strict=True):
-            if is_graph_leaf(leaf):
-                continue
-            if prefix is Carry and self.body.loop is not None:
-                address = next(carried)  # the rules of the loop have already compared the trees of the carry
-                self.outputs[address.port][address.place] = leaf
-                found.append(address)
-            else:
-                found.append(self._send(self.body.ports.index(prefix), leaf))
-        return found
+    def is_dropped(self, position: int) -> bool:
+        """Whether a new value of an input is lost."""
+        return False
 
-    def _send(self, port: int, value: Any) -> Address:
-        if self.body.axis_metadata is not None:
-            _check_output_axis(self.body.name, self.body.ports[port], value)
+    def send_back(self, position: int, value: Any) -> Address:
+        """Send the value that an input variable has now."""
+        writes, ports = self.body.propagation.writes, self.body.ports
+        return self.send(ports.values[position] if writes is OWN_PORT else ports.kinds.index(writes), value)
+
+    def new(self, leaf: int, prefix: Any, value: Any) -> Address:
+        """Send the value of a new variable, or array attribute, which is a leaf of the walk."""
+        writes = self.body.propagation.writes
+        is_argument = leaf < self.left.argument_count and writes is not OWN_PORT
+        return self.send(self.body.ports.kinds.index(writes if is_argument else prefix), value)
+
+    def plain(self, leaf: Any, prefix: Any) -> Address:
+        """Send a plain leaf of the output."""
+        return self.send(self.body.ports.kinds.index(prefix), leaf)
+
+    def send(self, port: int, value: Any) -> Address:
+        """Put a value into a port."""
+        self.body.rules.check_sent(self.body, self.body.ports.kinds[port], value)
         self.outputs[port].append(value)
         return Address(port, len(self.outputs[port]) - 1)
 
@@ -494,29 +521,11 @@ class _OutputPorts:
             if is_graph_leaf(leaf)
         ]
         known = {
-            id(variable): (self.body.ports[self.body.value_ports[i]], "the arguments")
+            id(variable): (self.body.ports.of(i), "the arguments")
             for i, variable in enumerate(self.left.variables)
             if variable is not None
         }
         check_aliasing(self.body.name, treatments, known)
-
-
-def _check_output_axis(name: str, axis: Any, value: Any) -> None:
-    """Raise if an output cannot have this axis.
-
-    Raises:
-        ArgumentError: names the axis and the shape.
-    """
-    for leaf in jax.tree_util.tree_leaves(value) if isinstance(axis, int) else ():
-        rank = np.ndim(leaf) + 1
-        if not -rank <= axis < rank:
-            raise ArgumentError(
-                f"{name}: axis {axis} of the output is out of range",
-                at="out_axes",
-                found=f"an output of shape {np.shape(leaf)} in one call",
-                expected=f"an axis from {-rank} to {rank - 1}",
-                do=f"change the axis in out_axes, for example to {0 if axis >= 0 else -1}",
-            )
 
 
 def guarded(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

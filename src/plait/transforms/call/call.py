@@ -28,9 +28,8 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from types import FunctionType, MethodType, SimpleNamespace
+from types import MethodType, SimpleNamespace
 from typing import Any, TypeVar
 
 import jax
@@ -40,14 +39,22 @@ from ...core.graph.locate import describe_place
 from ...core.graph.walks import is_graph_leaf
 from ...core.transform import Transformation
 from ...errors import ArgumentError, ArgumentTypeError
-from ...util.sentinels import Sentinel
-from ...util.static_values import HashableMapping
 from ...util.words import describe_type
 from .arguments import Gathered, gather, positional
-from .body import AttachedToErrors, Body
+from .body import (
+    ALL_CHANGES,
+    CACHEABLE_FUNCTIONS,
+    NO_RULES,
+    ONE_PORT,
+    AttachedToErrors,
+    Body,
+    Propagation,
+    RuledFunction,
+    Rules,
+)
 from .errors import explain
 from .outcome import Outcome, check_traces, write_back
-from .prefixes import FilterMapping, Prefix, PrefixByPath, check_aliasing, choose, values_in
+from .prefixes import Prefix
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -63,23 +70,6 @@ def curried(transform: F) -> F:
         return functools.partial(wrapper, **options) if f is None else transform(f, *rest, **options)
 
     return wrapper  # type: ignore[return-value]
-
-
-class RuledFunction:
-    """A function that comes with others, such as the rule for its derivative.
-
-    Attributes:
-        functions: the others.
-        rule_number: how often they were set.
-    """
-
-    functions: tuple[Callable[..., Any], ...] = ()
-    rule_number = 0
-    __call__: Callable[..., Any]
-
-
-# Functions that can be looked into, and that live as long as the user's program refers to them.
-CACHEABLE_FUNCTIONS = FunctionType, functools.partial, RuledFunction
 
 
 def check_function(f: Any, name: Transformation) -> None:
@@ -121,6 +111,15 @@ class Crossing:
     def check(self, roots: Any, labels: Callable[[], Sequence[str]] | None = None) -> None:
         """Raise if some objects are not accepted; ``labels`` returns their names, if they have any."""
 
+    def structural(self, gathered: Gathered, f: Callable[..., Any]) -> bool | str | None:
+        """Whether a call of ``f`` with these arguments carries out structural changes, as ``Propagation`` has it.
+
+        Raises:
+            ArgumentError, SharingError: some objects are not accepted.
+        """
+        self.check(gathered.roots, lambda: gathered.structure.labels(f)[0])
+        return self.updates or (hooks.recorded_in and hooks.recorded_in(gathered.roots))
+
     def values_only(self) -> Crossing:
         """The policy that accepts the same graphs, and carries out only values."""
         return _ValuesOnly(self)
@@ -140,9 +139,6 @@ class _ValuesOnly(Crossing):
 
 T = TypeVar("T")
 
-# The only port of a transform that treats all values alike.
-ONE_PORT = Sentinel(__name__, "ONE_PORT", "all")
-
 
 class Call:
     """One call of a transformed function, outside.
@@ -151,16 +147,16 @@ class Call:
         name: the transform, for errors.
         f: the function.
         args, kwargs: the arguments, with static ones wrapped in ``Static``.
-        ins: the prefix of each leaf of the arguments, or of ``args`` as a tree; ``ONE_PORT`` for a single port.
+        ins: the prefix of the arguments, or of each of their leaves; a single port without it.
         outs: the prefix of the output.
         crossing: whether structural changes are carried out.
         gathered: the flattened arguments, if the transform has them.
         kinds: ports that exist even if no value belongs to them.
-        axis_metadata, rules: fields of ``Body``.
+        propagation, rules: fields of ``Body``.
 
     Attributes:
         body: the static half, a pure function of ports.
-        ports: the kind of each port.
+        ports: those of the body.
         inputs: the input ports.
         gathered: the flattened arguments.
     """
@@ -172,63 +168,30 @@ class Call:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any] | None = None,
         *,
-        ins: Any = ONE_PORT,
+        ins: Prefix | Sequence[Any] | None = None,
         outs: Prefix | Any = ONE_PORT,
         crossing: Crossing = STRUCTURE,
         gathered: Gathered | None = None,
         kinds: Sequence[Any] = (),
-        axis_metadata: Mapping[str, Any] | None = None,
-        **rules: Any,
+        propagation: Propagation = ALL_CHANGES,
+        rules: Rules = NO_RULES,
     ) -> None:
         self.name, self.f = name, f
-        gathered = gather((args, dict(kwargs or {})), f) if gathered is None else gathered
-        self.gathered = gathered
-        graphdefs = gathered.structure.graphdefs
-        structural = crossing.updates or (hooks.recorded_in and hooks.recorded_in(gathered.roots))
-
-        def labels() -> Sequence[str]:
-            return gathered.structure.labels(f)[0]
-
-        crossing.check(gathered.roots, labels)
-        if not isinstance(outs, Prefix):
-            outs = Prefix(name, "the output", jax.tree_util.tree_structure(0), (outs,))
-        if isinstance(ins, Prefix):
-            ins = ins.broadcast(args)
-        spread = (ONE_PORT,) * len(graphdefs) if ins is ONE_PORT else ins
-        prefixes = tuple(p for p, g in zip(spread, graphdefs, strict=True) if g is not None)
-        plain = [p for p, g in zip(spread, graphdefs, strict=True) if g is None]
-        if len(set(prefixes)) > 1:
-            roots = zip(labels(), gathered.roots, prefixes, strict=True)
-            check_aliasing(name, [*roots], {})
-        chosen = value_prefixes(gathered, prefixes, labels)
-        if "loop" in rules and not structural:
-            chosen = rules["loop"].values_only(chosen)
-        writes = [rules["writes"]] if "writes" in rules else []
-        self.ports = ports = tuple(values_in([*kinds, *spread, *chosen, *outs.leaves, *writes]))
-        reference: Any = weakref.ref(f) if isinstance(f, CACHEABLE_FUNCTIONS) else lambda: f
-        self.body = Body(
-            name,
-            reference,
-            gathered.structure,
-            ports,
-            tuple(map(ports.index, chosen)),
-            tuple(map(ports.index, plain)),
-            prefixes,
-            outs,
-            structural,
-            axis_metadata=None if axis_metadata is None else HashableMapping(axis_metadata),
-            **rules,
-        )
-        self.inputs = self.body.grouped(gathered.values(), gathered.plain)
+        self.gathered = gathered = gather((args, dict(kwargs or {})), f) if gathered is None else gathered
+        propagation = propagation._replace(structural=crossing.structural(gathered, f))
+        spread = ins.broadcast(args) if isinstance(ins, Prefix) else ins
+        self.body = Body.of(name, f, gathered, spread, outs, kinds, propagation, rules)
+        self.ports = self.body.ports
+        self.inputs = self.ports.grouped(gathered.values(), gathered.plain)
 
     def port(self, kind: Any, groups: Sequence[Any]) -> Any:
         """The group of the port of this kind; empty if there is no such port."""
-        return groups[self.ports.index(kind)] if kind in self.ports else []
+        return groups[self.ports.kinds.index(kind)] if kind in self.ports.kinds else []
 
     def labelled(self) -> list[tuple[Callable[[], str], Any, Any]]:
         """Every input as (what returns its path, kind of its port, value)."""
         labels = functools.cache(lambda: [label for labels in self.body.labels_by_port() for label in labels])
-        found = [(kind, value) for kind, values in zip(self.ports, self.inputs, strict=True) for value in values]
+        found = [(kind, value) for kind, values in zip(self.ports.kinds, self.inputs, strict=True) for value in values]
         return [(lambda n=n: labels()[n], kind, value) for n, (kind, value) in enumerate(found)]
 
     def cached(self, key: Hashable, make: Callable[[Body], T]) -> T:
@@ -306,13 +269,14 @@ class Call:
         positions = frozenset(i for i in candidates if holders[id(values[i])] == 1)
         plain = {i for each in arguments for i in each.plain if holders[id(gathered.plain[i])] == 1}
         check_traces(sorted(positions), gathered)
-        flags = self.body.grouped(
+        flags = self.ports.grouped(
             [i in positions for i in range(len(values))], [i in plain for i in range(len(gathered.plain))]
         )
         ports = [list(zip(*port, strict=True)) for port in zip(self.inputs, flags, strict=True)]
         given = [[x if is_given else None for x, is_given in port] for port in ports]
         kept = [[None if is_given else x for x, is_given in port] for port in ports]
-        return dataclasses.replace(self.body, donated=positions), given, kept
+        donating = self.body.propagation._replace(donated=positions)
+        return dataclasses.replace(self.body, propagation=donating), given, kept
 
     def finish(self, outputs: Sequence[Sequence[Any]], outcome: Outcome) -> Any:
         """Write back the output ports. Returns the output."""
@@ -333,9 +297,9 @@ def prefixed_call(
     f: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    options: Mapping[str, Any],
+    prefixes: Mapping[str, Any],
     crossing: Crossing,
-    **rules: Any,
+    **options: Any,
 ) -> Call:
     """The call of a function with one prefix for its arguments and one for its output.
 
@@ -351,19 +315,5 @@ def prefixed_call(
             expected="positional arguments",
             do="pass it by position",
         )
-    ins, outs = prefixes_of(name, options, crossing)
-    return Call(name, f, args, ins=ins, outs=outs, crossing=crossing, **rules)
-
-
-def value_prefixes(gathered: Gathered, prefixes: tuple[Any, ...], roots: Callable[[], Sequence[str]]) -> list[Any]:
-    """The prefix value of each input value; ``roots`` returns the names of the objects."""
-    walk = gathered.walk
-    if walk is None:
-        return []
-    if not any(isinstance(prefix, (FilterMapping, PrefixByPath)) for prefix in prefixes):
-        return [prefix for prefix, count in zip(prefixes, walk.counts, strict=True) for _ in range(count)]
-    found, places = [], gathered.leaf_places()
-    for number, (prefix, count) in enumerate(zip(prefixes, walk.counts, strict=True)):
-        leaves = [(path, leaf) for *_, path, leaf in places[len(found) : len(found) + count]]
-        found += choose(prefix, leaves, lambda number=number: roots()[number])
-    return found
+    ins, outs = prefixes_of(name, prefixes, crossing)
+    return Call(name, f, args, ins=ins, outs=outs, crossing=crossing, **options)

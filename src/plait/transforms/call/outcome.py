@@ -113,6 +113,26 @@ class Outcome:
                 return None
         return found
 
+    def describe(self, address: Address, structure: Structure, roots: Sequence[str]) -> str:
+        """The name of the value at an address: ``model.layers[0].mean`` or ``the output[1]['loss']``.
+
+        Args:
+            structure, roots: of the arguments before, and the names of their objects.
+        """
+        for position, where in (*self.written, *self.unwritten):
+            if where == address:
+                return structure.value_labels(roots)[position]
+        if address in self.argument_sources:
+            assert self.arguments is not None
+            return Structure(None, self.arguments).value_labels(roots)[self.argument_sources.index(address)]
+        assert self.output is not None
+        pairs = list(zip(self.output.places(), self.output.graphdefs, strict=True))
+        objects = [f"the output{jax.tree_util.keystr(path)}" for path, graphdef in pairs if graphdef is not None]
+        plain = [f"the output{jax.tree_util.keystr(path)}" for path, graphdef in pairs if graphdef is None]
+        if address in self.plain:
+            return plain[self.plain.index(address)]
+        return self.output.value_labels(objects)[self.output_sources.index(address)]
+
     def like(self) -> Outcome:
         """The outcome without the part in which two branches may differ: which of the returned values they wrote."""
         return dataclasses.replace(self, written=(), unwritten=tuple(sorted((*self.written, *self.unwritten))))

@@ -27,7 +27,7 @@ from ...errors import ArgumentError, FilterError, SharingError
 from ...util.paths import Path, describe_path
 from ...util.repr import Text
 from ...util.words import describe_filter, describe_type, name_of_class, with_article
-from .arguments import joined
+from .arguments import Gathered, joined
 
 
 class Carry:
@@ -211,6 +211,20 @@ def choose(prefix: Any, leaves: Sequence[tuple[Path, Any]], root: Callable[[], s
     """The prefix value of each leaf, given with its path, of an object with this prefix; ``root`` returns its name."""
     is_mapping = isinstance(prefix, (FilterMapping, PrefixByPath))
     return prefix.choose(leaves, root) if is_mapping else [prefix] * len(leaves)
+
+
+def prefixes_of_values(gathered: Gathered, prefixes: tuple[Any, ...], roots: Callable[[], Sequence[str]]) -> list[Any]:
+    """The prefix value of each input value; ``roots`` returns the names of the objects."""
+    walk = gathered.walk
+    if walk is None:
+        return []
+    if not any(isinstance(prefix, (FilterMapping, PrefixByPath)) for prefix in prefixes):
+        return [prefix for prefix, count in zip(prefixes, walk.counts, strict=True) for _ in range(count)]
+    found, places = [], gathered.leaf_places()
+    for number, (prefix, count) in enumerate(zip(prefixes, walk.counts, strict=True)):
+        leaves = [(path, leaf) for *_, path, leaf in places[len(found) : len(found) + count]]
+        found += choose(prefix, leaves, lambda number=number: roots()[number])
+    return found
 
 
 def values_in(prefixes: Iterable[Any]) -> list[Any]:

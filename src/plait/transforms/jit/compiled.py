@@ -36,7 +36,7 @@ from ...core.variables.variables import Variable
 from ...errors import ArgumentError
 from ...util.jax_versions import enclosing_traces
 from ..call.arguments import Gathered, Structure, gather, named_as_user_s, parameter_names
-from ..call.call import Call
+from ..call.body import Body
 from ..call.enter_leave import rebuild
 from ..call.errors import explain
 from ..call.outcome import INPUT, Address, Outcome, check_traces, write_back
@@ -198,9 +198,9 @@ class Compiled:
 
     def __init__(
         self,
-        call: Call,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        f: Callable[..., Any],
+        body: Body,
+        gathered: Gathered,
         options: dict[str, Any],
         history: list[TraceSignature],
         donation: Donation | None,
@@ -211,8 +211,7 @@ class Compiled:
         # Orbax imports it too, at the first checkpoint.
         import jax.extend  # noqa: F401
 
-        self.f = call.f
-        self.body = call.body
+        self.f, self.body = f, body
         self.first: Outcome | None = None
         self.deciding = threading.Lock()
         self.is_quick = False
@@ -223,45 +222,49 @@ class Compiled:
         self.donation_trace: DonationTrace | None = None
         self.donation, self.options, self.history = donation, options, history
         if donation is not None:
-            self.donated = self.find_donated(call, args, kwargs)
+            self.donated = self.find_donated(gathered)
         self.jitted: Any = self.make_jitted()
 
-    def find_donated(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int]:
+    def find_donated(self, gathered: Gathered) -> list[int]:
         """The positions of the written values that calls may donate; none if the function changes structure. This
         traces it."""
         assert self.donation is not None
+        body = self.body
         found: list[Outcome] = []
         traces, signature = tuple(enclosing_traces()), []
 
         def probe(inputs: Any) -> Any:
             signature.append(list(map(_short_aval, jax.tree.leaves(inputs))))
-            outputs, outcome = call.body(inputs)
+            outputs, outcome = body(inputs)
             found.append(outcome)
             return outputs
 
-        named_as_user_s(probe, self.f, call.body.names)
-        program, shapes = jax.make_jaxpr(probe, return_shape=True)(call.inputs)
+        named_as_user_s(probe, self.f, body.names)
+        program, shapes = jax.make_jaxpr(probe, return_shape=True)(
+            body.ports.grouped(gathered.values(), gathered.plain)
+        )
         (outcome,) = found
-        key = call.body.structure, *signature, all_settings(), traces
+        key = body.structure, *signature, all_settings(), traces
         self.donation_trace = DonationTrace(key, program, outcome, jax.tree.structure(shapes))
         if outcome.arguments is not None:
             return []
         written = {position for position, _ in outcome.written}
         written -= {address.place for address in outcome.output_sources if address.port == INPUT}
-        structure, predicate = call.body.structure, self.donation.predicate
+        structure, predicate = body.structure, self.donation.predicate
         paths = zip(structure.places(), structure.graphdefs, strict=True)
         is_given = [self.donation.donates_argument(path) for path, graphdef in paths if graphdef is not None]
         return [
             position
-            for position, number, path, leaf in call.gathered.leaf_places()
+            for position, number, path, leaf in gathered.leaf_places()
             if position in written and (is_given[number] or (isinstance(leaf, Variable) and predicate(path, leaf)))
         ]
 
     def make_jitted(self) -> Any:
         """JAX's jitted function of the result of ``arguments``."""
         f, history, shardings, layout, options = self.f, self.history, self.shardings, self.layout, self.options
-        body = dataclasses.replace(self.body, donated=frozenset(self.donated or ()))
-        structure, count = body.structure, len(body.value_ports)
+        propagation = self.body.propagation._replace(donated=frozenset(self.donated or ()))
+        body = dataclasses.replace(self.body, propagation=propagation)
+        structure, ports, count = body.structure, body.ports, len(body.ports.values)
         if self.donation is not None:
             options = {
                 **options,
@@ -269,8 +272,7 @@ class Compiled:
                 **_donated_arguments(self.donation, self.donated or (), count, structure, layout),
             }
         if shardings is not None:
-            ports = body.value_ports if layout is not None else (*body.value_ports, *body.plain_ports)
-            laid = [body.ports[port] for port in ports]
+            laid = [ports.kinds[port] for port in (*ports.values, *(ports.plain if layout is None else ()))]
             if layout is not None:
                 laid += layout.split(shardings.of_arguments(layout.count), {})[0]
             options = {**options, "in_shardings": tuple(laid)}
@@ -287,13 +289,14 @@ class Compiled:
             if layout is not None:
                 found, leaves = _traced_structure(layout, structure.roots, plain, _plait_named)
                 # The plain arguments may have a different structure than in the first call; JAX shards them.
-                whole = dataclasses.replace(body, structure=found, plain_ports=(0,) * len(leaves))
+                plain_ports = dataclasses.replace(ports, plain=(0,) * len(leaves))
+                whole = dataclasses.replace(body, structure=found, ports=plain_ports)
             signature = TraceSignature(
                 whole.structure, tuple(map(_short_aval, values)), tuple(map(_short_aval, leaves))
             )
             for listener in (*process_listeners, *trace_listening.listeners):
                 listener(f, signature, history)
-            outputs, outcome = self.traced(whole, whole.grouped(values, leaves))
+            outputs, outcome = self.traced(whole, whole.ports.grouped(values, leaves))
             if shardings is not None:
                 outputs = shardings.laid_out(whole, outputs, outcome)
             history.append(signature)
@@ -386,7 +389,7 @@ class Compiled:
         outcome, outputs, plain = self.outcome_of(returned)
         result = write_back(outcome, gathered, outputs, plain)
         if self.shardings is not None:
-            reshard_read_values(gathered, [self.body.ports[port] for port in self.body.value_ports], outcome)
+            reshard_read_values(gathered, [*map(self.body.ports.of, range(len(self.body.ports.values)))], outcome)
         return result
 
     def explain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

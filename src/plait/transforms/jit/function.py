@@ -31,7 +31,8 @@ from ...core.variables.filters import to_predicate
 from ...errors import ArgumentError, DispatchError
 from ...typing import FilterLiteral
 from ..call.arguments import Gathered, gather, positional as positional_arguments, static_argument, with_statics
-from ..call.call import STRUCTURE, Call, Crossing, check_function, curried
+from ..call.body import Body, Propagation
+from ..call.call import STRUCTURE, Crossing, check_function, curried
 from ..call.errors import explain
 from .compiled import Compiled, Donation, Layout, TraceSignature
 from .dispatch import Entrance
@@ -202,7 +203,7 @@ class JittedFunction:
         if self.way_in.itself() is None:  # unpickled
             self.way_in.find(sys._getframe(1))
         args, kwargs = self.prepare(args, kwargs)
-        gathered = self.gathered(args, kwargs)
+        gathered = gather((args, kwargs), self.f)
         try:
             compiled = self.find(args, kwargs, gathered)
             positional, named = compiled.arguments(gathered, args, kwargs)
@@ -245,28 +246,21 @@ class JittedFunction:
 
         return prepare
 
-    def gathered(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Gathered:
-        """The flattened arguments of a call."""
-        gathered = gather((args, kwargs), self.f)
-        self.crossing.check(gathered.roots, lambda: gathered.structure.labels(self.f)[0])
-        return gathered
-
     def find(self, args: tuple[Any, ...], kwargs: dict[str, Any], gathered: Gathered) -> Compiled:
         """The compiled function for the structure of a call."""
-        structure, updates = gathered.structure, self.crossing.updates
+        structure, structural = gathered.structure, self.crossing.structural(gathered, self.f)
         layout = None if any(self.statics) else Layout.of(args, kwargs, len(gathered.roots))
-        key: Any = (
-            (structure.treedef, structure.graphdefs, updates) if layout is None else (layout, structure.roots, updates)
-        )
+        objects = (structure.treedef, structure.graphdefs) if layout is None else (layout, structure.roots)
+        key: Any = *objects, structural
         compiled = self.compiled.get(key)
         if compiled is None:
+            propagation = Propagation(structural, returns_inputs=True)
             if self.shardings is None:
-                rules: Any = {"returns_inputs": True}
-                call = Call(JIT, self.f, args, kwargs, crossing=self.crossing, gathered=gathered, **rules)
+                body = Body.of(JIT, self.f, gathered, propagation=propagation)
             else:
-                call = self.shardings.call(self.f, args, kwargs, gathered)
+                body = self.shardings.call(self.f, args, kwargs, gathered).body
             given = self.options, self.history, self.donation, layout, self.shardings
-            compiled = self.compiled.setdefault(key, Compiled(call, args, kwargs, *given))
+            compiled = self.compiled.setdefault(key, Compiled(self.f, body, gathered, *given))
         return compiled
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -288,7 +282,7 @@ class JittedFunction:
         """JAX's own stage of that name, with what plait needs to call it with objects."""
         prepare = self.preparing(args, kwargs)
         args, kwargs = self.prepare(args, kwargs)
-        gathered = self.gathered(args, kwargs)
+        gathered = gather((args, kwargs), self.f)
         compiled = self.find(args, kwargs, gathered)
         positional, named = compiled.arguments(gathered, args, kwargs)
         try:

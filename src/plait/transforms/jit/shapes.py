@@ -107,7 +107,7 @@ def make_jaxpr(
             parts = list(zip(structure.graphdefs, structure.treedef.flatten_up_to(tree), strict=True))
             values = [value for graphdef, part in parts if graphdef is not None for value in part]
             plain = [part for graphdef, part in parts if graphdef is None]
-            return with_values(*call.body.output_of(call.body.grouped(values, plain)))
+            return with_values(*call.body.output_of(call.ports.grouped(values, plain)))
 
         named_as_user_s(pure, f, lambda: (with_values(structure, call.body.value_labels(), call.body.labels()[1]),))
         return call.run(jax.make_jaxpr(pure), with_values(*call.gathered.parts()))

@@ -20,7 +20,7 @@ from ...errors import ArgumentError
 from ...util.jax_versions import ArrayImpl, top_level_trace, trace_state
 from ...util.words import text_of
 from ..call.arguments import Gathered
-from ..call.body import Body
+from ..call.body import Body, Propagation
 from ..call.call import Call, Crossing, prefixes_of
 from ..call.outcome import Address, Outcome
 from ..call.prefixes import Prefix
@@ -65,8 +65,12 @@ class Shardings:
                 do="pass them by position",
             )
         ins = Prefix.of(JIT, "in_shardings", self._aligned(args), updates=self.crossing.updates)
-        rules: Any = {"returns_inputs": True}
-        call = Call(JIT, f, args, ins=ins, outs=self.outs, crossing=self.crossing, gathered=gathered, **rules)
+        options: Any = {
+            "crossing": self.crossing,
+            "gathered": gathered,
+            "propagation": Propagation(returns_inputs=True),
+        }
+        call = Call(JIT, f, args, ins=ins, outs=self.outs, **options)
         for place, sharding, value in call.labelled():
             check_sharding("in_shardings", place, value, sharding)
         return call
@@ -87,7 +91,9 @@ class Shardings:
         """The outputs of a body whose ports are shardings, each constrained to the sharding of its port."""
 
         def constrained(value: Any, where: Address) -> Any:
-            return constrain(value, body.ports[where.port], lambda: body.describe(outcome, where))
+            return constrain(
+                value, body.ports.kinds[where.port], lambda: outcome.describe(where, body.structure, body.root_labels())
+            )
 
         return [
             [constrained(value, Address(port, place)) for place, value in enumerate(values)]
