@@ -12,7 +12,7 @@ import contextvars
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -22,6 +22,7 @@ from ..core.graph.axes import PARTITION_NAME, drop_axis, has_axis_metadata, put_
 from ..core.graph.walks import is_graph_leaf
 from ..core.nodes.nodes import iter_variables
 from ..core.transform import Transformation
+from ..core.variables.cells import Value
 from ..core.variables.variables import Variable
 from ..errors import ArgumentError, AxisNameMismatchError, PartitioningUnspecifiedError
 from ..util.context_values import held
@@ -51,7 +52,8 @@ class AxisNames(Rules):
         dropped = self._drop_axes(body, entered, variables)
         out = call()
         for position, names in dropped.items():
-            self._put_axis(variables[position], body.ports.of(position), names)
+            axis: Any = body.ports.of(position)
+            self._put_axis(variables[position], axis, names)
         self._name_new(body, entered, out, set(map(id, variables)))
         return out
 
@@ -92,7 +94,7 @@ class AxisNames(Rules):
         assert self.axis is not None
         put_axis(variable, axis % (np.ndim(variable._cell.raw) + 1), self.axis, dropped)
 
-    def check_sent(self, body: Body, kind: Any, value: Any) -> None:
+    def check_sent(self, body: Body, kind: Hashable, value: Value) -> None:
         """Raise if an output cannot have this axis.
 
         Raises:

@@ -13,7 +13,7 @@ import dataclasses
 import itertools
 import operator
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -23,7 +23,7 @@ from ..core.graph.graphdef import NodeRef, iter_parts
 from ..core.graph.walks import is_graph_leaf, path_of
 from ..core.nodes.nodes import Kind, visit
 from ..core.nodes.pytree import Pytree
-from ..core.variables.cells import metadata_key
+from ..core.variables.cells import Value, metadata_key
 from ..core.variables.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError, LostUpdateWarning
 from ..util.notices import warn
@@ -54,7 +54,7 @@ class LoopRules(AxisNames):
     parts: str | None = None
     keeps_writes: bool = False
 
-    def kinds(self, prefixes: list[Any], *, structural: bool) -> list[Any]:
+    def kinds(self, prefixes: list[Hashable], *, structural: bool) -> list[Hashable]:
         keeps = self.keeps_writes and not structural
         return [Carry if keeps and prefix is None else prefix for prefix in prefixes]
 
@@ -93,7 +93,7 @@ class LoopRules(AxisNames):
         found = [re.fullmatch(rf"{self.parts}\[(.+)\]", label) for label in labels]
         return [label if part is None else part[1] for label, part in zip(labels, found, strict=True)]
 
-    def sorted(self, body: Body, left: TracedResult, out: Any, inputs: Sequence[Sequence[Any]]) -> OutputPorts:
+    def sorted(self, body: Body, left: TracedResult, out: Any, inputs: Sequence[Sequence[Value]]) -> OutputPorts:
         return LoopOutputs(self, body, left, out, inputs)
 
 
@@ -101,7 +101,7 @@ class LoopOutputs(OutputPorts):
     """The results of an iteration, sorted into ports. Carried values are always returned, at the same place."""
 
     def __init__(
-        self, rules: LoopRules, body: Body, left: TracedResult, out: Any, inputs: Sequence[Sequence[Any]]
+        self, rules: LoopRules, body: Body, left: TracedResult, out: Any, inputs: Sequence[Sequence[Value]]
     ) -> None:
         self.rules, self.name = rules, body.name
         self.dropped: set[int] = set()
@@ -114,7 +114,7 @@ class LoopOutputs(OutputPorts):
         if Carry in body.ports.kinds:
             self._carry(body.ports.kinds.index(Carry), replaced, inputs)
 
-    def _carry(self, port: int, replaced: dict[int, Any], inputs: Sequence[Sequence[Any]]) -> None:
+    def _carry(self, port: int, replaced: dict[int, Any], inputs: Sequence[Sequence[Value]]) -> None:
         carried, ports = self.outputs[port], self.body.ports
         for position, own in enumerate(ports.values):
             if own == port:
@@ -127,7 +127,7 @@ class LoopOutputs(OutputPorts):
                 self.carried_plain = iter([Address(port, len(carried) + i) for i in range(count)])
             carried += list(inputs[port])[-count:]
 
-    def done(self) -> tuple[tuple[list[Any], ...], Outcome]:
+    def done(self) -> tuple[tuple[list[Value], ...], Outcome]:
         found = super().done()
         if self.dropped:
             self._warn_of_dropped()
@@ -137,7 +137,7 @@ class LoopOutputs(OutputPorts):
         position = super().position(leaf)
         return self.slots.get(id(self.left.walk.leaves[leaf])) if position is None else position
 
-    def is_itself_outside(self, position: int, prefix: Any) -> bool:
+    def is_itself_outside(self, position: int, prefix: Hashable) -> bool:
         return prefix is not Carry and super().is_itself_outside(position, prefix)
 
     def is_dropped(self, position: int) -> bool:
@@ -147,15 +147,15 @@ class LoopOutputs(OutputPorts):
         self.dropped.add(position)
         return True
 
-    def send_back(self, position: int, value: Any) -> Address:
+    def send_back(self, position: int, value: Value) -> Address:
         return self.carried[position] if position in self.carried else super().send_back(position, value)
 
-    def new(self, leaf: int, prefix: Any, value: Any) -> Address:
+    def new(self, leaf: int, prefix: Hashable, value: Value) -> Address:
         if prefix is Carry or prefix is None:
             raise self._new_variable_error(leaf, prefix)
         return super().new(leaf, prefix, value)
 
-    def plain(self, leaf: Any, prefix: Any) -> Address:
+    def plain(self, leaf: Any, prefix: Hashable) -> Address:
         if prefix is not Carry:
             return super().plain(leaf, prefix)
         address = next(self.carried_plain)  # the trees of the carry have been compared
@@ -273,7 +273,7 @@ class LoopOutputs(OutputPorts):
             + ", ...: None}); or give it an axis",
         )
 
-    def _new_variable_error(self, leaf: int, prefix: Any) -> ArgumentTypeError:
+    def _new_variable_error(self, leaf: int, prefix: Hashable) -> ArgumentTypeError:
         """The error for a variable that an iteration adds to the carry, or to what all iterations share."""
         left, labels = self.left, self.body.root_labels()
         root, new = left.root(leaf), left.walk.leaves[leaf]

@@ -16,13 +16,17 @@ import inspect
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 from jax.core import Tracer as _Tracer
 
 from ..errors import MissingDependencyError
 from ..util.sentinels import NOTHING
+
+# Private names --------------------------------------------------------------------------------------------------------
+
+TESTED_WITH = ("0.10.2", "0.12.0.1")
 
 
 def private(name: str, *places: str, feature: str, otherwise: Any = NOTHING) -> Any:
@@ -47,12 +51,13 @@ def private(name: str, *places: str, feature: str, otherwise: Any = NOTHING) -> 
     )
 
 
-TESTED_WITH = ("0.10.2", "0.12.0.1")
+# Traces ---------------------------------------------------------------------------------------------------------------
+
+# A token of a trace of JAX, which keeps none alive: the same object for the same trace.
+Trace: TypeAlias = Any
 
 _VARIABLES = "plait.Variable"
-ArrayImpl: Any = private("ArrayImpl", "jax._src.array", "jaxlib._jax", feature=_VARIABLES)
 top_level_trace: Any = private("eval_trace", "jax._src.core", feature=_VARIABLES)._weakref
-Tracer: Any = _Tracer
 
 try:
     trace_state: Any = private("trace_state", "jax._src.core", feature=_VARIABLES)
@@ -68,18 +73,13 @@ except MissingDependencyError:  # JAX versions that keep the trace in a thread-l
 
     trace_state = _TraceState()
 
-# Without it, arrays of typed random keys take the general path of ``jit``.
-KeyArray: Any = private(
-    "PRNGKeyArray", "jax._src.random.prng", "jax._src.prng", feature="jit of typed random keys", otherwise=ArrayImpl
-)
 
-
-def current_trace() -> Any:
+def current_trace() -> Trace:
     """A token of the current JAX trace: the same object for the same trace, a different one for another."""
     return trace_state.value
 
 
-def enclosing_traces() -> Iterator[Any]:
+def enclosing_traces() -> Iterator[Trace]:
     """The tokens of the current trace and of those around it, from the inside out."""
     token = trace_state.value
     trace = token() if token is not None else None
@@ -89,7 +89,31 @@ def enclosing_traces() -> Iterator[Any]:
         token = getattr(trace, "_weakref", None)
 
 
-def describe_trace(token: Any) -> str:
+def is_staged() -> bool:
+    """Whether operations are recorded for a program, and not run: under ``jit``, ``eval_shape`` and the like."""
+    token = trace_state.value
+    return type(token() if token is not None else None).__name__ == "DynamicJaxprTrace"
+
+
+def is_within_staged() -> bool:
+    """Whether operations are recorded for a program in the end, as by ``grad`` under ``jit``."""
+    token = trace_state.value
+    trace = token() if token is not None else None
+    while trace is not None and type(trace).__name__ != "DynamicJaxprTrace":
+        trace = getattr(trace, "parent_trace", None)
+    return trace is not None
+
+
+_settings: Any = private("trace_context", "jax._src.config", feature="eager loops and branches", otherwise=object)
+
+
+def trace_settings() -> Any:
+    """The settings of this thread by which JAX keeps what it traced, as one hashable value. Without JAX's function, no
+    two of these are equal, so nothing is kept."""
+    return _settings()
+
+
+def describe_trace(token: Trace) -> str:
     """Describe a trace, for errors: ``top level`` or the kind of the trace."""
     if token is top_level_trace:
         return "the top level (no JAX transform)"
@@ -106,7 +130,7 @@ def describe_trace(token: Any) -> str:
     return words.get(kind, f"a {kind}") + _describe_function(info)
 
 
-def _debug_info(trace: Any) -> Any:
+def _debug_info(trace: object) -> Any:
     """JAX's information on the traced function: the transform, its name, file and line; ``None`` if unknown."""
     return getattr(getattr(trace, "frame", None), "debug_info", None)
 
@@ -140,7 +164,7 @@ _TRANSFORMS = {
 }
 
 
-def transform_of(token: Any) -> str | None:
+def transform_of(token: Trace) -> str | None:
     """The name of plait's transform that makes traces of this kind; ``None`` if there is none."""
     trace = token() if token is not None else None
     if type(trace).__name__ == "DynamicJaxprTrace":
@@ -149,24 +173,24 @@ def transform_of(token: Any) -> str | None:
     return kinds.get(type(trace).__name__)
 
 
-def is_staged() -> bool:
-    """Whether operations are recorded for a program, and not run: under ``jit``, ``eval_shape`` and the like."""
-    token = trace_state.value
-    return type(token() if token is not None else None).__name__ == "DynamicJaxprTrace"
+def scopes_of(eqn: Any) -> list[tuple[str, bool]]:
+    """The name stack of an equation, outermost first: each name, and whether it is that of a transform."""
+    return [(each.name, type(each).__name__ == "Transform") for each in eqn.source_info.name_stack.stack]
 
 
-def is_within_staged() -> bool:
-    """Whether operations are recorded for a program in the end, as by ``grad`` under ``jit``."""
-    token = trace_state.value
-    trace = token() if token is not None else None
-    while trace is not None and type(trace).__name__ != "DynamicJaxprTrace":
-        trace = getattr(trace, "parent_trace", None)
-    return trace is not None
+# Arrays ---------------------------------------------------------------------------------------------------------------
 
+ArrayImpl: Any = private("ArrayImpl", "jax._src.array", "jaxlib._jax", feature=_VARIABLES)
+Tracer: Any = _Tracer
 
-def promotes_nothing() -> bool:
-    """Whether JAX's dtype promotion is strict."""
-    return jax.config.jax_numpy_dtype_promotion == "strict"  # type: ignore[attr-defined]
+# Without it, arrays of typed random keys take the general path of ``jit``.
+KeyArray: Any = private(
+    "PRNGKeyArray", "jax._src.random.prng", "jax._src.prng", feature="jit of typed random keys", otherwise=ArrayImpl
+)
+
+# Without them, nothing is a reference.
+_Ref: Any = private("Ref", "jax._src.core", feature="jax.new_ref", otherwise=())
+_AbstractRef: Any = private("AbstractRef", "jax._src.state.types", feature="jax.new_ref", otherwise=())
 
 
 def is_mutable_array(value: Any) -> bool:
@@ -178,51 +202,23 @@ def is_mutable_array(value: Any) -> bool:
     return isinstance(value, _Ref)
 
 
-# Without them, nothing is a reference.
-_Ref: Any = private("Ref", "jax._src.core", feature="jax.new_ref", otherwise=())
-_AbstractRef: Any = private("AbstractRef", "jax._src.state.types", feature="jax.new_ref", otherwise=())
+def varying_axes(value: Any) -> frozenset[Any]:
+    """The mesh axes over which a value inside ``shard_map`` may vary, if JAX tracks them."""
+    aval = jax.typeof(value)
+    if hasattr(aval, "manual_axis_type"):
+        return frozenset(aval.manual_axis_type.varying)
+    return frozenset(getattr(aval, "vma", ()))
 
 
-def refuses_shared_donation() -> bool:
-    """Whether the runtime safely rejects a buffer that is donated and also used as another argument.
-
-    Verified for CPUs and NVIDIA GPUs; on others, buffers are compared before each call.
-    """
-    return jax.default_backend() in ("cpu", "gpu")
+def promotes_nothing() -> bool:
+    """Whether JAX's dtype promotion is strict."""
+    return jax.config.jax_numpy_dtype_promotion == "strict"  # type: ignore[attr-defined]
 
 
-def memory_saving_options() -> dict[str, Any] | None:
-    """Compiler options that compute independent values one at a time, as accelerators always do."""
-    return {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"} if jax.default_backend() == "cpu" else None
-
-
-def in_cluster() -> bool:
-    """Whether JAX detects the processes of a run itself: under Slurm, Open MPI, Kubernetes, on Cloud TPU."""
-    kinds = private("ClusterEnv", "jax._src.clusters", feature="plait.partitioning.connect_processes")._cluster_types
-    return any(not kind.opt_in_only_method and kind.is_env_present() for kind in kinds)
-
-
-def coordinator() -> Any:
-    """The connection of this process to the one that coordinates a run of several."""
-    return private("global_state", "jax._src.distributed", feature="a run of several processes").client
-
-
-def frame_locals(frame: Any) -> dict[str, Any]:
-    """The local variables of a running function.
-
-    Before Python 3.13 the frame keeps this dict, and every object in it, alive until the function returns, so it is
-    cleared here. (A debugger writes that dict back into the function; then it is not cleared.)
-    """
-    found = dict(frame.f_locals)
-    if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.gettrace() is None:
-        frame.f_locals.clear()
-    return found
-
+# Compiling and running ------------------------------------------------------------------------------------------------
 
 pmap: Any = getattr(jax, "pmap", None)  # ``None`` if JAX has removed it
 jax_version: str = jax.__version__
-# CPython 3.12.0 and 3.12.1 start no thread once the main program has ended (gh-113964).
-THREADS_CAN_END_A_PROGRAM = not (3, 12) <= sys.version_info < (3, 12, 2)
 
 # XLA's options for a program on the CPU that computes one operation after the other, as eager calls do, and for such a
 # program with products: XLA's older kernels, which JAX 0.10 can be told to use, compile these to wrong numbers.
@@ -237,24 +233,17 @@ def jaxlib_version() -> str:
     return importlib.import_module("jaxlib.version").__version__
 
 
-def varying_axes(value: Any) -> frozenset[Any]:
-    """The mesh axes over which a value inside ``shard_map`` may vary, if JAX tracks them."""
-    aval = jax.typeof(value)
-    if hasattr(aval, "manual_axis_type"):
-        return frozenset(aval.manual_axis_type.varying)
-    return frozenset(getattr(aval, "vma", ()))
+def memory_saving_options() -> dict[str, Any] | None:
+    """Compiler options that compute independent values one at a time, as accelerators always do."""
+    return {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"} if jax.default_backend() == "cpu" else None
 
 
-_settings: Any = private("trace_context", "jax._src.config", feature="eager loops and branches", otherwise=object)
+def refuses_shared_donation() -> bool:
+    """Whether the runtime safely rejects a buffer that is donated and also used as another argument.
 
-
-def trace_settings() -> Any:
-    """The settings of this thread by which JAX keeps what it traced, as one hashable value. Without JAX's function, no
-    two of these are equal, so nothing is kept."""
-    return _settings()
-
-
-# Programs on disk ----------------------------------------------------------------------------------------------------
+    Verified for CPUs and NVIDIA GPUs; on others, buffers are compared before each call.
+    """
+    return jax.default_backend() in ("cpu", "gpu")
 
 
 @contextlib.contextmanager
@@ -275,7 +264,34 @@ def _use_disk(is_used: bool) -> None:
     compilation_cache.reset_cache()  # JAX asks whether it is used when it first compiles, and not again
 
 
-# Tracebacks -----------------------------------------------------------------------------------------------------------
+def in_cluster() -> bool:
+    """Whether JAX detects the processes of a run itself: under Slurm, Open MPI, Kubernetes, on Cloud TPU."""
+    kinds = private("ClusterEnv", "jax._src.clusters", feature="plait.partitioning.connect_processes")._cluster_types
+    return any(not kind.opt_in_only_method and kind.is_env_present() for kind in kinds)
+
+
+def coordinator() -> Any:
+    """The connection of this process to the one that coordinates a run of several."""
+    return private("global_state", "jax._src.distributed", feature="a run of several processes").client
+
+
+# Frames and tracebacks ------------------------------------------------------------------------------------------------
+
+# CPython 3.12.0 and 3.12.1 start no thread once the main program has ended (gh-113964).
+THREADS_CAN_END_A_PROGRAM = not (3, 12) <= sys.version_info < (3, 12, 2)
+
+
+def frame_locals(frame: Any) -> dict[str, Any]:
+    """The local variables of a running function.
+
+    Before Python 3.13 the frame keeps this dict, and every object in it, alive until the function returns, so it is
+    cleared here. (A debugger writes that dict back into the function; then it is not cleared.)
+    """
+    found = dict(frame.f_locals)
+    if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.gettrace() is None:
+        frame.f_locals.clear()
+    return found
+
 
 # JAX leaves out plait's frames where it leaves out its own, as JAX_TRACEBACK_FILTERING says, and names the user's line
 # for an operation.
@@ -293,11 +309,3 @@ def whole_tracebacks() -> Any:
         "traceback_filtering", "jax._src.config", feature=_SHORT, otherwise=lambda mode: contextlib.nullcontext()
     )
     return filtering("off")
-
-
-# Names in a traced program --------------------------------------------------------------------------------------------
-
-
-def scopes_of(eqn: Any) -> list[tuple[str, bool]]:
-    """The name stack of an equation, outermost first: each name, and whether it is that of a transform."""
-    return [(each.name, type(each).__name__ == "Transform") for each in eqn.source_info.name_stack.stack]

@@ -31,7 +31,7 @@ from ...util.words import describe_type, with_article
 from ..nodes.journal import Journal
 from ..nodes.nodes import GRAPH_REGISTRY, pytree_impl
 from ..nodes.pytree import Pytree, empty_objects, own_info
-from ..variables.cells import dict_of, has_ref, metadata_key, run_through
+from ..variables.cells import Value, dict_of, has_ref, metadata_key, run_through
 from ..variables.variables import Variable, cell_of, copied_cells, make_variable, make_variables
 from .graphdef import GraphDef, LeafAttribute, LeafDef, NodeDef, NodeRef, StaticAttribute, VariableDef, kept_on
 
@@ -283,7 +283,7 @@ class Builder:
         self.make_variables = make_variables or own_variables
         self.journal: Any = journal
 
-    def build(self, graphdef: GraphDef, leaves: Sequence[Any]) -> Any:
+    def build(self, graphdef: GraphDef, leaves: Sequence[Value]) -> Any:
         """The graph of ``graphdef`` around ``leaves``, one for each of its leaf definitions in walk order.
 
         Raises:
@@ -351,7 +351,7 @@ class Builder:
                     own_info(node).marks = dict(definition.metadata or ())
         return nodes, refilled
 
-    def _leaves(self, plan: Plan, leaves: Sequence[Any]) -> Sequence[Any]:
+    def _leaves(self, plan: Plan, leaves: Sequence[Value]) -> Sequence[Any]:
         """The variables, references, arrays and data leaves of the graph."""
         if self.cache:
             return [self._leaf(definition, leaf) for definition, leaf in zip(plan.leaf_defs, leaves, strict=True)]
@@ -409,7 +409,7 @@ def _new_nodes(plan: Plan) -> list[Any]:
     return [*empty_objects(plan.classes), *others]
 
 
-def own_variables(definitions: Sequence[VariableDef], leaves: Sequence[Any]) -> Sequence[Any]:
+def own_variables(definitions: Sequence[VariableDef], leaves: Sequence[Value]) -> Sequence[Any]:
     """Variables of the current trace from leaves that are not used elsewhere: the leaves themselves, or new ones for
     raw values."""
     if all(issubclass(kind, Variable) for kind in set(map(type, leaves))):
@@ -419,7 +419,7 @@ def own_variables(definitions: Sequence[VariableDef], leaves: Sequence[Any]) -> 
     return [leaf if isinstance(leaf, Variable) else new for leaf, new in zip(leaves, made, strict=True)]
 
 
-def copied_variables(definitions: Sequence[VariableDef], leaves: Sequence[Any]) -> Sequence[Any]:
+def copied_variables(definitions: Sequence[VariableDef], leaves: Sequence[Value]) -> Sequence[Any]:
     """New variables of the current trace, for any kind of leaves."""
     kinds = [*map(type, leaves)]
     if all(issubclass(kind, Variable) and kind.copy is Variable.copy for kind in set(kinds)):
@@ -427,7 +427,7 @@ def copied_variables(definitions: Sequence[VariableDef], leaves: Sequence[Any]) 
     return own_variables(definitions, [leaf.copy() if isinstance(leaf, Variable) else leaf for leaf in leaves])
 
 
-def raw_leaves(definitions: Sequence[VariableDef], leaves: Sequence[Any]) -> Sequence[Any]:
+def raw_leaves(definitions: Sequence[VariableDef], leaves: Sequence[Value]) -> Sequence[Any]:
     """The leaves, unchanged."""
     return leaves
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from ...core import hooks
 from ...errors import TraceContextError
-from ...util.jax_versions import current_trace as current_trace, describe_trace, trace_state, transform_of
+from ...util.jax_versions import Trace, current_trace as current_trace, describe_trace, trace_state, transform_of
 from ...util.words import with_article
 from ..transform import Transformation
 
 
-def check_trace(trace: Any, owner: Any, action: str) -> None:
+def check_trace(trace: Trace, owner: Any, action: str) -> None:
     """Raise if ``owner``, which belongs to ``trace``, would be changed in a different trace.
 
     Raises:
@@ -26,7 +26,7 @@ def check_trace(trace: Any, owner: Any, action: str) -> None:
         raise_foreign_trace(trace, owner, action)
 
 
-def raise_foreign_trace(trace: Any, owner: Any, action: str) -> None:
+def raise_foreign_trace(trace: Trace, owner: Any, action: str) -> None:
     """Raise the error of ``check_trace``, unless the owner is exempt."""
     if is_excused(owner):
         return

@@ -27,15 +27,18 @@ import functools
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ...errors import ArgumentError, DonatedArrayError, PlaitError
-from ...util.jax_versions import ArrayImpl, KeyArray, enclosing_traces, is_mutable_array, trace_state
+from ...util.jax_versions import ArrayImpl, KeyArray, Trace, enclosing_traces, is_mutable_array, trace_state
 from ...util.static_values import HashableMapping
+
+# What a variable holds: an array or a tracer of one, a reference, a shape, or a pytree of these.
+Value: TypeAlias = Any
 
 _numbers = itertools.count(2)
 
@@ -84,11 +87,11 @@ class NodeInfo(Stamp):
     __slots__ = ("marks", "trace")
 
     marks: dict[Any, str] | None  # by attribute name; in a List also by index
-    trace: Any
+    trace: Trace
     fixed: ClassVar[Any] = None  # as of a cell
     free: ClassVar[tuple[str, ...]] = ()  # attributes that may change all the same
 
-    def __init__(self, trace: Any, marks: dict[Any, str] | None = None) -> None:
+    def __init__(self, trace: Trace, marks: dict[Any, str] | None = None) -> None:
         self.version = 0
         self.trace = trace
         self.marks = marks
@@ -322,7 +325,7 @@ def _reopened(records: Sequence[ForeignReads]) -> Iterator[None]:
         _open.records = before
 
 
-def note_foreign_read(thing: Any, trace: Any) -> None:
+def note_foreign_read(thing: Any, trace: Trace) -> None:
     """Note a cell or a node of a trace that is not the current one; one without a trace is plait's own."""
     records = _open.records
     if not records or trace is None:

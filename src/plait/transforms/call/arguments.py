@@ -22,7 +22,7 @@ from ...core.graph.graphdef import GraphDef, LeafDef, NodeDef, NodeRef, Variable
 from ...core.graph.walks import CachedWalk, find_walk, is_graph_leaf
 from ...core.nodes.attributes import has_data
 from ...core.nodes.nodes import Static, jax_key_to_key
-from ...core.variables.cells import dict_of
+from ...core.variables.cells import Value, dict_of
 from ...core.variables.variables import make_variables
 from ...errors import ArgumentError
 from ...util.paths import Path, format_path
@@ -200,7 +200,9 @@ class Structure:
             found.append(Argument(each, parts, range(plain, plain := plain + each.graphdefs.count(None))))
         return found
 
-    def unflatten(self, make: Callable[[GraphDef, list[Any]], Any], values: Iterable[Any], plain: Iterable[Any]) -> Any:
+    def unflatten(
+        self, make: Callable[[GraphDef, list[Any]], Any], values: Iterable[Value], plain: Iterable[Value]
+    ) -> Any:
         """The tree with these plain leaves, and with objects that ``make`` makes of graphdefs and their values."""
         values, plain = iter(values), iter(plain)
         leaves = [
@@ -276,9 +278,9 @@ class Gathered:
     structure: Structure
     roots: tuple[Any, ...]
     walk: CachedWalk | None
-    plain: list[Any]
+    plain: list[Value]
 
-    def values(self) -> list[Any]:
+    def values(self) -> list[Value]:
         """The raw values of all variables and array attributes, in walk order."""
         return [] if self.walk is None else self.walk.raw_values()
 

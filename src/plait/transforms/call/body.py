@@ -30,7 +30,7 @@ from ...core import hooks
 from ...core.graph.walks import is_graph_leaf
 from ...core.traces.captured import refusing_container_changes, warn_about_captures
 from ...core.transform import Transformation
-from ...core.variables.cells import recording_foreign_reads
+from ...core.variables.cells import Value, recording_foreign_reads
 from ...errors import StaticValueError
 from ...util.jax_versions import trace_settings
 from ...util.sentinels import Sentinel
@@ -69,7 +69,7 @@ class AttachedToErrors:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(self, kind: Hashable, error: BaseException | None, traceback: TracebackType | None) -> None:
         if error is None or traceback is None:
             return
         refs: list[Any] = []
@@ -110,17 +110,17 @@ class Ports:
         values, plain: the port of each input value and each plain input leaf, by number.
     """
 
-    kinds: tuple[Any, ...]
+    kinds: tuple[Hashable, ...]
     values: tuple[int, ...]
     plain: tuple[int, ...]
 
-    def of(self, position: int) -> Any:
+    def of(self, position: int) -> Hashable:
         """The kind of the port of an input value."""
         return self.kinds[self.values[position]]
 
-    def grouped(self, values: Iterable[Any], plain: Iterable[Any]) -> tuple[list[Any], ...]:
+    def grouped(self, values: Iterable[Value], plain: Iterable[Value]) -> tuple[list[Value], ...]:
         """One item per input value and plain leaf, sorted into ports."""
-        groups: tuple[list[Any], ...] = tuple([] for _ in self.kinds)
+        groups: tuple[list[Value], ...] = tuple([] for _ in self.kinds)
         for port, value in zip((*self.values, *self.plain), (*values, *plain), strict=True):
             groups[port].append(value)
         return groups
@@ -145,7 +145,7 @@ class Propagation(NamedTuple):
     """
 
     structural: bool | str | None = True
-    writes: Any = OWN_PORT
+    writes: Hashable = OWN_PORT
     all_values: bool = False
     donated: frozenset[int] = frozenset()
     returns_inputs: bool = False
@@ -166,7 +166,7 @@ class Rules:
     loops: ClassVar[bool] = False
     axis: HashableMapping[str, Any] | None = dataclasses.field(default=None, kw_only=True)
 
-    def kinds(self, prefixes: list[Any], *, structural: bool) -> list[Any]:
+    def kinds(self, prefixes: list[Hashable], *, structural: bool) -> list[Hashable]:
         """The kind of the port of each input value, given its prefix."""
         return prefixes
 
@@ -178,10 +178,10 @@ class Rules:
         """What objects of these labels are called in programs."""
         return list(labels)
 
-    def check_sent(self, body: Body, kind: Any, value: Any) -> None:
+    def check_sent(self, body: Body, kind: Hashable, value: Value) -> None:
         """Raise if a value cannot leave by a port of this kind."""
 
-    def sorted(self, body: Body, left: TracedResult, out: Any, inputs: Sequence[Sequence[Any]]) -> OutputPorts:
+    def sorted(self, body: Body, left: TracedResult, out: Any, inputs: Sequence[Sequence[Value]]) -> OutputPorts:
         """What sorts the results into ports."""
         return OutputPorts(body, left, out)
 
@@ -250,7 +250,7 @@ class Body(NamedAsUsers):
     f: Callable[[], Callable[..., Any]]
     structure: Structure
     ports: Ports
-    prefixes: tuple[Any, ...]
+    prefixes: tuple[Hashable, ...]
     outs: Prefix
     propagation: Propagation
     rules: Rules
@@ -261,9 +261,9 @@ class Body(NamedAsUsers):
         name: Transformation,
         f: Callable[..., Any],
         gathered: Gathered,
-        spread: Sequence[Any] | None = None,
+        spread: Sequence[Hashable] | None = None,
         outs: Prefix | Any = ONE_PORT,
-        kinds: Sequence[Any] = (),
+        kinds: Sequence[Hashable] = (),
         propagation: Propagation = ALL_CHANGES,
         rules: Rules = NO_RULES,
     ) -> Body:
@@ -329,8 +329,8 @@ class Body(NamedAsUsers):
             entries.pop(key, None)
 
     def __call__(
-        self, inputs: Sequence[Sequence[Any]], run: Callable[[TracedArguments], Any] | None = None
-    ) -> tuple[tuple[list[Any], ...], Outcome]:
+        self, inputs: Sequence[Sequence[Value]], run: Callable[[TracedArguments], Any] | None = None
+    ) -> tuple[tuple[list[Value], ...], Outcome]:
         """Map input ports to output ports, and return what the function did.
 
         Args:
@@ -348,7 +348,7 @@ class Body(NamedAsUsers):
         f = self.f()
         return f"{self.name} of {getattr(f, '__qualname__', type(f).__name__)}"
 
-    def enter(self, inputs: Sequence[Sequence[Any]]) -> TracedArguments:
+    def enter(self, inputs: Sequence[Sequence[Value]]) -> TracedArguments:
         """Create private objects for the input values."""
         return TracedArguments(self.structure, *self.ports.in_order(inputs))
 
@@ -374,7 +374,7 @@ class Body(NamedAsUsers):
         structural = bool(self.propagation.structural) or self.rules.loops  # a returned carry consists of the arguments
         return TracedResult(self.name, entered, out, structural, self.root_labels)
 
-    def output_of(self, inputs: Sequence[Sequence[Any]]) -> tuple[Structure, Sequence[Any], Sequence[Any]]:
+    def output_of(self, inputs: Sequence[Sequence[Value]]) -> tuple[Structure, Sequence[Any], Sequence[Any]]:
         """The flattened output of the function; its changes to the arguments are ignored."""
         entered = self.enter(inputs)
         out = self.call(entered)
@@ -420,13 +420,13 @@ class OutputPorts:
     def __init__(self, body: Body, left: TracedResult, out: Any) -> None:
         self.body, self.left = body, left
         self.values = left.entered.values
-        self.outputs: tuple[list[Any], ...] = tuple([] for _ in body.ports.kinds)
+        self.outputs: tuple[list[Value], ...] = tuple([] for _ in body.ports.kinds)
         self.spread = body.outs.broadcast(out)
         self.prefixes = (*body.prefixes, *itertools.compress(self.spread, map(is_graph_leaf, left.leaves)))
         if left.output.roots and not body.propagation.returns_inputs:
             self._check_output_aliasing(out)
 
-    def done(self) -> tuple[tuple[list[Any], ...], Outcome]:
+    def done(self) -> tuple[tuple[list[Value], ...], Outcome]:
         """The ports, and what the function did."""
         left, propagation = self.left, self.body.propagation
         written, unwritten = self._values_of_inputs() if left.arguments is None else ([], [])
@@ -483,7 +483,7 @@ class OutputPorts:
         """The position of a leaf of the walk among the input values; ``None`` for a new one."""
         return self.left.position(leaf)
 
-    def is_itself_outside(self, position: int, prefix: Any) -> bool:
+    def is_itself_outside(self, position: int, prefix: Hashable) -> bool:
         """Whether an input value that is returned elsewhere with this prefix is, outside, the caller's own value."""
         return self.body.ports.of(position) == prefix
 
@@ -491,22 +491,22 @@ class OutputPorts:
         """Whether a new value of an input is lost."""
         return False
 
-    def send_back(self, position: int, value: Any) -> Address:
+    def send_back(self, position: int, value: Value) -> Address:
         """Send the value that an input variable has now."""
         writes, ports = self.body.propagation.writes, self.body.ports
         return self.send(ports.values[position] if writes is OWN_PORT else ports.kinds.index(writes), value)
 
-    def new(self, leaf: int, prefix: Any, value: Any) -> Address:
+    def new(self, leaf: int, prefix: Hashable, value: Value) -> Address:
         """Send the value of a new variable, or array attribute, which is a leaf of the walk."""
         writes = self.body.propagation.writes
         is_argument = leaf < self.left.argument_count and writes is not OWN_PORT
         return self.send(self.body.ports.kinds.index(writes if is_argument else prefix), value)
 
-    def plain(self, leaf: Any, prefix: Any) -> Address:
+    def plain(self, leaf: Any, prefix: Hashable) -> Address:
         """Send a plain leaf of the output."""
         return self.send(self.body.ports.kinds.index(prefix), leaf)
 
-    def send(self, port: int, value: Any) -> Address:
+    def send(self, port: int, value: Value) -> Address:
         """Put a value into a port."""
         self.body.rules.check_sent(self.body, self.body.ports.kinds[port], value)
         self.outputs[port].append(value)

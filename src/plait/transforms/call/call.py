@@ -38,6 +38,7 @@ from ...core import hooks
 from ...core.graph.locate import describe_place
 from ...core.graph.walks import is_graph_leaf
 from ...core.transform import Transformation
+from ...core.variables.cells import Value
 from ...errors import ArgumentError, ArgumentTypeError
 from ...util.words import describe_type
 from .arguments import Gathered, gather, positional
@@ -172,7 +173,7 @@ class Call:
         outs: Prefix | Any = ONE_PORT,
         crossing: Crossing = STRUCTURE,
         gathered: Gathered | None = None,
-        kinds: Sequence[Any] = (),
+        kinds: Sequence[Hashable] = (),
         propagation: Propagation = ALL_CHANGES,
         rules: Rules = NO_RULES,
     ) -> None:
@@ -184,7 +185,7 @@ class Call:
         self.ports = self.body.ports
         self.inputs = self.ports.grouped(gathered.values(), gathered.plain)
 
-    def port(self, kind: Any, groups: Sequence[Any]) -> Any:
+    def port(self, kind: Hashable, groups: Sequence[Any]) -> Any:
         """The group of the port of this kind; empty if there is no such port."""
         return groups[self.ports.kinds.index(kind)] if kind in self.ports.kinds else []
 
@@ -278,7 +279,7 @@ class Call:
         donating = self.body.propagation._replace(donated=positions)
         return dataclasses.replace(self.body, propagation=donating), given, kept
 
-    def finish(self, outputs: Sequence[Sequence[Any]], outcome: Outcome) -> Any:
+    def finish(self, outputs: Sequence[Sequence[Value]], outcome: Outcome) -> Any:
         """Write back the output ports. Returns the output."""
         return write_back(outcome, self.gathered, outputs)
 

@@ -18,7 +18,7 @@ from ...core.graph.unflatten import Builder, plan_of
 from ...core.graph.walks import Walk, is_graph_leaf, path_of
 from ...core.nodes.nodes import Static, jax_key_to_key
 from ...core.transform import Transformation
-from ...core.variables.cells import note_foreign_reads
+from ...core.variables.cells import Value, note_foreign_reads
 from ...core.variables.variables import Variable, make_variables
 from ...errors import ArgumentError
 from ...util.jax_versions import trace_state
@@ -41,7 +41,11 @@ class TracedArguments:
     __slots__ = ("index_ref", "roots", "structure", "tree", "values")
 
     def __init__(
-        self, structure: Structure, values: Sequence[Any], plain: Sequence[Any], known: Mapping[int, Any] | None = None
+        self,
+        structure: Structure,
+        values: Sequence[Value],
+        plain: Sequence[Value],
+        known: Mapping[int, Any] | None = None,
     ) -> None:
         self.structure = structure
         self.values = list(values)
@@ -80,7 +84,7 @@ def _revealed(argument: Any) -> Any:
 
 
 def rebuild(
-    structure: Structure, values: Sequence[Any], plain: Sequence[Any], known: Mapping[int, Any] | None = None
+    structure: Structure, values: Sequence[Value], plain: Sequence[Value], known: Mapping[int, Any] | None = None
 ) -> Any:
     """Build the tree of a structure with new leaves, such as gradients.
 

@@ -29,6 +29,7 @@ from ...core.nodes.journal import Journal, trace_of
 from ...core.nodes.nodes import Kind, visit
 from ...core.nodes.pytree import Pytree
 from ...core.traces.guard import check_trace
+from ...core.variables.cells import Value
 from ...core.variables.variables import Variable
 from ...util.jax_versions import trace_state
 from ...util.static_values import HashableMapping
@@ -156,16 +157,16 @@ class Traces(Generic[T]):
     def __init__(self) -> None:
         self._by_types: dict[Any, T] = {}
 
-    def add(self, values: Iterable[Any], outcome: T) -> None:
+    def add(self, values: Iterable[Value], outcome: T) -> None:
         """Record a trace with these input values."""
         self._by_types[self.types(values)] = outcome
 
-    def of(self, values: Iterable[Any]) -> T | None:
+    def of(self, values: Iterable[Value]) -> T | None:
         """The outcome of the trace for values of these types."""
         return self._by_types.get(self.types(values))
 
     @staticmethod
-    def types(values: Iterable[Any]) -> tuple[Any, ...]:
+    def types(values: Iterable[Value]) -> tuple[Any, ...]:
         """Shape and dtype of each leaf of each value."""
         return tuple(
             tuple((jax.typeof(leaf).shape, jax.typeof(leaf).dtype) for leaf in jax.tree_util.tree_leaves(value))

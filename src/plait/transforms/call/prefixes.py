@@ -8,7 +8,7 @@ returns the prefix value of every leaf of the arguments. (rules X2, X3)
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -191,7 +191,7 @@ class PrefixByPath:
             value = unwrapped(children[key])
         return value
 
-    def values(self) -> list[Any]:
+    def values(self) -> list[Hashable]:
         """All its values."""
         return [place.value for place in visit(self.node, children=_below_specs) if _is_value(place)]
 
@@ -213,7 +213,9 @@ def choose(prefix: Any, leaves: Sequence[tuple[Path, Any]], root: Callable[[], s
     return prefix.choose(leaves, root) if is_mapping else [prefix] * len(leaves)
 
 
-def prefixes_of_values(gathered: Gathered, prefixes: tuple[Any, ...], roots: Callable[[], Sequence[str]]) -> list[Any]:
+def prefixes_of_values(
+    gathered: Gathered, prefixes: tuple[Hashable, ...], roots: Callable[[], Sequence[str]]
+) -> list[Hashable]:
     """The prefix value of each input value; ``roots`` returns the names of the objects."""
     walk = gathered.walk
     if walk is None:
