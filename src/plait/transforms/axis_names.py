@@ -30,7 +30,7 @@ from ..util.static_values import HashableMapping
 from .call.arguments import parameter_names, positional
 from .call.body import Body, Rules
 from .call.call import STRUCTURE, Crossing, check_function, curried, prefixes_of
-from .call.enter_leave import TracedArguments
+from .call.enter_leave import TracedArguments, TracedResult
 from .call.prefixes import Prefix, choose
 
 METADATA = Transformation("transform_metadata", "plait.transform_metadata({f}, partition='layers')")
@@ -54,26 +54,25 @@ class AxisNames(Rules):
         for position, names in dropped.items():
             axis: Any = body.ports.of(position)
             self._put_axis(variables[position], axis, names)
-        self._name_new(body, entered, out, set(map(id, variables)))
         return out
 
-    def _name_new(self, body: Body, entered: TracedArguments, out: Any, known: set[int]) -> None:
+    def finish_new(self, body: Body, left: TracedResult, out: Any) -> bool:
         """Add the axis to the names of the variables that the function made."""
-        assert self.axis is not None
-        leaves = jax.tree_util.tree_leaves(out, is_leaf=is_graph_leaf)
-        new: list[Any] = []
-        for number, root in enumerate([*entered.roots, *filter(is_graph_leaf, leaves)]):
-            for path, variable in iter_variables(root):
-                if id(variable) not in known and has_axis_metadata(variable, self.axis):
-                    known.add(id(variable))
-                    new.append((number, path, variable))
-        prefixes: list[Any] = []
-        if new:
-            prefixes = [*body.prefixes, *itertools.compress(body.outs.broadcast(out), map(is_graph_leaf, leaves))]
-        for number, path, variable in new:
-            (axis,) = choose(prefixes[number], [(path, variable)])
+        if self.axis is None:
+            return False
+        new = [
+            (number, leaf)
+            for number, leaf in enumerate(left.walk.leaves)
+            if isinstance(leaf, Variable) and left.position(number) is None and has_axis_metadata(leaf, self.axis)
+        ]
+        if not new:
+            return False
+        prefixes = (*body.prefixes, *itertools.compress(body.outs.broadcast(out), map(is_graph_leaf, left.leaves)))
+        axes = [(leaf, left.prefix(number, prefixes)) for number, leaf in new]
+        for leaf, axis in axes:
             if isinstance(axis, int):
-                self._put_axis(variable, axis, None)
+                self._put_axis(leaf, axis, None)
+        return True
 
     def _drop_axes(self, body: Body, entered: TracedArguments, variables: Sequence[Any]) -> dict[int, Any]:
         """Remove the axis that does not exist inside from the names of each variable; position → what was removed."""

@@ -174,6 +174,10 @@ class Rules:
         """``call`` the user's function. Returns its output."""
         return call()
 
+    def finish_new(self, body: Body, left: TracedResult, out: Any) -> bool:
+        """Change what the function made; whether anything was changed, so that it must be walked again."""
+        return False
+
     def names(self, labels: Sequence[str]) -> list[str]:
         """What objects of these labels are called in programs."""
         return list(labels)
@@ -339,6 +343,8 @@ class Body(NamedAsUsers):
         entered = self.enter(inputs)
         out = self.rules.run(self, entered, functools.partial(self.call, entered, run))
         left = self.leave(entered, out)
+        if self.rules.finish_new(self, left, out):
+            left = self.leave(entered, out)
         if left.copies_captured:
             self.forget()
         return self.rules.sorted(self, left, out, inputs).done()
