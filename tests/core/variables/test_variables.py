@@ -387,6 +387,23 @@ def test_a_float_written_into_integers_is_cast():
     assert (v[...].tolist(), v.dtype) == ([1, 2], jnp.int32)
 
 
+@pytest.mark.parametrize(("dtype", "number"), [(jnp.int32, 2**40), (jnp.int8, 300), (jnp.uint32, -1)])
+@pytest.mark.parametrize("index", [..., 0])
+def test_an_integer_that_does_not_fit_is_an_error(dtype, number, index):
+    """V14: as for ``jnp.asarray(number, dtype)``; the variable keeps its value."""
+    v = nnx.Variable(jnp.ones(2, dtype))
+    with pytest.raises(OverflowError, match=f"{number} out of bounds for {jnp.dtype(dtype)}"):
+        v[index] = number
+    assert v[...].tolist() == [1, 1]
+
+
+def test_an_integer_is_written_into_floats_of_any_size():
+    """V14."""
+    v = nnx.Variable(jnp.zeros(2))
+    v[...] = 2**40
+    assert v[...].tolist() == [2.0**40] * 2
+
+
 def test_item_assignment_of_numpy_arrays_dicts_and_lists():
     """V14. Arrays are copied on write: a detached leaf shares its NumPy array with the model (G32)."""
     array = np.zeros(2)

@@ -253,7 +253,7 @@ def store_part(cell: Cell, index: Any, value: Any) -> None:
 
 def _cast(value: Any, dtype: Any) -> Any:
     if not isinstance(value, jax.Array):
-        value = np.asarray(value)
+        value = np.asarray(value, dtype if isinstance(value, int) else None)  # raises if the number does not fit
     return value if value.dtype == dtype else jnp.asarray(value).astype(dtype)
 
 
