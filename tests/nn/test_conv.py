@@ -155,10 +155,13 @@ def test_a_replaced_convolution_may_take_other_axes(batch):
     np.testing.assert_allclose(jnp.swapaxes(theirs(jnp.swapaxes(x, -1, -2)), -1, -2), ours(x), rtol=1e-5, atol=1e-6)
 
 
-def test_strides_must_be_as_many_as_spatial_axes():
-    layer = plait.Conv(3, 4, (2,), strides=(1, 1), rngs=plait.Rngs(0))
-    with pytest.raises(ArgumentError, match=r"strides=\(1, 1\) and kernel_size=\(2,\)"):
-        layer(jnp.ones((1, 5, 3)))
+@pytest.mark.parametrize("layer", [plait.Conv, plait.ConvTranspose])
+@pytest.mark.parametrize("options", [{"strides": (1, 1)}, {"padding": (1, 1)}], ids=str)
+def test_options_for_images_need_a_kernel_for_images(layer, options):
+    (option,) = options
+    layer = layer(3, 4, 2, **options, rngs=plait.Rngs(0))
+    with pytest.raises(ArgumentError, match=rf"(?s){option}=\(1, 1\).*for images, kernel_size=\(2, 2\)"):
+        layer(jnp.ones((1, 5, 5, 3)))
 
 
 @pytest.mark.sampled

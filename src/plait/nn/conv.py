@@ -83,7 +83,7 @@ class Conv(_Convolution):
     Args:
         in_features: channels of the input.
         out_features: channels of the output.
-        kernel_size: window length per spatial axis; an integer means one spatial axis.
+        kernel_size: window length per spatial axis; ``3`` means ``(3,)``, and images need ``(3, 3)``.
         strides: steps between windows, one number for all axes or one each; ``None`` means 1.
         padding: ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"``, ``"CIRCULAR"`` (wraps around), ``"REFLECT"``, ``"CAUSAL"``
             (one spatial axis, pads the beginning only), in upper or lower case; a number for all sides, or per axis a
@@ -222,7 +222,7 @@ class ConvTranspose(_Convolution):
     Args:
         in_features: channels of the input.
         out_features: channels of the output.
-        kernel_size: window length per spatial axis; an integer means one spatial axis.
+        kernel_size: window length per spatial axis; ``3`` means ``(3,)``, and images need ``(3, 3)``.
         strides: steps between windows, one number for all axes or one each; ``None`` means 1.
         padding: ``"SAME"``, ``"VALID"``, ``"CIRCULAR"`` (what exceeds one end is added at the other), without strides
             ``"SAME_LOWER"``, in upper or lower case; a number for all sides, or per axis a number or a pair (before,
@@ -382,7 +382,7 @@ def per_axis(value: int | Sequence[int] | None, layer: _Convolution, name: str) 
             at=describe_place(layer),
             found=f"{name}={tuple(value)} and kernel_size={layer.kernel_size}",
             expected="one number for all spatial axes, or one for each",
-            do=f"for example {name}={(tuple(value) + (1,) * n_spatial)[:n_spatial]}",
+            do=f"for example {name}={(tuple(value) + (1,) * n_spatial)[:n_spatial]}" + _for_images(layer),
         )
     return tuple(value)
 
@@ -408,8 +408,13 @@ def resolve_padding(padding: Padding, layer: _Convolution, names: tuple[str, ...
         at=describe_place(layer),
         found=f"padding={padding!r}",
         expected=f"{', '.join(map(repr, names))}, a number, or for each spatial axis a number or a pair",
-        do=f"for example padding={((1, 1),) * n_spatial}",
+        do=f"for example padding={((1, 1),) * n_spatial}" + _for_images(layer),
     )
+
+
+def _for_images(layer: _Convolution) -> str:
+    size = layer.kernel_size
+    return f"; for images, kernel_size={size * 2}" if len(size) == 1 else ""
 
 
 def _border(padding: str, dilation: Sequence[int], *, layer: _Convolution) -> Pairs:
