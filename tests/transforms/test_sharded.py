@@ -161,6 +161,27 @@ def tree():
     return Node(layers=[Node(mean=plait.BatchStat(jnp.zeros(())), w=plait.Param(jnp.ones((6, 4))))])
 
 
+BAD_SPECS = {
+    "no spec": ("model", P(), r"not a partition spec\s+at +in_specs\[0\]\s+found +a str: 'model'"),
+    "unknown axis": (P("nope"), P(), r"in_specs names an axis.*at +block\.\w+\s.*'nope' in P.*'data': 4"),
+    "unknown axis of the output": (P(), P("nope"), r"out_specs names an axis.*at +out_specs\s.*'nope' in P"),
+    "axis that is not mapped": (P("model"), P(), r"in_specs names an axis.*'model' in P.*of the mesh \{'data': 4\}"),
+    "twice": (P("data", "data"), P(), r"in_specs shards two axes.*at +block\.\w+\s.*'data' twice"),
+    "rank": (P(None, None, "data"), P(), r"in_specs has a spec with more entries.*at +block\.\w+\s.*at most 2"),
+    "rank of the output": (P(), P(None, None, "data"), r"out_specs has a spec with more.*at +the output\s.*at most 2"),
+    "length": (P(None, "data"), P(), r"in_specs does not match: axis 1.*at +block\.up\s.*multiple of 4"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_SPECS)
+def test_specs_that_do_not_fit_are_named_by_path(name):
+    """X26."""
+    given, out, message = BAD_SPECS[name]
+    block = Node(up=plait.Param(jnp.ones((4, 6))))
+    with pytest.raises(plait.errors.PlaitError, match=f"(?s){message}"):
+        sharded(lambda block: block.up[...], (given,), out, axis_names={"data"})(block)
+
+
 def test_values_only_with_a_prefix_of_the_module_s_own_structure():
     """X2, U32: without structural updates a tree of specs takes the place of the mapping."""
 

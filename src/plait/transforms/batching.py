@@ -18,7 +18,7 @@ from .call.arguments import positional, with_statics
 from .call.body import Body
 from .call.call import STRUCTURE, Call, Crossing, check_function, curried, prefixed_call, prefixes_of
 from .call.outcome import Address, Outcome
-from .call.prefixes import Carry, FilterMapping, PrefixByPath
+from .call.prefixes import Carry
 
 if TYPE_CHECKING:
     from .signatures import VmapOptions
@@ -259,10 +259,8 @@ def check_axes_alone(name: Transformation, options: Mapping[str, Any], crossing:
     """
     others = ", plait.Carry" if name == "scan" else ""
     for prefix in prefixes_of(name, options, crossing):
-        for place, leaf in prefix.places():
-            for axis in leaf.values_ if isinstance(leaf, FilterMapping) else [leaf]:
-                if axis is None or type(axis) is int or isinstance(axis, PrefixByPath) or (others and axis is Carry):
-                    continue
+        for place, axis in prefix.values():
+            if type(axis) is not int and not (others and axis is Carry):
                 raise (ArgumentError if others else ArgumentTypeError)(
                     f"{name}: Invalid axes: {prefix.argument} must be an int, None{others}, or a tree of these",
                     at=place,

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Set
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import PartitionSpec
 
 from ..core.transform import Transformation
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError
 from ..util.jax_versions import varying_axes
-from ..util.words import describe_type
 from .call.arguments import named_as_user_s
 from .call.call import STRUCTURE, Call, Crossing, check_function, curried, prefixed_call, prefixes_of
 from .call.outcome import Address, Outcome
-from .jit.shardings import reshard_read_values
+from .jit.shardings import axes_of, check_spec, check_specs, reshard_read_values
 
 SHARD_MAP = Transformation(
     "shard_map",
@@ -72,17 +69,18 @@ def shard_map(
     """
     check_function(f, SHARD_MAP)
     options = {"in_specs": in_specs, "out_specs": out_specs}
-    prefixes_of(SHARD_MAP, options, crossing)  # checks what does not depend on the call
+    check_specs(SHARD_MAP, prefixes_of(SHARD_MAP, options, crossing), lambda spec: isinstance(spec, PartitionSpec))
 
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         call = prefixed_call(SHARD_MAP, f, args, kwargs, options, crossing)
-        sizes = dict((jax.sharding.get_abstract_mesh() if mesh is None else mesh).shape)
-        mapped = frozenset(axis_names) or frozenset(sizes)
-        specs = tuple(_checked_spec(port, mapped) for port in call.ports.kinds)
+        lengths = (jax.sharding.get_abstract_mesh() if mesh is None else mesh).shape
+        sizes = {name: size for name, size in lengths.items() if not axis_names or name in axis_names}
+        specs = tuple(PartitionSpec() if port is None else port for port in call.ports.kinds)
         for label, spec, value in call.labelled():
-            for leaf in jax.tree_util.tree_leaves(value):
-                _check_shape(label, PartitionSpec() if spec is None else spec, np.shape(leaf), sizes)
+            check_spec("shard_map: in_specs", label, value, spec or PartitionSpec(), sizes)
+        for spec in specs:
+            check_spec("shard_map: out_specs", lambda: "out_specs", (), spec, sizes)
 
         def body(inputs: Any) -> Any:
             outputs, outcome = call.body(inputs)
@@ -108,54 +106,6 @@ def shard_map(
     return wrapper
 
 
-def _checked_spec(spec: Any, mapped: frozenset[Any]) -> PartitionSpec:
-    if spec is None:
-        return PartitionSpec()
-    if not isinstance(spec, PartitionSpec):
-        raise ArgumentTypeError(
-            "shard_map: a spec is not a partition spec",
-            found=f"{describe_type(spec)}: {spec!r:.60}",
-            expected="jax.sharding.PartitionSpec, None, or plait.StateSharding({filter: spec}) for a module",
-            do=f"write jax.sharding.PartitionSpec({min(map(str, mapped), default='axis')!r}), or None for no sharding",
-        )
-    unknown = [name for name in _names(spec) if name not in mapped]
-    if unknown:
-        raise ArgumentError(
-            "shard_map: a spec names an axis that is not mapped",
-            found=f"{', '.join(map(repr, unknown))} in {spec}",
-            expected=f"axes of {sorted(mapped, key=str)}",
-            do="correct the name, or use a mesh (or axis_names) that has it",
-        )
-    return spec
-
-
-def _names(spec: PartitionSpec) -> list[Any]:
-    """The mesh axes in a spec."""
-    return [name for entry in spec for name in _entry_names(entry)]
-
-
-def _entry_names(entry: Any) -> tuple[Any, ...]:
-    return () if entry is None else entry if isinstance(entry, tuple) else (entry,)
-
-
-def _check_shape(
-    label: Callable[[], str], spec: PartitionSpec, shape: tuple[int, ...], sizes: Mapping[Any, int]
-) -> None:
-    if len(spec) > len(shape):
-        raise _too_long(label(), spec, shape)
-    for axis, entry in enumerate(spec):
-        parts = math.prod(sizes[name] for name in _entry_names(entry))
-        if shape[axis] % parts:
-            names = ", ".join(f"{name!r} ({sizes[name]})" for name in _entry_names(entry))
-            raise ArgumentError(
-                f"shard_map: axis {axis} cannot be divided among the devices",
-                at=label(),
-                found=f"an array of shape {shape}, and {spec}",
-                expected=f"a size of axis {axis} that is a multiple of {parts}, the size of the mesh axis {names}",
-                do="pad the array, leave this axis unsharded, or use a mesh with a different shape",
-            )
-
-
 def _check_outputs(call: Call, outcome: Outcome, outputs: Any, specs: Any, check_vma: bool) -> None:
     """Check the outputs of one shard while paths are known."""
 
@@ -164,27 +114,18 @@ def _check_outputs(call: Call, outcome: Outcome, outputs: Any, specs: Any, check
 
     for port, (spec, values) in enumerate(zip(specs, outputs, strict=True)):
         for place, value in enumerate(values):
+            where = functools.partial(place_of, port, place)
+            check_spec("shard_map: out_specs", where, value, spec, {})
             for leaf in jax.tree_util.tree_leaves(value):
-                if len(spec) > np.ndim(leaf):
-                    raise _too_long(place_of(port, place), spec, np.shape(leaf))
-                differing = varying_axes(leaf) - frozenset(_names(spec)) if check_vma else frozenset[Any]()
+                named = {name for entry in spec for name in axes_of(entry)}
+                differing = varying_axes(leaf) - named if check_vma else frozenset[Any]()
                 if differing:
                     axes = sorted(differing, key=str)
                     raise ArgumentError(
                         "shard_map: a value may differ between devices, but its spec declares it equal",
-                        at=place_of(port, place),
+                        at=where(),
                         found=f"{spec}, but a value that depends on {', '.join(map(repr, axes))}",
                         expected="a spec that names the axis, or a value that is the same along it",
                         do=f"reduce it (jax.lax.pmean(value, {axes[0]!r})), name the axis in its spec, or pass "
                         "check_vma=False if it is the same on all devices",
                     )
-
-
-def _too_long(label: str, spec: PartitionSpec, shape: tuple[int, ...]) -> ArgumentError:
-    return ArgumentError(
-        "shard_map: a spec has more entries than the array has axes",
-        at=label,
-        found=f"{spec} for an array of shape {shape}",
-        expected=f"at most {len(shape)} entries",
-        do="shorten the spec; for a module, give each filter a spec: plait.StateSharding({filter: spec, ...: None})",
-    )

@@ -145,8 +145,8 @@ class StateSharding(FilterMapping):
         filters, shardings: the keys and values, in order.
 
     Example:
-        >>> plait.StateSharding({plait.PathContains("kernel"): "x", ...: None}).shardings
-        ('x', None)
+        >>> plait.StateSharding({plait.PathContains("kernel"): jax.P("x"), ...: None}).shardings
+        (P('x',), None)
     """
 
     __slots__ = ()
@@ -266,11 +266,14 @@ class Prefix:
         leaves = tuple(_checked_leaf(transform, argument, path, leaf, updates) for path, leaf in pairs)
         return cls(transform, argument, treedef, leaves)
 
-    def places(self) -> list[tuple[str, Any]]:
-        """Each leaf with its place in the user's prefix: ``in_axes[1]``."""
+    def values(self) -> Iterator[tuple[str, Any]]:
+        """Each value that is not ``None``, also in mappings from filters, with its place: ``in_axes[1]``."""
         tree = jax.tree_util.tree_unflatten(self.treedef, map(Static, self.leaves))
         pairs, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda leaf: type(leaf) is Static)
-        return [(f"{self.argument}{jax.tree_util.keystr(path)}", leaf.value) for path, leaf in pairs]
+        for path, leaf in pairs:
+            for value in leaf.value.values_ if isinstance(leaf.value, FilterMapping) else [leaf.value]:
+                if value is not None and not isinstance(value, PrefixByPath):
+                    yield f"{self.argument}{jax.tree_util.keystr(path)}", value
 
     def broadcast(self, tree: Any) -> list[Any]:
         """The prefix of each leaf of ``tree``; objects are leaves.

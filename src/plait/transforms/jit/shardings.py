@@ -6,8 +6,9 @@ knows how many values it writes: an input variable keeps its sharding, a new one
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,9 +17,9 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
 
 from ...core.nodes.nodes import Static
 from ...core.transform import Transformation
-from ...errors import ArgumentError
+from ...errors import ArgumentError, ArgumentTypeError
 from ...util.jax_versions import ArrayImpl, top_level_trace, trace_state
-from ...util.words import text_of
+from ...util.words import describe_type, text_of
 from ..call.arguments import Gathered
 from ..call.body import Body, Propagation
 from ..call.call import Call, Crossing, prefixes_of
@@ -44,7 +45,9 @@ class Shardings:
     def __init__(self, ins: Any, outs: Any, crossing: Crossing) -> None:
         self.crossing = crossing
         options = {"in_shardings": ins, "out_shardings": outs}
-        self.outs = prefixes_of(JIT, options, crossing)[1]  # raises immediately if one is wrong
+        prefixes = prefixes_of(JIT, options, crossing)
+        check_specs(JIT, prefixes, lambda spec: not isinstance(spec, (int, str)))
+        self.outs = prefixes[1]
         self.given = tuple(ins) if isinstance(ins, list) else ins
 
     def call(
@@ -157,38 +160,59 @@ def reshard_read_values(gathered: Gathered, shardings: Sequence[Any], outcome: O
             gathered.replace_value(position, jax.device_put(cell.raw, sharding))
 
 
+def check_specs(name: Transformation, prefixes: Iterable[Prefix], is_spec: Callable[[Any], bool]) -> None:
+    """Check what does not depend on the call.
+
+    Raises:
+        ArgumentTypeError: a value of a prefix is not a spec; names its place.
+    """
+    for place, spec in itertools.chain.from_iterable(prefix.values() for prefix in prefixes):
+        if not is_spec(spec):
+            raise ArgumentTypeError(
+                f"{name}: a spec is not a partition spec",
+                at=place,
+                found=f"{describe_type(spec)}: {spec!r:.60}",
+                expected="jax.P, None, or plait.StateSharding({filter: spec}) for a module",
+                do="name axes of the mesh, such as jax.P('data'), or pass None for no sharding",
+            )
+
+
 def check_sharding(argument: str, place: Callable[[], str], value: Any, sharding: Any) -> None:
-    """Raise if a spec, or the spec of a sharding, is impossible for arrays of this shape or for the current mesh.
+    """``check_spec`` of a spec, or of the spec of a sharding, for the current mesh."""
+    if isinstance(sharding, PartitionSpec):
+        check_spec(f"jit: {argument}", place, value, sharding, jax.sharding.get_abstract_mesh().shape)
+    elif isinstance(sharding, NamedSharding):
+        check_spec(f"jit: {argument}", place, value, sharding.spec, sharding.mesh.shape)
+
+
+def check_spec(who: str, place: Callable[[], str], value: Any, spec: PartitionSpec, sizes: Mapping[str, int]) -> None:
+    """Raise if a spec is impossible for arrays of this shape or for this mesh.
 
     Args:
-        argument: where the spec was passed: ``in_shardings`` or ``out_shardings``.
+        who: what has the spec: ``jit: in_shardings``.
         place: returns the name of the value; called only for errors.
+        sizes: of the axes of the mesh; empty if it is not known.
 
     Raises:
         ArgumentError: names the value, the spec, and the shape or mesh.
     """
-    if not isinstance(sharding, (PartitionSpec, NamedSharding)):
-        return
-    bare = isinstance(sharding, PartitionSpec)
-    spec: Any = sharding if bare else sharding.spec
-    sizes = dict((jax.sharding.get_abstract_mesh() if bare else sharding.mesh).shape)
-    mesh = f"the mesh {sizes}" if sizes else "no mesh"
-    names = [_axes_of(entry) for entry in spec]
+    mesh = f"the mesh {dict(sizes)}" if sizes else "no mesh"
+    names = [axes_of(entry) for entry in spec]
     flat = [name for part in names for name in part]
     # Without sizes, the mesh is that of an old `with mesh:`, or missing; JAX raises the error.
     unknown = [name for name in flat if sizes and name not in sizes]
     if unknown:
         raise ArgumentError(
-            f"jit: {argument} names an axis that the mesh does not have",
+            f"{who} names an axis that the mesh does not have",
             at=place(),
             found=f"{', '.join(map(repr, unknown))} in {spec}",
             expected=f"axes of {mesh}",
-            do="correct the name, or call it under a mesh that has it: `with jax.set_mesh(mesh): ...`",
+            do="correct the name, or use a mesh that has it: `with jax.set_mesh(mesh): ...`",
         )
     repeated = sorted({name for name in flat if flat.count(name) > 1})
     if repeated:
         raise ArgumentError(
-            f"jit: {argument} shards two axes of one array over the same mesh axis",
+            f"{who} shards two axes of one array over the same mesh axis",
             at=place(),
             found=f"{', '.join(map(repr, repeated))} twice in {spec}, with {mesh}",
             expected="each mesh axis at most once",
@@ -198,9 +222,9 @@ def check_sharding(argument: str, place: Callable[[], str], value: Any, sharding
         shape = np.shape(leaf)
         if len(spec) > len(shape):
             raise ArgumentError(
-                f"jit: a spec in {argument} has more entries than the array has axes",
+                f"{who} has a spec with more entries than the array has axes",
                 at=place(),
-                found=f"{spec} for an array of shape {shape}, with {mesh}",
+                found=f"{spec} for an array of shape {shape}",
                 expected=f"at most {len(shape)} entries",
                 do="shorten the spec; for a module, select by filter: plait.StateSharding({filter: spec, ...: None})",
             )
@@ -208,7 +232,7 @@ def check_sharding(argument: str, place: Callable[[], str], value: Any, sharding
             parts = math.prod(sizes.get(name, 1) for name in part)
             if length % parts:
                 raise ArgumentError(
-                    f"jit: {argument} does not match: axis {axis} cannot be divided among the devices",
+                    f"{who} does not match: axis {axis} cannot be divided among the devices",
                     at=place(),
                     found=f"an array of shape {shape}, and {spec}, with {mesh}",
                     expected=f"a size of axis {axis} that is a multiple of {parts}",
@@ -216,7 +240,7 @@ def check_sharding(argument: str, place: Callable[[], str], value: Any, sharding
                 )
 
 
-def _axes_of(entry: Any) -> tuple[str, ...]:
+def axes_of(entry: Any) -> tuple[str, ...]:
     return tuple(name for name in (entry if isinstance(entry, (tuple, list)) else (entry,)) if isinstance(name, str))
 
 
