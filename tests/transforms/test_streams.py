@@ -511,6 +511,27 @@ def test_streams_that_are_split_already_are_named_and_nothing_changes(name):
     assert describe(model) == before
 
 
+@pytest.mark.parametrize("updates", [True, False])
+def test_the_error_of_a_decorator_names_the_argument(updates):
+    """R6."""
+    model = model_of(plait)
+    plait.split_rngs(model, splits=2)
+
+    @plait.split_rngs(splits=3, graph_updates=updates)
+    def call(first, *rest, **named):
+        return first
+
+    cases = {
+        r"first\.again\.rngs": (model,),
+        r"rest\[0\]\[1\]\.d\.again\.rngs": (0, [0, {"d": model}]),
+    }
+    for place, args in cases.items():
+        with pytest.raises(StreamError, match=rf"at +{place}\n"):
+            call(*args)
+    with pytest.raises(StreamError, match=r"at +model\[0\]\.again\.rngs\n"):
+        call(0, model=[model])
+
+
 @pytest.mark.parametrize("name", ["split_rngs", "fork_rngs", "with_rngs", "backup_keys", "reseed"])
 def test_tree_mode_refuses_shared_streams(name):
     stream = plait.RngStream(0, tag="a")

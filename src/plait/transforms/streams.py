@@ -24,8 +24,9 @@ from ..core.variables.filters import Predicate, to_predicate
 from ..core.variables.variables import Variable
 from ..errors import ArgumentError
 from ..typing import FilterLiteral
-from ..util.paths import Path
+from ..util.paths import Path, parse_path
 from ..util.sentinels import NOTHING
+from .call.arguments import parameter_names
 from .call.call import STRUCTURE, Crossing
 
 Rewrite = Callable[[jax.Array], jax.Array]
@@ -170,15 +171,20 @@ def apply_rules(name: str, node: Any, choose: Choose, crossing: Crossing, *, in_
     """Apply the change to a node; without a node, or for a function, return a decorator that applies it to all
     arguments."""
 
-    def on_node(node: Any) -> Any:
+    def on_node(node: Any, named: Callable[[Path], Path] = tuple) -> Any:
         check_node(node, name)
         crossing.check(node)
-        return _changed(node, choose) if in_place and crossing.updates else _copied(node, choose)
+        return (_changed if in_place and crossing.updates else _copied)(node, choose, named)
 
     def decorate(f: Callable[..., Any]) -> Callable[..., Any]:
+        names = parameter_names(f)
+
+        def named(path: Path) -> Path:
+            return (*parse_path(names.at(path[1])), *path[2:]) if path[0] == 0 else path[1:]
+
         @functools.wraps(f)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            result = on_node((args, kwargs))
+            result = on_node((args, kwargs), named)
             if not isinstance(result, SplitBackups):
                 args, kwargs = result
                 return f(*args, **kwargs)
@@ -238,21 +244,25 @@ def iter_streams(node: Any) -> Iterator[tuple[Path, RngStream]]:
             yield path, value
 
 
-def _draws(node: Any, choose: Choose) -> list[tuple[RngStream, jax.Array, jax.Array]]:
-    """The new keys of the chosen streams, and their counters after the draw; nothing is changed."""
+def _draws(node: Any, choose: Choose, named: Callable[[Path], Path]) -> list[tuple[RngStream, jax.Array, jax.Array]]:
+    """The new keys of the chosen streams, and their counters after the draw; nothing is changed.
+
+    Args:
+        named: of a path in the node, the path that an error names.
+    """
     found = []
     for path, stream in iter_streams(node):
         rewrite = choose(path, stream)
         if rewrite is not None:
             check_stream_trace(stream)
-            key = drawn_keys(stream, rewrite, path)
+            key = drawn_keys(stream, rewrite, named(path))
             found.append((stream, key, stream.count.get_value() + jnp.uint32(1)))
     return found
 
 
-def _changed(node: Any, choose: Choose) -> SplitBackups:
+def _changed(node: Any, choose: Choose, named: Callable[[Path], Path]) -> SplitBackups:
     """The chosen streams changed in place."""
-    draws = _draws(node, choose)
+    draws = _draws(node, choose, named)
     for stream, key, _ in draws:
         if stream.key.ref and key.shape != stream.key.shape:
             raise ArgumentError(
@@ -267,11 +277,11 @@ def _changed(node: Any, choose: Choose) -> SplitBackups:
     return SplitBackups(backups)
 
 
-def _copied(node: Any, choose: Choose) -> Any:
+def _copied(node: Any, choose: Choose, named: Callable[[Path], Path]) -> Any:
     """A copy of the graph, with new variables in the chosen streams; the others are shared."""
     copied = clone(node, variables=False)  # the caller has already checked the mode
     fresh: dict[int, tuple[Variable[Any], Variable[Any]]] = {}
-    for stream, key, count in _draws(copied, choose):
+    for stream, key, count in _draws(copied, choose, named):
         stream.count.set_value(count)
         fresh[id(stream.key)] = stream.key.copy(key), stream.count.copy(jnp.zeros(key.shape, jnp.uint32))
     for _, value in list(iter_graph_nodes(copied)):
