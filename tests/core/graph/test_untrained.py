@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 import plait
-from plait.errors import UntrainedPartWarning
+from plait.errors import LostUpdateWarning, UntrainedPartWarning
 
 
 class Plain:
@@ -59,6 +59,23 @@ def test_a_part_that_nothing_trains_is_named_once(name, train):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         grad(model)
+
+
+def test_jit_warns_once_of_an_object_of_flax_whose_changes_it_loses():
+    """G69: named by its place among the arguments."""
+    norm = nnx.BatchNorm(2, rngs=nnx.Rngs(0))
+    step = plait.jit(lambda models, x: models["a"](x))
+    with pytest.warns(LostUpdateWarning, match=r"at +models\.a\n +found +a BatchNorm of flax") as caught:
+        step({"a": norm}, jnp.ones((2, 2)))
+    assert len(caught) == 1
+    assert norm.mean[...].tolist() == [0, 0]
+    step({"a": norm}, jnp.ones((2, 2)))
+
+
+def test_jit_says_nothing_of_the_state_of_a_model_of_flax():
+    """G69: a State is passed and returned."""
+    graphdef, state = nnx.split(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
+    assert plait.jit(lambda state, x: nnx.merge(graphdef, state)(x))(state, jnp.ones((1, 2))).shape == (1, 3)
 
 
 CONSTANT = {

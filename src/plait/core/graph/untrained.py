@@ -2,20 +2,22 @@
 
 A layer of Flax or Equinox is a pytree, so its arrays are leaves, but none is a ``Param``; a plain Python object is
 static, so its arrays are constants. Nothing trains either, and nothing else would say so. Whoever differentiates or
-optimizes a model warns of them, once for each structure. (rule G69)
+optimizes a model warns of them, once for each structure; ``jit`` warns of objects of Flax, whose changes it would
+lose. (rule G69)
 """
 
 from __future__ import annotations
 
+import sys
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from ...errors import UntrainedPartWarning
+from ...errors import LostUpdateWarning, UntrainedPartWarning
 from ...util.notices import warn
 from ...util.paths import describe_path
 from ...util.words import describe_type
@@ -23,6 +25,7 @@ from ..nodes.nodes import Kind, Place, visit
 from ..nodes.pytree import Pytree, own_info
 from ..variables.variables import Variable
 from .graphdef import GraphDef
+from .walks import is_graph_leaf
 
 # Objects of these packages have arrays that a user knows nothing of, such as those of compiled functions.
 _OURS = frozenset({__name__.partition(".")[0], "jax", "jaxlib", "numpy", "optax"})
@@ -59,6 +62,33 @@ def warn_of_untrained(who: str, root: Any, graphdef: GraphDef) -> None:
                 do="make the layer with `import plait as nnx` instead of flax.nnx; wrap a Linen module in "
                 "plait.bridge.ToNNX; put other arrays in plait.Param, or mark constants: plait.data(layer) for a layer "
                 "that is a pytree, plait.static(value) for any other object",
+            )
+
+
+def warn_of_flax(arguments: Any, name: Callable[[Any], str]) -> None:
+    """Warn of objects of Flax among the arguments of ``jit``, which are trees of arrays for it.
+
+    Args:
+        arguments: those of a call.
+        name: of a JAX path in them, the name for the user.
+
+    Warns:
+        LostUpdateWarning: names the place of each.
+    """
+    flax = sys.modules.get("flax.nnx")
+    if flax is None or flax.Pytree is Pytree:  # the second under ``plait.as_flax``
+        return
+    for path, value in jax.tree_util.tree_leaves_with_path(
+        arguments, is_leaf=lambda value: is_graph_leaf(value) or isinstance(value, flax.Pytree)
+    ):
+        if isinstance(value, flax.Pytree):
+            warn(
+                LostUpdateWarning,
+                "jit: an object of Flax is a tree of arrays for plait, so what the function writes to it is lost",
+                at=name(path),
+                found=f"{describe_type(value)} of flax",
+                expected="plait's objects",
+                do="make it with `import plait as nnx` instead of flax.nnx, or use flax.nnx.jit",
             )
 
 

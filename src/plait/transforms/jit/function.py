@@ -26,11 +26,20 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
+from ...core.graph.untrained import warn_of_flax
 from ...core.graph.walks import CachedWalk
 from ...core.variables.filters import to_predicate
 from ...errors import ArgumentError, DispatchError
 from ...typing import FilterLiteral
-from ..call.arguments import Gathered, gather, positional as positional_arguments, static_argument, with_statics
+from ..call.arguments import (
+    Gathered,
+    argument_name,
+    gather,
+    parameter_names,
+    positional as positional_arguments,
+    static_argument,
+    with_statics,
+)
 from ..call.body import Body, Propagation
 from ..call.call import STRUCTURE, Crossing, check_function, curried
 from ..call.errors import explain
@@ -254,6 +263,7 @@ class JittedFunction:
         key: Any = *objects, structural
         compiled = self.compiled.get(key)
         if compiled is None:
+            warn_of_flax((args, kwargs), lambda path: argument_name(path, parameter_names(self.f)))
             propagation = Propagation(structural, returns_inputs=True)
             if self.shardings is None:
                 body = Body.of(JIT, self.f, gathered, propagation=propagation)
