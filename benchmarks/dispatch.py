@@ -22,7 +22,13 @@ TITLES = {
     "adam": "a training step with Adam",
 }
 # Contenders that are slow by nature are measured in rounds of their own, so that they do not stretch those of the rest.
-SLOW = ("Flax nnx.jit", "Flax cached_partial", "Flax functional loop", "Equinox filter_jit")
+SLOW = (
+    "Flax nnx.jit",
+    "Flax nnx.jit(graph=False)",
+    "Flax cached_partial",
+    "Flax functional loop",
+    "Equinox filter_jit",
+)
 
 
 def contenders(step: str, alone: bool = False) -> tuple[dict[str, Callable[[int], Loop]], list[str]]:
@@ -43,6 +49,7 @@ def contenders(step: str, alone: bool = False) -> tuple[dict[str, Callable[[int]
     try:
         nnx = importlib.import_module("flax.nnx")
         makers["Flax nnx.jit"] = lambda count: object_loop(nnx, step, count)
+        makers["Flax nnx.jit(graph=False)"] = lambda count: object_loop(nnx, step, count, graph=False)
         makers["Flax cached_partial"] = lambda count: bound_loop(nnx, step, count)
         makers["Flax functional loop"] = lambda count: functional_loop(nnx, step, count)
     except ImportError:

@@ -195,9 +195,9 @@ def object_functions(nnx: types.ModuleType) -> dict[str, Any]:
     }
 
 
-def object_loop(nnx: types.ModuleType, step: str, count: int) -> Loop:
+def object_loop(nnx: types.ModuleType, step: str, count: int, **options: Any) -> Loop:
     model, x = object_model(nnx, count), jnp.ones(())
-    options = {"donate_argnums": 0} if step == "donated" else {}
+    options |= {"donate_argnums": 0} if step == "donated" else {}
     compiled = nnx.jit(object_functions(nnx)[step], **options)
     if step in ("sgd", "adam"):
         optimizer = nnx.Optimizer(model, transformation(step), wrt=nnx.Param)

@@ -97,6 +97,9 @@ MET = {
     "`out_sharding` of variables that a `vmap`": (
         "m = nnx.vmap(lambda k: nnx.Param(jnp.ones(2), out_sharding=('a',)))(jnp.arange(3))", "m.get_metadata('out_sharding') == (None, 'a')"),
     "`nnx.Dict` and `nnx.List` compared": ("a, b = nnx.List([1]), nnx.List([1])", "a != b and a == a"),
+    "`v[...] = 300` with dtype int8": ("v = nnx.Variable(jnp.ones(1, jnp.int8)); v[...] = 300", "OverflowError"),
+    "`dot_product_attention(dropout_rate=1.0)`": (
+        "q = jnp.ones((1, 2, 1, 2)); nnx.dot_product_attention(q, q, q, dropout_rate=1.0, dropout_rng=jax.random.key(0))", "ArgumentError"),
     "attributes of `LoRA` and `LoRALinear`": ("m = nnx.LoRA(2, 1, 2, rngs=nnx.Rngs(0))", "hasattr(m, 'alpha')"),
     "`from flax.nnx.nn.linear import Linear`": ("from plait.nn.linear import Linear", "Linear is nnx.Linear"),
 }  # fmt: skip
