@@ -262,7 +262,7 @@ def classified(metric: Any, logits: Any, labels: Any, mask: Any) -> tuple[Array,
             at=place,
             found=f"logits of shape {logits.shape} and labels of shape {labels.shape}",
             expected="logits with one more axis than labels, the classes" if gap else "equal shapes",
-            do=f"{name} takes one logit per label with threshold=0.5, and one per class without a threshold",
+            do=f"{name} takes one logit per label with threshold=0.5, or one per class; one-hot: labels.argmax(-1)",
         )
     if not jnp.issubdtype(labels.dtype, jnp.integer):
         raise ShapeError(

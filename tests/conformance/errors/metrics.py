@@ -56,7 +56,7 @@ ROWS = {
               at        an F1 with threshold=None
               found     logits of shape (3, 3) and labels of shape (2,)
               expected  logits with one more axis than labels, the classes
-              do        F1 takes one logit per label with threshold=0.5, and one per class without a threshold
+              do        F1 takes one logit per label with threshold=0.5, or one per class; one-hot: labels.argmax(-1)
         """,
     ),
     "labels of two classes with too few axes": Row(
