@@ -123,7 +123,7 @@ def test_what_was_compiled_stays_behind():
     results = [float(other(fresh, X)) for _ in range(4)]
     assert results == [6.0] * 4
     assert other.__code__ is not wrapped.__code__
-    assert other.jitted_fn.way_in.itself() is other  # which takes the fast path from now on
+    assert other.jitted_fn.entrance.function() is other  # which takes the fast path from now on
     assert (float(model.calls[...]), float(fresh.calls[...])) == (3.0, 4.0)
 
 

@@ -17,7 +17,7 @@ from ..core.nodes.module import change_modes, mode_names, set_attributes
 from ..core.nodes.nodes import Place, PytreeNodeImpl, children_first, get_node_impl, iter_graph_nodes, visit
 from ..core.states.live import are_live
 from ..core.states.pure_dicts import plain_value
-from ..core.variables.cells import fitting
+from ..core.variables.cells import as_stored
 from ..core.variables.filters import to_predicate
 from ..core.variables.variables import Variable
 from ..errors import ArgumentError, GraphError
@@ -254,6 +254,6 @@ def with_vars(
             return leaf
         value = plain_value(leaf)
         metadata = {**leaf.get_metadata(), "ref": ref}
-        return type(leaf).from_metadata(fitting(value, metadata), metadata)
+        return type(leaf).from_metadata(as_stored(value, metadata), metadata)
 
     return map(remake, node)

@@ -1,4 +1,4 @@
-"""Creating a model directly on its devices, without a full copy of it anywhere. (ask 12)"""
+"""Creating a model directly on its devices, without a full copy of it anywhere."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class _Branch(OfBody):
     def __call__(self, inputs: Any) -> Any:
         outputs, outcome = self.body(inputs)
         self.traces.add(inputs[0], (outcome, self.traces.types(outputs[0])))
-        return outputs, outcome.like()
+        return outputs, outcome.ignoring_writes()
 
     def names(self) -> tuple[Any, ...]:
         return self.body.names()
@@ -156,7 +156,7 @@ def _check_alike(body: Body, mine: Any, other: Any, titles: list[str]) -> None:
         ArgumentError: shows what differs.
         ArgumentTypeError: names the path, and both types.
     """
-    if mine[0].like() != other[0].like():
+    if mine[0].ignoring_writes() != other[0].ignoring_writes():
         _raise_different(body, mine[0], other[0], titles)
     for place, (types, others) in enumerate(zip(mine[1], other[1], strict=True)):
         if types != others:

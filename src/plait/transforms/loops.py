@@ -251,19 +251,19 @@ def while_loop(
     check_function(cond_fun, WHILE_LOOP)
     check_function(body_fun, WHILE_LOOP)
     call = _loop_call(WHILE_LOOP, body_fun, (init_val,), (Carry,), crossing)
-    asking = _loop_call(WHILE_LOOP, cond_fun, (init_val,), (Carry,), crossing, output=_Answer)
-    turn = call.cached("while_loop", _Turn)
-    loop = functools.partial(jax.lax.while_loop, asking.cached("while_loop", _Question), turn)
+    asking = _loop_call(WHILE_LOOP, cond_fun, (init_val,), (Carry,), crossing, output=_Condition)
+    turn = call.cached("while_loop", _LoopBody)
+    loop = functools.partial(jax.lax.while_loop, asking.cached("while_loop", _LoopCondition), turn)
     last = call.run(loop, call.port(Carry, call.inputs), others=[asking])
     return turn.finish(call, last)
 
 
-class _Answer:
+class _Condition:
     """The port of the result of ``cond_fun``."""
 
 
 @dataclasses.dataclass(frozen=True)
-class _Question(OfBody):
+class _LoopCondition(OfBody):
     """Whether a while loop continues."""
 
     body: Body
@@ -280,13 +280,13 @@ class _Question(OfBody):
                 expected="a function that only reads and returns a boolean",
                 do="make the change in body_fun",
             )
-        return outputs[self.body.ports.kinds.index(_Answer)][0]
+        return outputs[self.body.ports.kinds.index(_Condition)][0]
 
     def names(self) -> tuple[Any, ...]:
         return (self.body.labels_by_port()[self.body.ports.kinds.index(Carry)],)
 
 
-class _Turn(OfBody):
+class _LoopBody(OfBody):
     """One iteration of a loop without outputs, of which JAX returns only the carried values."""
 
     def __init__(self, body: Body) -> None:
@@ -349,7 +349,7 @@ def fori_loop(
     """
     check_function(body_fun, FORI_LOOP)
     call = _loop_call(FORI_LOOP, body_fun, (0, init_val), (_Index, Carry), crossing)
-    turn = call.cached("fori_loop", _Turn)
+    turn = call.cached("fori_loop", _LoopBody)
     loop = functools.partial(jax.lax.fori_loop, lower, upper, turn, unroll=unroll)
     last = call.run(loop, call.port(Carry, call.inputs))
     return turn.finish(call, last)

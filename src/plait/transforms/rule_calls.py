@@ -110,7 +110,7 @@ class RuleCall:
         outputs, outcome = self.body(self.body.ports.grouped(*self.in_order(inputs)), run)
         if self.outcome is None:
             self.outcome = outcome
-        elif self.outcome.like() != outcome.like():
+        elif self.outcome.ignoring_writes() != outcome.ignoring_writes():
             raise ArgumentError(
                 f"{self.name}: the function and its rule produce different structures",
                 found="different types, attributes or references in the arguments or the output",

@@ -76,7 +76,8 @@ def shard_map(
         call = prefixed_call(SHARD_MAP, f, args, kwargs, options, crossing)
         lengths = (jax.sharding.get_abstract_mesh() if mesh is None else mesh).shape
         sizes = {name: size for name, size in lengths.items() if not axis_names or name in axis_names}
-        specs = tuple(PartitionSpec() if port is None else port for port in call.ports.kinds)
+        kinds: Any = call.ports.kinds
+        specs = tuple(PartitionSpec() if kind is None else kind for kind in kinds)
         for label, spec, value in call.labelled():
             check_spec("shard_map: in_specs", label, value, spec or PartitionSpec(), sizes)
         for spec in specs:

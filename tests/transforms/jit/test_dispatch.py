@@ -123,7 +123,7 @@ def test_only_so_many_ways_to_pass_arguments_are_known():
     for _ in range(2):
         for count in range(dispatch.MOST_LAYOUTS + 3):
             assert jitted(m, *(1.0 for _ in range(count))) == 2 + count
-    assert len(jitted.jitted_fn.way_in.run_keys) == dispatch.MOST_LAYOUTS
+    assert len(jitted.jitted_fn.entrance.run_keys) == dispatch.MOST_LAYOUTS
     assert len([key for key in m._pytree__walks if isinstance(key, int)]) == dispatch.MOST_LAYOUTS
 
 

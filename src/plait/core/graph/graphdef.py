@@ -172,7 +172,7 @@ class GraphDef(_Part, Generic[N]):
     @property
     def num_leaves(self) -> int:
         """How many leaves a matching state has."""
-        return kept_on(self, "_num_leaves", _count_leaves)
+        return cached_on(self, "_num_leaves", _count_leaves)
 
 
 def _count_leaves(graphdef: GraphDef) -> int:
@@ -361,7 +361,7 @@ def _rebuild(cls: Any, fields: tuple[Any, ...]) -> Any:
     return with_index_mapping(plain, fields[-1])
 
 
-def kept_on(graphdef: GraphDef, name: str, make: Callable[[GraphDef], T]) -> T:
+def cached_on(graphdef: GraphDef, name: str, make: Callable[[GraphDef], T]) -> T:
     """The result of ``make`` for a graphdef, cached on it; an index mapping does not affect it."""
     graphdef = getattr(graphdef, "_plain", graphdef)
     found = getattr(graphdef, name, None)

@@ -25,8 +25,8 @@ from .graphdef import (
     NodeRef,
     StaticAttribute,
     VariableDef,
+    cached_on,
     iter_places,
-    kept_on,
     path_of,
 )
 from .unflatten import picker
@@ -57,7 +57,7 @@ def leaves_in_order(graphdef: NodeDef, mapping: Mapping[Any, Any]) -> list[Any]:
     Raises:
         GraphError: a leaf is missing or unknown, or there is a leaf in place of a sub-graph (or the reverse).
     """
-    leaves = kept_on(graphdef, "_places", _places_of).find(mapping)
+    leaves = cached_on(graphdef, "_places", _places_of).find(mapping)
     return _matched(graphdef, mapping) if leaves is None else leaves
 
 
@@ -123,7 +123,7 @@ class Places:
 
 def nested_state(graphdef: GraphDef, links: list[Link], leaves: Sequence[Any]) -> State:
     """The nested state of the leaves of a walk, given with their links: the inverse of ``leaves_in_order``."""
-    places = kept_on(graphdef, "_places", lambda _: Places(links))
+    places = cached_on(graphdef, "_places", lambda _: Places(links))
     mappings = [*map(dict.copy, places.empty)]
     for (owner, key), mapping in zip(places.mappings, mappings[1:], strict=True):
         mappings[owner][key] = mapping

@@ -135,7 +135,7 @@ def set_metadata(node: Any, /, *, only: FilterLiteral = Variable, **metadata: An
     """Set metadata, in place, on the matching variables of a graph."""
     predicate = to_predicate(only)
     chosen = [variable for path, variable in iter_variables(node) if predicate(path, variable)]
-    for variable in sorted(chosen, key=lambda variable: variable._cell.fixed is None):  # those that are raise
+    for variable in sorted(chosen, key=lambda variable: variable._cell.structure_error is None):  # those that are raise
         variable.set_metadata(**metadata)
 
 

@@ -33,7 +33,7 @@ from ..nodes.nodes import GRAPH_REGISTRY, pytree_impl
 from ..nodes.pytree import Pytree, empty_objects, own_info
 from ..variables.cells import Value, dict_of, has_ref, metadata_key, run_through
 from ..variables.variables import Variable, cell_of, copied_cells, make_variable, make_variables
-from .graphdef import GraphDef, LeafAttribute, LeafDef, NodeDef, NodeRef, StaticAttribute, VariableDef, kept_on
+from .graphdef import GraphDef, LeafAttribute, LeafDef, NodeDef, NodeRef, StaticAttribute, VariableDef, cached_on
 
 Slots = list[Any]
 Pick = Callable[[Slots], tuple[Any, ...]]
@@ -83,7 +83,7 @@ class Plan:
 
 def plan_of(graphdef: GraphDef) -> Plan:
     """The plan of a graphdef."""
-    return kept_on(graphdef, "_plan", Plan)
+    return cached_on(graphdef, "_plan", Plan)
 
 
 class _Collected:

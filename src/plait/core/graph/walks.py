@@ -392,15 +392,15 @@ class CachedWalk:
             if stamps is None or [stamp.version for stamp in stamps] != self.versions:
                 return False
             self.stamp = now
-        return all(map(_unchanged, self.lists)) and containers_stand(self.containers)
+        return all(map(_unchanged, self.lists)) and containers_unchanged(self.containers)
 
-    def hold_weakly(self, roots: tuple[Any, ...]) -> None:
+    def weaken_other_roots(self, roots: tuple[Any, ...]) -> None:
         """Let each root other than the first store its own contents, so that the first does not keep them alive."""
         for place, owner in enumerate(self.owners):
             contents = self.containers[place]()
             if owner and contents is not None:
                 self.containers[place] = weakref.ref(contents)
-                _hand_over(contents, roots[owner], self)
+                _store_contents_on(contents, roots[owner], self)
 
     def paths(self) -> list[tuple[Any, ...]]:
         """The path of each leaf."""
@@ -419,7 +419,7 @@ def _compares_by_identity(container: tuple[Any, Any]) -> bool:
     return type(current) is list and all(type(item).__eq__ is object.__eq__ for item in saved)
 
 
-def containers_stand(containers: list[Callable[[], ContainerCopies | None]]) -> bool:
+def containers_unchanged(containers: list[Callable[[], ContainerCopies | None]]) -> bool:
     """Whether plain containers still have the same contents."""
     for held in containers:
         contents = held()
@@ -469,7 +469,7 @@ def find_walk(roots: tuple[Any, ...], names: Callable[[], Sequence[str]] | None 
     if walk.stamps is not None and kind_of(first) in (Kind.GRAPH, Kind.VARIABLE):
         try:
             walk.others = tuple(weakref.ref(root, _forget(weakref.ref(first), key)) for root in roots[1:])
-            walk.hold_weakly(roots)
+            walk.weaken_other_roots(roots)
             if kept is None:
                 object.__setattr__(first, "_pytree__walks", kept := {})
             kept[key] = walk
@@ -500,7 +500,7 @@ def drop_runs(root: Any, number: int) -> None:
             walk.runs.pop(number, None)
 
 
-def _hand_over(contents: ContainerCopies, root: Any, walk: CachedWalk) -> None:
+def _store_contents_on(contents: ContainerCopies, root: Any, walk: CachedWalk) -> None:
     """Let the root store its contents as long as both the root and the walk exist."""
     key = ContainerCopies, id(contents)
     contents.guard = weakref.ref(walk, _forget(weakref.ref(root), key))

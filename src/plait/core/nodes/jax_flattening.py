@@ -1,8 +1,8 @@
 """Graphs that JAX flattens as trees: cycles and stored views raise an error, and lost sharing causes a warning.
 
 JAX flattens an object by requesting its children one at a time, and flattens each before it requests the next. So while
-the outermost object yields its children, all other objects that JAX flattens are below it. A cycle would never end (and
-the interpreter would not recover); a shared object becomes one copy per path.
+the outermost object's generator is running, every other object that JAX flattens is one of its descendants. A cycle
+would never end (and the interpreter would not recover); a shared object becomes one copy per path.
 
 Plain containers as JAX pytrees: elements that are not data are replaced by pytrees without leaves.
 """

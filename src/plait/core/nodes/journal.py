@@ -92,7 +92,7 @@ class Journal:
         self._met.add(id(node))
         if isinstance(node, Pytree):
             info = node._pytree__info
-            if info.trace is not trace_state.value or info.fixed is not None:
+            if info.trace is not trace_state.value or info.structure_error is not None:
                 self._guarded.append((node, _identities(node)))
             elements = [*node._pytree__elements] if hasattr(type(node), "_pytree__elements") else None  # pyright: ignore[reportAttributeAccessIssue]
             self.note(_put_back_attributes, node, {**node.__dict__}, {**(info.marks or {})}, elements)
@@ -117,8 +117,8 @@ class Journal:
         """
         for node, before in self._guarded:
             after, is_foreign = _identities(node), node._pytree__info.trace is not trace_state.value
-            free = () if is_foreign else node._pytree__info.free
-            keys = (key for key in {**before, **after} if key not in free)
+            exempt = () if is_foreign else node._pytree__info.exempt_attributes
+            keys = (key for key in {**before, **after} if key not in exempt)
             key = next((key for key in keys if before.get(key, NOTHING) != after.get(key, NOTHING)), NOTHING)
             if key is NOTHING:
                 continue
@@ -128,7 +128,7 @@ class Journal:
             else:
                 self.put_back()  # so that the path is found
                 what = f"{action[:-2]} {with_article(type(node).__name__)}"
-                raise node._pytree__info.fixed(f"a change that would {what}", path_of(node))
+                raise node._pytree__info.structure_error(f"a change that would {what}", path_of(node))
 
     def refuse(self, owner: Any, action: str) -> None:
         """Put everything back and raise the error of ``raise_foreign_trace``, unless the owner is exempt."""

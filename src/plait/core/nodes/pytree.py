@@ -160,7 +160,7 @@ class Pytree:
                 expected=f"any name but {sorted(RESERVED)}",
                 do=f"choose another name, for example {name.lstrip('_')!r}",
             )
-        if info.version and info.fixed is not None and (status is not None or not _same_plain(before, value)):
+        if info.version and info.structure_error is not None and (status is not None or not _same_plain(before, value)):
             check_not_fixed(self)
         if isinstance(before, Variable) and isinstance(value, ARRAYS):
             _warn_of_replaced(self, name, before)
@@ -401,9 +401,9 @@ def check_not_fixed(node: Any) -> None:
     Raises:
         GraphError: the node belongs to a view of a stack, whose layers all have one structure.
     """
-    fixed = node._pytree__info.fixed
-    if fixed is not None:
-        raise fixed("a changed attribute, or a value that sow stores as one,", None)
+    structure_error = node._pytree__info.structure_error
+    if structure_error is not None:
+        raise structure_error("a changed attribute, or a value that sow stores as one,", None)
 
 
 def _same_plain(before: Any, value: Any) -> bool:

@@ -15,8 +15,8 @@ every way in which a function may reach a model, but a variable knows the trace 
 tells. While the body of a transform runs, a record is open in its thread, and each read of a variable from outside of
 the body, and each walk of such an object, is noted in it. (rule U27)
 
-A read enters every open record that it is foreign to: one inside the body of a scan inside a ``jit`` may be foreign to
-both, or to the scan alone.
+A read is recorded for every running body that does not own the variable: for a scan inside ``jit``, for the scan only
+or for both.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class NodeInfo(Stamp):
 
     marks: dict[Any, str] | None  # by attribute name; in a List also by index
     trace: Trace
-    fixed: ClassVar[Any] = None  # as of a cell
-    free: ClassVar[tuple[str, ...]] = ()  # attributes that may change all the same
+    structure_error: ClassVar[Any] = None  # as for a cell
+    exempt_attributes: ClassVar[tuple[str, ...]] = ()  # may change although the structure is fixed
 
     def __init__(self, trace: Trace, marks: dict[Any, str] | None = None) -> None:
         self.version = 0
@@ -135,12 +135,12 @@ class Cell(Stamp):
     """The contents of a variable; the only part of it that calls of transforms store.
 
     Attributes:
-        fixed: of a subclass whose structure must not change: what makes the error, from what was found and a place.
+        structure_error: a subclass with a fixed structure sets this to a function ``(found, path) -> error``.
     """
 
     __slots__ = ("metadata", "raw", "trace")
 
-    fixed: ClassVar[Any] = None
+    structure_error: ClassVar[Any] = None
 
     # Created by the million, so Python runs no constructor: the code that creates a cell sets all its slots, with
     # version.
@@ -170,7 +170,7 @@ class StoredKey(NamedTuple):
     impl: str
 
 
-def storable(leaf: Any) -> Any:
+def as_picklable(leaf: Any) -> Any:
     if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return StoredKey(np.asarray(jax.random.key_data(leaf)), str(jax.random.key_impl(leaf)))
     return leaf
@@ -216,7 +216,7 @@ def read(raw: Any) -> Any:
     return raw[...] if is_mutable_array(raw) else raw
 
 
-def fitting(value: Any, metadata: dict[str, Any]) -> Any:
+def as_stored(value: Any, metadata: dict[str, Any]) -> Any:
     """A value to store: in a new reference with ``ref=True``, otherwise unchanged."""
     value = read(value)
     return jax.new_ref(jnp.asarray(value)) if metadata["ref"] and isinstance(value, (*ARRAYS, *SCALARS)) else value
@@ -231,7 +231,7 @@ def copy_containers(value: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf, value)
 
 
-def store_part(cell: Cell, index: Any, value: Any) -> None:
+def write_index(cell: Cell, index: Any, value: Any) -> None:
     raw = cell.raw
     if isinstance(raw, jax.Array):
         same = (

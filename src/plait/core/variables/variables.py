@@ -38,17 +38,17 @@ from .cells import (
     REQUIRED_METADATA,
     Cell,
     StoredKey,
+    as_picklable,
+    as_stored,
     copy_containers,
-    fitting,
     has_ref,
     is_unusable,
     mark_changed,
     note_foreign_read,
     note_foreign_reads,
     read,
-    storable,
-    store_part,
     unusable,
+    write_index,
 )
 from .operators import VariableOperators, value_of
 from .variable_metadata import HOOKS, MetadataMethods, VariableMetadata, joined_with_box, refuse_hijax, tidied
@@ -150,7 +150,7 @@ def copied_cells(kinds: Iterable[type[Any]], cells: Iterable[Cell], version: int
         raw = source.raw
         cell.metadata = metadata = source.metadata
         if metadata is not plain and (type(raw) is not ArrayImpl or metadata["ref"]):
-            raw = fitting(raw, metadata)
+            raw = as_stored(raw, metadata)
         cell.raw = raw
         cell.trace = trace
         _set_cell(variable, cell)
@@ -318,7 +318,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass
             cell.raw[... if index is NOTHING else index] = value
         elif index is not NOTHING:
             try:
-                store_part(cell, index, value)
+                write_index(cell, index, value)
             except ValueError as error:
                 raise _misfit(self, index, value, error) from error
         elif isinstance(value, ARRAYS):
@@ -453,9 +453,9 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass
         if metadata is PLAIN_METADATA:
             raw = cell.raw if value is NOTHING else value
         elif value is NOTHING:
-            raw = fitting(read(cell.raw), metadata)
+            raw = as_stored(read(cell.raw), metadata)
         else:
-            raw = value if metadata["ref"] and is_mutable_array(value) else fitting(value, metadata)
+            raw = value if metadata["ref"] and is_mutable_array(value) else as_stored(value, metadata)
         return make_variable(type(self), raw, metadata, trace_state.value)
 
     replace = to_state = copy
@@ -518,14 +518,14 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass
         )
         plain = cell.metadata is PLAIN_METADATA
         metadata = PLAIN_METADATA if plain else from_named(copy.deepcopy(to_named(cell.metadata), memo))
-        result = memo[id(self)] = make_variable(type(self), fitting(raw, metadata), metadata, trace_state.value)
+        result = memo[id(self)] = make_variable(type(self), as_stored(raw, metadata), metadata, trace_state.value)
         return result
 
     def __reduce__(self) -> Any:
         cell = self._cell
         raw = read(self.get_raw_value())
         metadata = None if cell.metadata is PLAIN_METADATA else to_named(cell.metadata)
-        return _unpickle, (type(self), jax.tree.map(storable, raw), metadata)
+        return _unpickle, (type(self), jax.tree.map(as_picklable, raw), metadata)
 
     def __repr__(self) -> str:
         return repr_fields(type(self).__name__, self._pytree__fields(), comment=self._size_comment())
@@ -564,7 +564,7 @@ def _unpickle(cls: type[Variable[Any]], raw: Any, metadata: dict[str, Any] | Non
         is_leaf=lambda leaf: isinstance(leaf, StoredKey),
     )
     entries: Any = PLAIN_METADATA if metadata is None else from_named(metadata)
-    return make_variable(cls, fitting(raw, entries), entries, trace_state.value)
+    return make_variable(cls, as_stored(raw, entries), entries, trace_state.value)
 
 
 def _misfit(variable: Variable[Any], index: Any, value: Any, error: ValueError) -> ValueError:

@@ -1,4 +1,4 @@
-"""Axis names in a separate collection, as in ``flax.linen.partitioning``. (rows 264 to 266)
+"""Axis names in a separate collection, as in ``flax.linen.partitioning``.
 
 The functions work in a ``bridge.Module``, without Flax, and in a Linen module, where they call Flax's own. New code
 should annotate the variables themselves: ``meta.with_partitioning``.

@@ -109,7 +109,7 @@ class SliceCell(Cell):
     """
 
     __slots__ = ("_metadata", "layer")
-    fixed = staticmethod(restructured)
+    structure_error = staticmethod(restructured)
 
     def __init__(self, whole: Cell, index: int, count: int, metadata: dict[str, Any]) -> None:
         self.version = 0

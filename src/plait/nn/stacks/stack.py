@@ -2,8 +2,8 @@
 
 A stack holds one block for each of its **groups**: the layers at one position of the period, whose arrays are stacked
 along a first axis. The key of a group is the slice that selects its layers from the list, ``"0:24"``, so a path names
-all layers that it stands for: ``blocks[0:24].attention.query.kernel``. What is left over after whole periods are groups
-of one layer each. (rules ST1 to ST9, decision 0023)
+all layers that it stands for: ``blocks[0:24].attention.query.kernel``. Layers after the last whole period form groups
+of one. (rules ST1 to ST9, decision 0023)
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from ...core.intermediates.sowing import RECORD, set_record, sows
 from ...core.nodes.journal import Journal
 from ...core.nodes.nodes import Kind, change_of, iter_graph_nodes, iter_variables, kind_of
 from ...core.nodes.pytree import Pytree, own_info
-from ...core.variables.cells import PLAIN_METADATA, NodeInfo, fitting, read
+from ...core.variables.cells import PLAIN_METADATA, NodeInfo, as_stored, read
 from ...core.variables.variables import Variable, eager_sharding_hooks, make_variable
 from ...errors import ArgumentError, SharingError
 from ...util.jax_versions import is_mutable_array
@@ -73,8 +73,8 @@ class ViewInfo(NodeInfo):
     """
 
     __slots__ = ("source",)
-    fixed = staticmethod(restructured)
-    free = (RECORD,)
+    structure_error = staticmethod(restructured)
+    exempt_attributes = (RECORD,)
 
 
 def layer_view(stacked: Any, index: int, count: int, axis: str | None) -> Any:
@@ -284,7 +284,7 @@ def place_new(block: Any) -> None:
         cell = variable._cell
         if cell.metadata["eager_sharding"] and cell.metadata.get("out_sharding"):
             for place in eager_sharding_hooks:
-                cell.raw = fitting(place(variable, read(cell.raw)), cell.metadata)
+                cell.raw = as_stored(place(variable, read(cell.raw)), cell.metadata)
 
 
 def store_in_references(block: Any) -> None:
@@ -292,7 +292,7 @@ def store_in_references(block: Any) -> None:
     for _, variable in iter_variables(block):
         cell = variable._cell
         cell.metadata = {**cell.metadata, "ref": True}
-        cell.raw = fitting(cell.raw, cell.metadata)
+        cell.raw = as_stored(cell.raw, cell.metadata)
 
 
 def over_layers(function: Callable[[Path, Any], Any], model: Any, parts: Sequence[tuple[Path, Any]]) -> list[Any]:

@@ -25,8 +25,8 @@ _AWAITED: dict[int, tuple[_Answers, Any]] = {}
 def timed(data: Any, seconds: float | None) -> Any:
     """An iterator over the same items that raises if the next one takes too long; without a limit, the data itself.
 
-    While an earlier one still waits for an item of the same data, it is that one, also without a limit. An item that
-    arrived when nobody waited any more is the first of the next one.
+    If a previous timeout left a read pending on this data, the same reader is reused, also without a limit: its item is
+    the first one.
 
     Args:
         data: the iterator; if it has ``get_state`` and ``set_state``, so has the result.

@@ -53,8 +53,8 @@ _kept: weakref.WeakKeyDictionary[Any, dict[Any, tuple[Any, Any]]] = weakref.Weak
 MOST = 64
 
 
-class AttachedToErrors:
-    """A block in which a transform calls JAX or the user's function; an error that leaves it says with which objects.
+class AnnotateErrors:
+    """A context manager that attaches weak references to the call's objects to an exception that leaves the block.
 
     Args:
         roots: the objects among the arguments.
@@ -236,8 +236,8 @@ class OfBody(NamedAsUsers):
 
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class Body(NamedAsUsers):
-    """One function, for arguments of one structure. It equals itself alone, so that JAX, which keeps traces by the
-    function, keeps none that plait has forgotten; ``key`` compares two of them.
+    """One function, for arguments of one structure. It is compared by identity: JAX caches traces by function, so the
+    trace of a dropped body dies with it. ``key`` compares two of them.
 
     Attributes:
         name: the transform, for errors.
@@ -363,7 +363,7 @@ class Body(NamedAsUsers):
         call = functools.partial(self._run if run is None else run, entered)
         for around in hooks.around_body.values():
             call = functools.partial(around, self, entered, call)
-        with AttachedToErrors(entered.roots, inside=True):
+        with AnnotateErrors(entered.roots, inside=True):
             return call()
 
     def _run(self, entered: TracedArguments) -> Any:
@@ -536,5 +536,5 @@ class OutputPorts:
 
 def guarded(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a function of the user's that comes with another, such as a rule."""
-    with AttachedToErrors((), inside=True), refusing_container_changes(f):
+    with AnnotateErrors((), inside=True), refusing_container_changes(f):
         return f(*args, **kwargs)

@@ -47,7 +47,7 @@ from .body import (
     CACHEABLE_FUNCTIONS,
     NO_RULES,
     ONE_PORT,
-    AttachedToErrors,
+    AnnotateErrors,
     Body,
     Propagation,
     RuledFunction,
@@ -99,7 +99,7 @@ def check_function(f: Any, name: Transformation) -> None:
 
 
 class Crossing:
-    """The policy that a transform queries in each call. This one accepts any graph, and carries out everything."""
+    """What a transform propagates to the caller: structure and values, or values only. This one: everything."""
 
     # Has an attribute ``ever``: whether the answers may have changed since the process began.
     touched: Any = SimpleNamespace(ever=False)
@@ -220,7 +220,7 @@ class Call:
             others: the calls of other functions that it traces with the same arguments.
         """
         stepwise = stepwise or function
-        with self.in_scope(others), AttachedToErrors(self.gathered.roots, inside=False):
+        with self.in_scope(others), AnnotateErrors(self.gathered.roots, inside=False):
             if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
                 return stepwise(*inputs)
             try:

@@ -134,8 +134,8 @@ class Outcome:
             return plain[self.plain.index(address)]
         return self.output.value_labels(objects)[self.output_sources.index(address)]
 
-    def like(self) -> Outcome:
-        """The outcome without the part in which two branches may differ: which of the returned values they wrote."""
+    def ignoring_writes(self) -> Outcome:
+        """The part that must be equal in all branches: without which of the returned values they wrote."""
         return dataclasses.replace(self, written=(), unwritten=tuple(sorted((*self.written, *self.unwritten))))
 
     def with_written(self, positions: frozenset[int] | set[int]) -> Outcome:

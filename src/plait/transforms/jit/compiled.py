@@ -182,9 +182,9 @@ class Compiled:
         jitted: JAX's jitted function of the result of ``arguments``.
         layout: how calls pass their objects; ``None`` if they are inside containers, so that plain leaves are passed
             flat, for one structure of all arguments.
-        first: the outcome of its first trace; ``None`` before that.
+        first_outcome: the outcome of its first trace; ``None`` before that.
         returned: returned arguments: index in the output → number of the object.
-        is_quick: whether its first trace only wrote values and returned an output that ``built`` can build.
+        fits_fast_path: whether its first trace only wrote values and returned what ``build_output`` can build.
         body: the body of its calls.
         shardings: the options about shardings, if any are given.
         donated: positions of the donated values; ``None`` if nothing is donated.
@@ -192,8 +192,8 @@ class Compiled:
     """
 
     __slots__ = (
-        "body", "deciding", "donated", "donation", "donation_trace", "f", "first", "history", "is_quick", "jitted",
-        "layout", "options", "returned", "shardings",
+        "_first_lock", "body", "donated", "donation", "donation_trace", "f", "first_outcome", "fits_fast_path",
+        "history", "jitted", "layout", "options", "returned", "shardings",
     )  # fmt: skip
 
     def __init__(
@@ -212,9 +212,9 @@ class Compiled:
         import jax.extend  # noqa: F401
 
         self.f, self.body = f, body
-        self.first: Outcome | None = None
-        self.deciding = threading.Lock()
-        self.is_quick = False
+        self.first_outcome: Outcome | None = None
+        self._first_lock = threading.Lock()
+        self.fits_fast_path = False
         self.returned: dict[int, int] = {}
         self.layout = layout
         self.shardings = shardings
@@ -369,20 +369,20 @@ class Compiled:
         Args:
             returned: the returned arguments; ``None`` if it does more than the fast path can do.
         """
-        with self.deciding:  # other threads may trace, too
-            if self.first is None:
-                self.returned, self.is_quick = returned or {}, returned is not None
-                self.first = outcome
-        return returned is not None and self.first == outcome
+        with self._first_lock:  # other threads may trace, too
+            if self.first_outcome is None:
+                self.returned, self.fits_fast_path = returned or {}, returned is not None
+                self.first_outcome = outcome
+        return returned is not None and self.first_outcome == outcome
 
     def outcome_of(self, returned: Any) -> tuple[Outcome, Any, Any]:
         """The parts of the result of a call: its outcome, the ports, and a plain output."""
         if type(returned) is OutputsWithOutcome:
             outcome, outputs = returned.outcome, returned.outputs
             return outcome, outputs, outputs[1] if outcome.output is None else None
-        assert self.first is not None
-        values, output = (returned[:-1], returned[-1]) if self.first.written else ((), returned)
-        return self.first, (values, output), output
+        assert self.first_outcome is not None
+        values, output = (returned[:-1], returned[-1]) if self.first_outcome.written else ((), returned)
+        return self.first_outcome, (values, output), output
 
     def finish(self, gathered: Gathered, returned: Any) -> Any:
         """Write back the result of a call. Returns the output of the function."""
@@ -402,13 +402,13 @@ class Compiled:
         if error is not None and self.shardings is not None:
             self.shardings.explain(error, self.f, args)
 
-    def built(self, output: Sequence[Any], objects: Sequence[Any]) -> Any:
+    def build_output(self, output: Sequence[Any], objects: Sequence[Any]) -> Any:
         """The output of a quick call that returns objects; ``objects`` are those of the arguments."""
-        assert self.first is not None
-        assert self.first.output is not None
-        count = len(self.first.output_sources)
+        assert self.first_outcome is not None
+        assert self.first_outcome.output is not None
+        count = len(self.first_outcome.output_sources)
         known = {index: objects[number] for index, number in self.returned.items()} if self.returned else None
-        return rebuild(self.first.output, output[:count], output[count:], known)
+        return rebuild(self.first_outcome.output, output[:count], output[count:], known)
 
 
 @jax.tree_util.register_dataclass

@@ -19,7 +19,7 @@ results to the cells of the written variables. For a function of a model with tw
 
     def run(a0, a1):
         try:
-            stale = (trace_state.value is not top_level or stamp != clock.now and not stamps_stand()
+            stale = (trace_state.value is not top_level or stamp != clock.now and not stamps_unchanged()
                      or touched.ever and not crossing.updates
                      or type(a1) is not ArrayImpl and not is_plain(a1))
         except Exception:
@@ -60,7 +60,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ...core.graph.walks import CachedWalk, containers_stand, drop_runs, is_graph_leaf
+from ...core.graph.walks import CachedWalk, containers_unchanged, drop_runs, is_graph_leaf
 from ...core.variables.cells import clock
 from ...core.variables.variables import Variable
 from ...util.jax_versions import ArrayImpl, KeyArray, refuses_shared_donation, top_level_trace, trace_state
@@ -186,7 +186,7 @@ class Entrance:
     def __init__(self, f: Any) -> None:
         self.parameters = Parameters(f)
         self.run_keys: dict[Layout, _RunKey] = {}
-        self.itself: Callable[[], Any] = lambda: None
+        self.function: Callable[[], Any] = lambda: None
         self._changing = threading.Lock()
 
     def make(self, general: Callable[..., Any]) -> Any:
@@ -201,7 +201,7 @@ class Entrance:
         parameters = self.parameters
         source = f"def entrance({parameters.head()}):\n    return _plait_general({parameters.given()})\n"
         function = _function("entrance", source, scope)
-        self.itself, self._first_code = weakref.ref(function), function.__code__
+        self.function, self._first_code = weakref.ref(function), function.__code__
         return function
 
     def find(self, frame: Any) -> None:
@@ -210,7 +210,7 @@ class Entrance:
             users = gc.get_referrers(frame.f_globals)
             found = (each for each in users if type(each) is FunctionType and each.__globals__ is frame.f_globals)
             for function in itertools.islice(found, 1):
-                self.itself, self._first_code = weakref.ref(function), function.__code__
+                self.function, self._first_code = weakref.ref(function), function.__code__
 
     def remember(
         self, compiled: Compiled, walk: CachedWalk, roots: Sequence[Any], crossing: Crossing, check: Any
@@ -234,7 +234,7 @@ class Entrance:
             run_key = self.run_keys.setdefault(layout, _RunKey())
             if len(self.run_keys) > MOST_LAYOUTS:
                 del self.run_keys[next(iter(self.run_keys))]
-            function = self.itself()
+            function = self.function()
             if function is not None:
                 numbers = {known: each.number for known, each in self.run_keys.items()}
                 function.__code__ = entrance_code(self.parameters, numbers)
@@ -243,7 +243,7 @@ class Entrance:
     def clear(self) -> None:
         """Forget all layouts; this drops the runs of all models."""
         with self._changing:
-            function = self.itself()
+            function = self.function()
             if function is not None:
                 function.__code__ = self._first_code
             self.run_keys.clear()
@@ -328,12 +328,12 @@ def make_run(
         compiled.layout,
         kinds,
         len(walk.cells),
-        tuple(position for position, _ in compiled.first.written),  # type: ignore[union-attr]
+        tuple(position for position, _ in compiled.first_outcome.written),  # type: ignore[union-attr]
         bool(compiled.donated) and not refuses_shared_donation(),
         bool(walk.lists),
         bool(walk.containers),
         check is not None,
-        compiled.first.output is not None,  # type: ignore[union-attr]
+        compiled.first_outcome.output is not None,  # type: ignore[union-attr]
     )
     identities = [getattr(root, kind) for root, kind in zip(roots[1:], kinds, strict=True)]
     return make(compiled=compiled, walk=walk, identities=identities, crossing=crossing, check=check)
@@ -373,12 +373,12 @@ def _run_factory(
 
     stale = [
         "trace_state.value is not top_level",
-        "stamp != clock.now and not stamps_stand()",
+        "stamp != clock.now and not stamps_unchanged()",
         "touched.ever and not crossing.updates",
         *(f"type({a}) is not ArrayImpl and not is_plain({a})" for a in plain),
         *(f"{a}.{kind} is not i{i}" for i, (a, kind) in enumerate(zip(objects[1:], kinds, strict=True))),
         *["lists != saved"] * lists,
-        *["not containers_stand(containers)"] * containers,
+        *["not containers_unchanged(containers)"] * containers,
     ]
     setup = [f"i{i} = identities[{i}]" for i in range(len(kinds))]
     output = f"build({'returned[-1]' if written else 'returned'}, ({''.join(f'{a}, ' for a in objects)}))"
@@ -410,12 +410,12 @@ def _run_factory(
     between, inside = "\n    ", "\n        "
     source = f"""\
 def make(*, compiled, walk, identities, crossing, check):
-    call, build, touched, explain = compiled.jitted, compiled.built, crossing.touched, compiled.explain
+    call, build, touched, explain = compiled.jitted, compiled.build_output, crossing.touched, compiled.explain
     cells, graphdefs, containers = walk.cells, walk.graphdefs, walk.containers
     stamp, stamps, versions = walk.stamp, walk.stamps, walk.versions
     lists, saved = [current for current, _ in walk.lists], [copy for _, copy in walk.lists]
     {between.join(setup)}
-    def stamps_stand():
+    def stamps_unchanged():
         nonlocal stamp
         now = clock.now
         if [each.version for each in stamps] != versions:
@@ -440,7 +440,7 @@ def make(*, compiled, walk, identities, crossing, check):
         "ArrayImpl": ArrayImpl,
         "OutputsWithOutcome": OutputsWithOutcome,
         "clock": clock,
-        "containers_stand": containers_stand,
+        "containers_unchanged": containers_unchanged,
         "gather": gather,
         "is_plain": is_plain,
         "leaves_of": jax.tree.leaves,

@@ -132,7 +132,7 @@ def jit(  # pyright: ignore[reportInconsistentOverload] - the options are listed
     if any(donated) or donate not in (None, False):
         donation = Donation(*donated, to_predicate(donate))
     statics = _argument_positions(fun, static_argnums, static_argnames)
-    return JittedFunction(fun, statics, options, donation, shardings, crossing).entrance()
+    return JittedFunction(fun, statics, options, donation, shardings, crossing).make_entrance()
 
 
 def _argument_positions(fun: Any, argnums: Any, argnames: Any) -> tuple[frozenset[int], frozenset[str]]:
@@ -178,7 +178,7 @@ class JittedFunction:
     Attributes:
         compiled: the compiled functions, by the structure of the objects and how they are passed.
         history: the signatures of all traces since the cache was cleared.
-        way_in: the entrance.
+        entrance: the generated function, and the layouts that it knows.
     """
 
     def __init__(
@@ -194,11 +194,11 @@ class JittedFunction:
         self.statics = statics
         self.compiled: dict[Any, Compiled] = {}
         self.history: list[TraceSignature] = []
-        self.way_in = Entrance(f)
+        self.entrance = Entrance(f)
 
-    def entrance(self) -> Any:
+    def make_entrance(self) -> Any:
         """The jitted function."""
-        wrapper = self.way_in.make(self.general)
+        wrapper = self.entrance.make(self.general)
         functools.update_wrapper(wrapper, self.f)
         wrapper.trace, wrapper.lower, wrapper.eval_shape = self.trace, self.lower, self.eval_shape
         wrapper.clear_cache, wrapper.jitted_fn = self.clear_cache, self
@@ -209,8 +209,8 @@ class JittedFunction:
 
     def general(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The general path of a call."""
-        if self.way_in.itself() is None:  # unpickled
-            self.way_in.find(sys._getframe(1))
+        if self.entrance.function() is None:  # unpickled
+            self.entrance.find(sys._getframe(1))
         args, kwargs = self.prepare(args, kwargs)
         gathered = gather((args, kwargs), self.f)
         try:
@@ -224,9 +224,9 @@ class JittedFunction:
                 self.shardings.explain(error, self.f, args)
             raise
         result = compiled.finish(gathered, returned)
-        if gathered.walk is not None and compiled.is_quick and self.crossing.updates:
+        if gathered.walk is not None and compiled.fits_fast_path and self.crossing.updates:
             check = check_cells if CHECK_DISPATCH else None
-            self.way_in.remember(compiled, gathered.walk, gathered.roots, self.crossing, check)
+            self.entrance.remember(compiled, gathered.walk, gathered.roots, self.crossing, check)
         return result
 
     def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -312,7 +312,7 @@ class JittedFunction:
         for compiled in self.compiled.values():
             compiled.clear()
         self.compiled.clear()
-        self.way_in.clear()
+        self.entrance.clear()
         self.history.clear()
 
 

@@ -38,7 +38,7 @@ from .compiled import Compiled
 
 _MAGIC = b"plait compiled program\n"
 _MOST_HEADER = 2**16  # bytes
-_PARTS = "first", "donated", "layout"  # of a ``Compiled``: what a call needs besides its function
+_PARTS = "first_outcome", "donated", "layout"  # of a ``Compiled``: what a call needs besides its function
 
 
 def save(stage: Any, compiled: Compiled, structure: Structure, path: str | os.PathLike[str]) -> None:

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 from jax.tree_util import GetAttrKey
 
 from ....core.graph.axes import drop_axis, has_axis_metadata, put_axis
-from ....core.variables.cells import PLAIN_METADATA, fitting
+from ....core.variables.cells import PLAIN_METADATA, as_stored
 from ....core.variables.variable_metadata import HOOKS
 from ....core.variables.variables import Variable, make_variable
 from ....partitioning.boxes import AxisMetadata, same_value
@@ -31,7 +31,7 @@ def new_variable(var_type: type[Variable[Any]], value: Any, metadata: Mapping[st
     entries = {**PLAIN_METADATA, **metadata, **own}
     if entries == PLAIN_METADATA:
         entries = PLAIN_METADATA
-    return make_variable(var_type, fitting(value, entries), entries, current_trace())
+    return make_variable(var_type, as_stored(value, entries), entries, current_trace())
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
