@@ -75,8 +75,8 @@ def warn_of_flax(arguments: Any, name: Callable[[Any], str]) -> None:
     Warns:
         LostUpdateWarning: names the place of each.
     """
-    flax = sys.modules.get("flax.nnx")
-    if flax is None or flax.Pytree is Pytree:  # the second under ``plait.as_flax``
+    flax = sys.modules["flax.nnx"]
+    if flax.Pytree is Pytree:  # under ``plait.as_flax``
         return
     for path, value in jax.tree_util.tree_leaves_with_path(
         arguments, is_leaf=lambda value: is_graph_leaf(value) or isinstance(value, flax.Pytree)

@@ -263,7 +263,8 @@ class JittedFunction:
         key: Any = *objects, structural
         compiled = self.compiled.get(key)
         if compiled is None:
-            warn_of_flax((args, kwargs), lambda path: argument_name(path, parameter_names(self.f)))
+            if "flax.nnx" in sys.modules:
+                warn_of_flax((args, kwargs), lambda path: argument_name(path, parameter_names(self.f)))
             propagation = Propagation(structural, returns_inputs=True)
             if self.shardings is None:
                 body = Body.of(JIT, self.f, gathered, propagation=propagation)
