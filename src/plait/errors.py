@@ -35,7 +35,6 @@ the builtin exception that a user would catch::
     ├── AlreadyImportedError (ImportError): ``flax.nnx`` was imported before ``plait.as_flax``
     ├── ProgramCacheError (RuntimeError): a folder of compiled programs that is not safe
     ├── RetraceError (RuntimeError): a jitted function was traced more often than allowed
-    ├── InternalError (RuntimeError): a bug in plait
     ├── DispatchError (AssertionError): the fast path and a fresh walk disagree (checking mode)
     ├── PartitioningUnspecifiedError (ValueError): an axis operation without an axis name
     ├── AxisNameMismatchError (ValueError, AssertionError)
@@ -217,10 +216,6 @@ class AlreadyImportedError(PlaitError, ImportError):
 
 class RetraceError(PlaitError, RuntimeError):
     """A jitted function was traced more often than ``explain_retraces(max_traces=...)`` allows."""
-
-
-class InternalError(PlaitError, RuntimeError):
-    """A bug in plait; please report it with the message."""
 
 
 class DispatchError(PlaitError, AssertionError):

@@ -94,8 +94,6 @@ ROWS = {
         "        v[...] = v[...] * 2"),
     "a variable that is no array in *args": Row("plait.jit(lambda *vs: 1.0)(x, v)", ArgumentError,
         (r"at +vs\[1\]\n", "found +a str"), setup="v = plait.Param(x); v.set_raw_value('a')"),
-    "a variable beside the bound arguments": Row("plait.jit_partial(f, model)(x, other)", ArgumentError,
-        (r"at +argument others\[2\]\n", "found +a Two"), setup="f = lambda *others: 1.0\nother = Two(rngs)"),
     "a model for a selection": Row("plait.add_lora(model, 2, rngs=rngs)", ArgumentTypeError,
         "plait.select"),
     "the name of an optimizer": Row("plait.Optimizer(model, 'adam', wrt=plait.Param)", ArgumentTypeError,

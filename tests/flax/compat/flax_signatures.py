@@ -72,7 +72,7 @@ _INTERNAL = {
         "ApplyCaller ArrayRefDef ArrayRefOutput AuxData CallableProxy DelayedAccessor GRAPH_CONTEXT GraphContext "
         "GraphFlatState GraphNodeImpl IndexesPytreeDef KeyT LEAF_ATTR Leaf LeafAttr NODE_ATTR NO_UPDATE NoUpdate Node "
         "NodeAttr NodeImplBase PYTREE_NODE_IMPL PythonRefMap PytreeNodeImpl REPEATED Repeated StaticCache TreeNodeDef "
-        "UpdateContextManager deprecated is_array_ref static_cache"
+        "UpdateContextManager compose_mapping compose_mapping_reversed deprecated is_array_ref static_cache"
     ),
     "rnglib": "Fargs KeylessInitializer NotKey SplitBackups",
     "spmd": "deprecated",

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, strategies as st
 
 import plait
-from plait.errors import ArgumentError
 from tests.oracles import describe
 from tests.strategies import Node
 
@@ -123,6 +122,8 @@ def test_jit_partial_carries_values_only():
     bound = plait.jit_partial(f, model)
     assert (bound(1.0).item(), bound(x=1.0).item()) == (30.0, 60.0)
     assert (model.count.item(), model.scale, hasattr(model, "new")) == (2.0, 1, False)
+    plait.jit_partial(f, model, graph_updates=True)(1.0)
+    assert (model.scale, hasattr(model, "new")) == (10, True)
 
 
 def test_options_of_jit_count_from_the_first_bound_argument():
@@ -155,18 +156,6 @@ def test_bound_functions_do_what_flax_s_do(name):
     with jax.numpy_rank_promotion("allow"):
         for ours, theirs in zip(run(plait), run(nnx), strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-6)
-
-
-def test_the_stages_of_a_partial_get_the_bound_arguments():
-    """X12: as ``plait.jit`` has them, without what is bound."""
-    model, x = plait.Linear(2, 3, rngs=plait.Rngs(0)), jnp.ones((1, 2))
-    forward = plait.jit_partial(lambda model, x: model(x), model)
-    assert forward.eval_shape(x).shape == (1, 3)
-    assert "dot_general" in forward.lower(x).as_text()
-    for compiled in (forward.lower(x).compile(), forward.trace(x).lower().compile()):
-        np.testing.assert_array_equal(compiled(x), forward(x))
-    with pytest.raises(ArgumentError, match="variables in the bound arguments only"):
-        forward.lower(plait.Param(x))
 
 
 def test_the_defaults_of_variables_are_attributes_too():

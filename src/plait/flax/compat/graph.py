@@ -61,8 +61,6 @@ from .update_context import (
     MergeContext as MergeContext,
     SplitContext as SplitContext,
     UpdateContext as UpdateContext,
-    compose_mapping as compose_mapping,
-    compose_mapping_reversed as compose_mapping_reversed,
     current_update_context as current_update_context,
     merge_context as merge_context,
     split_context as split_context,
