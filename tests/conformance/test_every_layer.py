@@ -353,7 +353,6 @@ THROUGH = {
     "a nested Sequential": lambda layer: plait.Sequential(jnp.negative, plait.Sequential(layer), jnp.negative),
     "Stack": lambda layer: plait.Stack([layer]),
     "a recomputed Stack": lambda layer: plait.Stack([layer], remat=True),
-    "a Stack that recomputes parts": lambda layer: plait.Stack([layer], remat={"linear": True}),
     "LoRA": lambda layer: plait.LoRA(3, 2, 3, base_module=layer, rngs=plait.Rngs(0)),
     "WeightNorm": lambda layer: plait.WeightNorm(layer, feature_axes=None, variable_filter=False, rngs=plait.Rngs(0)),
     "add_lora": edited(lambda linears: plait.add_lora(linears, 2, rngs=plait.Rngs(0))),

@@ -186,7 +186,7 @@ class Model(plait.Module):
     def __init__(self, stacked: bool) -> None:
         rngs = plait.Rngs(0)
         blocks = [Block(rngs) for _ in range(3)]
-        self.blocks = plait.Stack(blocks, remat={"attention": True}) if stacked else plait.List(blocks)
+        self.blocks = plait.Stack(blocks, remat=True) if stacked else plait.List(blocks)
         self.head = plait.Linear(8, 5, rngs=rngs)
 
     def __call__(self, x: Any) -> Any:

@@ -65,7 +65,7 @@ def as_stack(model: Any, /, only: FilterLiteral = None, **options: Any) -> Any:
     Args:
         only: which lists: a path pattern such as ``"encoder.blocks"``, or a filter; ``None`` means all lists of two
             blocks or more that fit.
-        **options: of ``Stack``: ``period``, ``axis``, ``remat``, ``remat_every``, ``unroll``.
+        **options: of ``Stack``: ``period``, ``axis``, ``remat``, ``unroll``.
 
     Raises:
         ArgumentError: nothing fits; or blocks of a list that ``only`` chooses differ. Names the paths.

@@ -17,9 +17,10 @@ import numpy as np
 
 from ..core.nodes.nodes import Static
 from ..errors import ArgumentError, ArgumentTypeError
+from ..util.sentinels import NOTHING
 from .axis_names import read_axis_name
 from .batching import check_axes, check_axes_alone
-from .call.body import Body, OfBody
+from .call.body import Body, NamedAsUsers, OfBody
 from .call.call import STRUCTURE, Call, Crossing, check_function, curried, prefixed_call, prefixes_of
 from .call.outcome import Outcome, Traces
 from .call.prefixes import Carry, FilterMapping
@@ -128,13 +129,21 @@ def scan(  # pyright: ignore[reportInconsistentOverload] - the options are liste
 
 
 def scan_ports(
-    call: Call, inputs: Sequence[Sequence[Any]], size: int, options: Mapping[str, Any]
+    call: Call,
+    inputs: Sequence[Sequence[Any]],
+    size: int,
+    options: Mapping[str, Any],
+    *,
+    policy: Any = NOTHING,
+    user: Callable[..., Any] | None = None,
 ) -> tuple[list[list[Any]], Outcome]:
     """Run a body ``size`` times, on slices of the ports with an axis, carrying the port ``Carry``, which must exist.
 
     Args:
         inputs: the input ports, as ``call.inputs``.
         options: the options of ``jax.lax.scan``, except the length.
+        policy: what ``jax.checkpoint`` keeps of an iteration, if each is recomputed in the backward pass.
+        user: the user's function, if it is not that of the call.
 
     Returns:
         The output ports, and the outcome of an iteration.
@@ -142,12 +151,25 @@ def scan_ports(
     scanned = {port: axis for port, axis in enumerate(call.ports.kinds) if isinstance(axis, int)}
     stacked = {port: _moved(list(inputs[port]), axis, 0) for port, axis in scanned.items()}
     carry = call.ports.kinds.index(Carry)
-    treedef, arrays, constants = shared_ports(inputs, [*scanned, carry])
-    iteration = call.cached(("scan", treedef, constants), lambda body: _Iteration(body, treedef, constants))
+    shared = {port: list(values) for port, values in enumerate(inputs) if port not in (*scanned, carry)}
+    leaves, treedef = jax.tree_util.tree_flatten(shared)
+    arrays = [leaf for leaf in leaves if isinstance(leaf, _ARRAYS)]
+    constants = tuple(None if isinstance(leaf, _ARRAYS) else Static(leaf) for leaf in leaves)
+
+    def make(body: Body) -> _Step:
+        iteration = _Iteration(body, treedef, constants, user)
+        # Inside a scan JAX has no need to prevent common subexpressions.
+        recompute = policy is not NOTHING
+        return _Step(iteration, jax.checkpoint(iteration, prevent_cse=False, policy=policy) if recompute else iteration)
+
+    step = call.cached(("scan", treedef, constants, policy, user), make)
     # If there are arrays, they determine the length, so it may be symbolic.
     told = None if jax.tree_util.tree_leaves(stacked) else size
-    scan_with = functools.partial(jax.lax.scan, iteration, **{**options, "length": told})
-    (last, _), (slices, outcome) = call.run(scan_with, (list(inputs[carry]), arrays), stacked)
+    scan_with = functools.partial(jax.lax.scan, **{**options, "length": told})
+    # Step by step nothing is recomputed: JAX traces what is, once for all iterations, so that none would be named.
+    stepwise = functools.partial(scan_with, _Step(step.iteration, step.iteration))
+    given = (list(inputs[carry]), arrays), stacked
+    (last, _), (slices, outcome) = call.run(functools.partial(scan_with, step), *given, stepwise=stepwise)
     outputs: list[list[Any]] = [[] for _ in call.ports.kinds]
     outputs[carry] = last
     for port, axis in scanned.items():
@@ -155,68 +177,70 @@ def scan_ports(
     return outputs, outcome
 
 
-def shared_ports(
-    inputs: Sequence[Sequence[Any]], others: Sequence[int]
-) -> tuple[Any, list[Any], tuple[Static | None, ...]]:
-    """The values that all iterations share, flattened: the treedef of their ports, the arrays, and the other leaves.
-
-    Args:
-        others: the ports that are carried or scanned.
-
-    Returns:
-        The other leaves are static values, with ``None`` in place of an array.
-    """
-    shared = {port: list(values) for port, values in enumerate(inputs) if port not in others}
-    leaves, treedef = jax.tree_util.tree_flatten(shared)
-    arrays = [leaf for leaf in leaves if isinstance(leaf, _ARRAYS)]
-    return treedef, arrays, tuple(None if isinstance(leaf, _ARRAYS) else Static(leaf) for leaf in leaves)
-
-
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
-
-
-def iteration_names(body: Body, treedef: Any, constants: Sequence[Any]) -> tuple[list[str], list[str], Any]:
-    """The names of what one iteration takes: what is carried, the shared arrays, and the slices by ports."""
-    labels, carry = dict(enumerate(body.labels_by_port())), body.ports.kinds.index(Carry)
-    shared = jax.tree_util.tree_unflatten(treedef, range(treedef.num_leaves))
-    names = [
-        label + jax.tree_util.keystr(path)
-        for port in shared
-        for label, value in zip(labels[port], shared[port], strict=True)
-        for path, _ in jax.tree_util.tree_leaves_with_path(value)
-    ]
-    arrays = [name for name, constant in zip(names, constants, strict=True) if constant is None]
-    return labels[carry], arrays, {port: labels[port] for port in labels if port != carry and port not in shared}
 
 
 @dataclasses.dataclass(frozen=True)
 class _Iteration(OfBody):
-    """One iteration of a scan.
-
-    Arrays that all iterations share are carried unchanged, and JAX turns them into constants. They are not constants
-    here, because JAX would then reuse the arrays of one call in the next.
+    """One iteration of a scan, as a function of what is carried, the arrays that all share, and slices.
 
     Attributes:
         treedef: the treedef of the shared ports.
         constants: their leaves that are not arrays; ``None`` in place of an array.
+        user: as for ``scan_ports``.
     """
 
     body: Body
     treedef: Any
     constants: tuple[Static | None, ...]
+    user: Callable[..., Any] | None
 
-    def __call__(self, handed: tuple[list[Any], list[Any]], slices: dict[int, list[Any]]) -> Any:
-        carried, arrays = handed
+    def __call__(self, carried: list[Any], arrays: list[Any], slices: dict[int, list[Any]]) -> Any:
         supply = iter(arrays)
         leaves = [next(supply) if constant is None else constant.value for constant in self.constants]
         carry = self.body.ports.kinds.index(Carry)
         given = {**jax.tree_util.tree_unflatten(self.treedef, leaves), **slices, carry: carried}
         outputs, outcome = self.body([given[port] for port in range(len(self.body.ports.kinds))])
         check_carry_types(self.body, carry, carried, outputs[carry])
-        return (outputs[carry], arrays), ({port: outputs[port] for port in slices}, outcome)
+        return outputs[carry], {port: outputs[port] for port in slices}, outcome
+
+    def user_function(self) -> Callable[..., Any]:
+        return self.user or self.body.f()
 
     def names(self) -> tuple[Any, ...]:
-        carried, arrays, slices = iteration_names(self.body, self.treedef, self.constants)
+        labels, carry = dict(enumerate(self.body.labels_by_port())), self.body.ports.kinds.index(Carry)
+        shared = jax.tree_util.tree_unflatten(self.treedef, range(self.treedef.num_leaves))
+        names = [
+            label + jax.tree_util.keystr(path)
+            for port in shared
+            for label, value in zip(labels[port], shared[port], strict=True)
+            for path, _ in jax.tree_util.tree_leaves_with_path(value)
+        ]
+        arrays = [name for name, constant in zip(names, self.constants, strict=True) if constant is None]
+        return labels[carry], arrays, {port: labels[port] for port in labels if port != carry and port not in shared}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step(NamedAsUsers):
+    """One step of ``jax.lax.scan``: an iteration, as ``run`` runs it.
+
+    Arrays that all iterations share are carried unchanged, and JAX turns them into constants. They are not constants
+    here, because JAX would then reuse the arrays of one call in the next.
+    """
+
+    iteration: _Iteration
+    run: Callable[..., Any]
+
+    def __call__(self, handed: tuple[list[Any], list[Any]], slices: dict[int, list[Any]]) -> Any:
+        carried, arrays = handed
+        after, out, outcome = self.run(carried, arrays, slices)
+        return (after, arrays), (out, outcome)
+
+    def user_function(self) -> Callable[..., Any]:
+        return self.iteration.user_function()
+
+    def names(self) -> tuple[Any, ...]:
+        carried, arrays, slices = self.iteration.names()
         return (carried, arrays), slices
 
 

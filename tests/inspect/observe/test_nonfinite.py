@@ -354,8 +354,6 @@ class InAStack(Stacked):
 RECOMPUTED = {
     "nothing": {},
     "blocks": {"remat": True},
-    "two blocks together": {"remat": True, "remat_every": 2},
-    "parts": {"remat": {"part": True}},
     "by a policy": {"remat": jax.checkpoint_policies.dots_saveable, "unroll": 2},
 }
 TAKEN = {

@@ -59,8 +59,6 @@ OPTIONS = st.sampled_from(
         {},
         {"remat": True},
         {"remat": jax.checkpoint_policies.dots_saveable},
-        {"remat": True, "remat_every": 2},
-        {"remat": {"linear": True, "norm": False}},
         {"unroll": 2},
     ]
 )
@@ -836,8 +834,6 @@ class Switched(plait.Module):
         (lambda: plait.Stack(Block), ArgumentError, "no number"),
         (lambda: plait.Stack(blocks_of(2), period=3), ArgumentError, "period=3"),
         (lambda: plait.Stack(blocks_of(2), remat=3), ArgumentTypeError, "remat="),  # type: ignore[arg-type]
-        (lambda: plait.Stack(blocks_of(2), remat_every=2), ArgumentError, "remat_every=2"),
-        (lambda: plait.Stack(blocks_of(2), remat={"nothing": True})(X), ArgumentError, "'nothing'"),
         (lambda: plait.Stack(blocks_of(2))(X, plait.PerLayer([1.0])), ArgumentError, "1 entries"),
         (lambda: plait.Stack(Growing, 2, rngs=plait.Rngs(0))(X), ArgumentTypeError, "changed the type of a carried"),
         (lambda: plait.Stack(Block, 0, rngs=plait.Rngs(0)), ArgumentError, r"number\n *found +0\n"),
@@ -847,8 +843,8 @@ class Switched(plait.Module):
         (lambda: plait.as_stack(Net(plait.List(shared())), "blocks"), SharingError, "share"),
     ],
     ids=[
-        "shared", "unlike", "unlike by period", "empty", "no number", "period", "remat", "every", "parts", "entries",
-        "shapes", "none", "number", "no pair", "no list", "shared list",
+        "shared", "unlike", "unlike by period", "empty", "no number", "period", "remat", "entries", "shapes",
+        "none", "number", "no pair", "no list", "shared list",
     ],
 )  # fmt: skip
 def test_mistakes_are_named(make: Any, error: Any, match: str) -> None:
@@ -869,27 +865,6 @@ def test_no_block_at_this_index() -> None:
 
 
 # Surgery --------------------------------------------------------------------------------------------------------------
-
-
-class CausalBlock(plait.Module):
-    def __init__(self, rngs: plait.Rngs) -> None:
-        self.attention = plait.MultiHeadAttention(2, 8, decode=False, rngs=rngs)
-
-    def __call__(self, x: Any) -> Any:
-        return x + self.attention(x, is_causal=True)
-
-
-@pytest.mark.slow
-def test_settings_of_a_recomputed_part_stay_settings() -> None:
-    """ST6: its code branches on them, so they cannot be traced."""
-    x = jax.random.normal(jax.random.key(1), (1, 3, 8))
-    kept, recomputed = (
-        plait.Stack(CausalBlock, 2, rngs=plait.Rngs(0), remat=remat) for remat in (False, {"attention": True})
-    )
-    for ours, theirs in zip(
-        *(jax.tree.leaves(plait.grad(loss)(stack, x)) for stack in (recomputed, kept)), strict=True
-    ):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("layers", [2, 7])

@@ -37,17 +37,15 @@ from ...transforms.call.body import guarded
 from ...transforms.call.call import Call, check_function
 from ...transforms.call.prefixes import Carry, Prefix, StateAxes
 from ...transforms.loop_rules import LoopRules
-from ...transforms.loops import scan
+from ...transforms.loops import scan, scan_ports
 from ...util.counts import check_count
 from ...util.jax_versions import is_staged
 from ...util.paths import layers_key
-from ...util.sentinels import Sentinel
+from ...util.sentinels import NOTHING, Sentinel
 from ...util.static_values import HashableMapping
 from ...util.words import describe_type
 from .every_layer import note_stack
-from .layer_scan import Recomputing, scan_layers
 from .per_layer import PerLayer
-from .recomputed_parts import Policy, recomputed_parts
 from .stack_records import layers_recorded, with_records
 from .stacking import (
     Write,
@@ -85,8 +83,7 @@ class StackOptions(TypedDict, total=False):
 
     period: int | None
     axis: str | None
-    remat: bool | Callable[..., bool] | Mapping[str, Policy]
-    remat_every: int
+    remat: bool | Callable[..., bool]
     unroll: int | bool
 
 
@@ -107,9 +104,7 @@ class Stack(Module, Generic[B]):
             means the smallest that fits. What is left after whole periods runs after the loop.
         axis: the name of the stacked axis in the variables' axis names, such as ``"layers"``; ``None`` is no name.
         remat: what the backward pass recomputes. ``True``: whole blocks; a policy of ``jax.checkpoint_policies``: all
-            that it does not keep; a mapping from path patterns to either: these parts of a block alone.
-        remat_every: how many periods are recomputed together, so that only the value after each ``remat_every`` periods
-            is kept; with ``remat`` of whole blocks.
+            that it does not keep.
         unroll: as in ``jax.lax.scan``.
 
     Raises:
@@ -159,14 +154,18 @@ class Stack(Module, Generic[B]):
         rngs: Rngs | None = None,
         period: int | None = None,
         axis: str | None = None,
-        remat: bool | Callable[..., bool] | Mapping[str, Policy] = False,
-        remat_every: int = 1,
+        remat: bool | Callable[..., bool] = False,
         unroll: int | bool = 1,
     ) -> None:
-        _check_options(remat, remat_every)
+        if not (isinstance(remat, bool) or callable(remat)):
+            raise ArgumentTypeError(
+                "remat= of a stack says what is recomputed",
+                found=f"{remat!r:.80}",
+                expected="True, False, or a policy of jax.checkpoint_policies",
+                do="for example remat=True; to recompute a part of a block, call plait.remat in the block",
+            )
         self.axis = axis
-        self.remat = dict(remat) if isinstance(remat, Mapping) else remat
-        self.remat_every = remat_every
+        self.remat = remat
         self.unroll = unroll
         if number is None:
             if callable(blocks):
@@ -401,9 +400,7 @@ class Stack(Module, Generic[B]):
         keys = tuple(map(layers_key, groups))
         each = [[leaf.of(layers) for layers in groups] for leaf in leaves if _is_each(leaf)]
         shared = [leaf for leaf in leaves if not _is_each(leaf)]
-        parts = self.remat if isinstance(self.remat, dict) else {}
-        places = tuple(map(_is_each, leaves))
-        period = _Period(keys, treedef, places, tuple(sorted(parts.items())))
+        period = _Period(keys, treedef, tuple(map(_is_each, leaves)))
         blocks = {key: self.__dict__[key] for key in keys}
         axes = (Carry, 0, 0, [_SHARED if is_graph_leaf(leaf) else None for leaf in shared], None, None)
         call = Call(
@@ -414,13 +411,13 @@ class Stack(Module, Generic[B]):
             outs=Prefix.of(STACK, "the output", (Carry, 0), updates=True),
             rules=LoopRules(0, 0, parts="blocks", axis=HashableMapping({PARTITION_NAME: self.axis})),
         )
-        policy = self.remat if callable(self.remat) else None
-        recomputing = Recomputing(policy, self.remat_every) if self.remat is True or policy else None
+        policy = NOTHING if self.remat is False else None if self.remat is True else self.remat
+        user = type(blocks[keys[0]]).__call__ if f is _call else f
         size = len(groups[0])
         if any(np.shape(leaf)[:1] != (size,) for leaf in jax.tree_util.tree_leaves(call.port(0, call.inputs))):
             for key, block in blocks.items():
                 check_layers(block, size, f"{describe_place(self)}[{key}]")
-        found = scan_layers(call, size, unroll=self.unroll, recomputing=recomputing)
+        found = scan_ports(call, call.inputs, size, {"unroll": self.unroll}, policy=policy, user=user)
         return _finished(call, found, blocks)
 
 
@@ -456,13 +453,11 @@ class _Period:
         keys: of its blocks, in order.
         treedef: of ``(args, kwargs)``.
         places: which of its leaves have a value for each layer.
-        parts: the parts of a block that are recomputed, as pairs.
     """
 
     keys: tuple[str, ...]
     treedef: Any
     places: tuple[bool, ...]
-    parts: tuple[tuple[str, Any], ...]
 
 
 def _iteration(x: Any, blocks: dict[str, Any], each: list[Any], shared: list[Any], period: _Period, f: Any) -> Any:
@@ -473,8 +468,7 @@ def _iteration(x: Any, blocks: dict[str, Any], each: list[Any], shared: list[Any
         leaves = [next(own) if is_each else next(common) for is_each in period.places]
         args, kwargs = tree_unflatten(period.treedef, leaves)
         block = blocks[key]
-        with recomputed_parts(block, dict(period.parts)):
-            x, out = (block(x, *args, **kwargs), None) if f is _call else _pair(guarded(f, block, x, *args, **kwargs))
+        x, out = (block(x, *args, **kwargs), None) if f is _call else _pair(guarded(f, block, x, *args, **kwargs))
         outputs.append(out)
     return x, outputs
 
@@ -565,24 +559,6 @@ def _checked_period(period: int, depth: int) -> int:
             do="leave it out, and the smallest that fits is found",
         )
     return period
-
-
-def _check_options(remat: Any, every: Any) -> None:
-    if not (isinstance(remat, (bool, Mapping)) or callable(remat)):
-        raise ArgumentTypeError(
-            "remat= of a stack says what is recomputed",
-            found=f"{remat!r:.80}",
-            expected="True, False, a policy of jax.checkpoint_policies, or a mapping from path patterns to these",
-            do="for example remat=True, or remat={'attention': True}",
-        )
-    whole = remat is True or callable(remat)
-    if not isinstance(every, int) or every < 1 or (every > 1 and not whole):
-        raise ArgumentError(
-            "remat_every= says how many periods are recomputed together",
-            found=f"remat_every={every!r} with remat={remat!r:.60}",
-            expected="a number from 1 on, and remat=True or a policy",
-            do="for example remat=True, remat_every=4",
-        )
 
 
 def _no_number(make: Any) -> ArgumentError:

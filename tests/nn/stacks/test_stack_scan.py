@@ -1,4 +1,4 @@
-"""A scan over stacked layers, whole and in chunks that are recomputed. (rule ST6)"""
+"""A scan over stacked layers, also recomputed. (rule ST6)"""
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +36,7 @@ DEPTHS = [1, 2, 3, 5]  # less than a chunk, one, one and a rest, and two and a r
 
 @pytest.mark.parametrize("depth", slow_but([1, 5], DEPTHS))
 @pytest.mark.parametrize(
-    "options", [{}, pytest.param({"remat": True}, marks=pytest.mark.slow), {"remat": True, "remat_every": 2}], ids=repr
+    "options", [{}, pytest.param({"unroll": 2}, marks=pytest.mark.slow), {"remat": True}], ids=repr
 )
 def test_a_scan_is_the_loop(depth, options):
     """Values, gradients and updates of each layer; an argument that all share may be an array or a number."""
