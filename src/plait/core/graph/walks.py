@@ -141,8 +141,7 @@ class Walk:
         containers: mutable plain containers, each with a copy of its contents; also functions with a closure, and that
             with which they are equal (``statics.closures_in``).
         closures: static functions with a closure, each with its position.
-        roots: how many roots were walked.
-        noted: what ``hooks.after_walk`` keeps from root to root.
+        ends: how many leaves there were after each root.
     """
 
     def __init__(
@@ -161,8 +160,7 @@ class Walk:
         self.closures: list[tuple[FunctionType, Link]] = []
         self._latest_state: Stamp | None = None
         self.names = names
-        self.roots = 0
-        self.noted: Any = None
+        self.ends: list[int] = []
 
     def add(self, root: Any, link: Link = None) -> GraphDef:
         """Walk one root. Returns its graphdef, and appends to leaves, links and the other attributes.
@@ -178,7 +176,7 @@ class Walk:
             graphdef = self._add_node(root, kind, link) if seen is None else node_ref(type(root), seen)
         if hooks.after_walk is not None:
             hooks.after_walk(root, self)
-        self.roots += 1
+        self.ends.append(len(self.leaves))
         return graphdef
 
     def _add_leaf(self, leaf: Any, kind: Kind, link: Link) -> GraphDef:
