@@ -24,22 +24,8 @@ def make():
 
 model = make()
 """
-SOWING = """
-class Sowing(plait.Linear):
-    def __call__(self, x):
-        self.sow(plait.Intermediate, 'most', x.max(), reduce_fn=jnp.maximum, init_fn=lambda: -jnp.inf)
-        return x
-
-stack = plait.Stack([Sowing(2, 2, rngs=rngs) for _ in range(3)])
-def alone_and_together(stack, x):
-    return stack(stack[1](x))
-"""
 
 ROWS = {
-    "a layer that sowed alone, and again with the others": Row(
-        "plait.capture(alone_and_together, plait.Intermediate)(stack, x)", ArgumentError,
-        (r"at +stack\[1\]\.most", r"found +a jax\.Array, which the loop cannot combine with the value of one layer"),
-        setup=SOWING),
     "a changed attribute of one layer": Row("model.blocks[0].drop.rate = 0.1", GraphError,
         "a changed attribute, or a value that sow stores as one, of one layer", setup=STACK),
     "a layer beside its model": Row("plait.jit(lambda model, block: block.linear(x))(model, model.blocks[1])",

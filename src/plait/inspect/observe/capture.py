@@ -27,7 +27,7 @@ from ...core.variables.filters import FilterLiteral, to_predicate
 from ...core.variables.variable_kinds import Perturbation
 from ...core.variables.variables import Variable
 from ...errors import ArgumentTypeError, GraphError
-from ...nn.stacks.stack_records import layer_of_sown, preset, records_to_views, sown_values
+from ...nn.stacks.stack_records import preset, records_to_views, sown_values
 from ...util.path_patterns import PathPattern
 from ...util.paths import Path, describe_path, iter_layer_paths
 from ...util.words import describe_type, first_few
@@ -219,16 +219,15 @@ def _initial_values(init: Any, modules: Modules) -> dict[Path, dict[str, Variabl
     initial: dict[Path, dict[str, Variable[Any]]] = {}
     for path, leaf in flat:
         variable = leaf if isinstance(leaf, Variable) else Perturbation(leaf)
-        for layer, index in iter_layer_paths(path[:-1]):
-            if layer not in layers:
-                raise GraphError(
-                    "init has a value at a path that is not a module",
-                    at=describe_path(path),
-                    found=describe_type(leaf),
-                    expected="paths of modules, each with the name of a sown value",
-                    do="pass a state that capture returned for this model",
-                )
-            initial.setdefault(layer, {})[path[-1]] = layer_of_sown(variable, index)
+        if path[:-1] not in layers:
+            raise GraphError(
+                "init has a value at a path that is not a module",
+                at=describe_path(path),
+                found=describe_type(leaf),
+                expected="paths of modules, each with the name of a sown value",
+                do="pass a state that capture returned for this model",
+            )
+        initial.setdefault(path[:-1], {})[path[-1]] = variable.copy()
     return initial
 
 

@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import tree_flatten, tree_unflatten
 
 from ...core.graph.axes import PARTITION_NAME
 from ...core.graph.locate import describe_place
 from ...core.graph.walks import is_graph_leaf
+from ...core.intermediates.sowing import RECORD
 from ...core.nodes.containers import List
 from ...core.nodes.journal import Journal
 from ...core.nodes.module import Module
@@ -46,7 +48,7 @@ from ...util.static_values import HashableMapping
 from ...util.words import describe_type
 from .every_layer import note_stack
 from .per_layer import PerLayer
-from .stack_records import layers_recorded, with_records
+from .stack_records import with_records
 from .stacking import (
     Write,
     check_equal,
@@ -385,15 +387,26 @@ class Stack(Module, Generic[B]):
                     expected=f"{self.depth}",
                     do="plait.PerLayer([...]) with one value for each block",
                 )
+        if RECORD in self.__dict__:
+            return self._run_views(f, x, leaves, treedef)
         groups = self._groups()
         loop = groups[: self.period] if self.depth >= self.period else []
         outputs: dict[str, Any] = {}
-        with layers_recorded(self, dict(zip(map(layers_key, groups), groups, strict=True))):
-            for segment in (loop, groups[len(loop) :]):
-                if segment:
-                    x, found = self._run_groups(f, x, leaves, treedef, segment)
-                    outputs.update(zip(map(layers_key, segment), found, strict=True))
+        for segment in (loop, groups[len(loop) :]):
+            if segment:
+                x, found = self._run_groups(f, x, leaves, treedef, segment)
+                outputs.update(zip(map(layers_key, segment), found, strict=True))
         return x, PerLayer.grouped(outputs)
+
+    def _run_views(self, f: Any, x: Any, leaves: list[Any], treedef: Any) -> tuple[Any, PerLayer]:
+        """Call the blocks one after the other: during a capture each has a record of its own."""
+        outputs = []
+        for layer, block in enumerate(self):
+            x, out = _called(f, block, x, treedef, [leaf[layer] if _is_each(leaf) else leaf for leaf in leaves])
+            outputs.append(out)
+        groups = {layers_key(layers): [outputs[layer] for layer in layers] for layers in self._groups()}
+        stacked = {key: jax.tree.map(lambda *values: jnp.stack(values), *group) for key, group in groups.items()}
+        return x, PerLayer.grouped(stacked)
 
     def _run_groups(self, f: Any, x: Any, leaves: list[Any], treedef: Any, groups: list[range]) -> tuple[Any, Any]:
         """Run groups of one size, each iteration through all of them."""
@@ -466,14 +479,17 @@ def _iteration(x: Any, blocks: dict[str, Any], each: list[Any], shared: list[Any
     for number, key in enumerate(period.keys):
         own, common = (values[number] for values in each), iter(shared)
         leaves = [next(own) if is_each else next(common) for is_each in period.places]
-        args, kwargs = tree_unflatten(period.treedef, leaves)
-        block = blocks[key]
-        x, out = (block(x, *args, **kwargs), None) if f is _call else _pair(guarded(f, block, x, *args, **kwargs))
+        x, out = _called(f, blocks[key], x, period.treedef, leaves)
         outputs.append(out)
     return x, outputs
 
 
-def _pair(returned: Any) -> Any:
+def _called(f: Any, block: Any, x: Any, treedef: Any, leaves: list[Any]) -> Any:
+    """What one block hands on, and its own output."""
+    args, kwargs = tree_unflatten(treedef, leaves)
+    if f is _call:
+        return block(x, *args, **kwargs), None
+    returned = guarded(f, block, x, *args, **kwargs)
     if isinstance(returned, tuple | list) and len(returned) == 2:
         return returned
     raise ArgumentTypeError(

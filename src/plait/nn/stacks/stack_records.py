@@ -1,34 +1,29 @@
-"""Values sown by the layers of a stack: stacked while the layers run, and one value per layer in the result of
-``capture``.
+"""Values sown by the layers of a stack: one value per layer in the result of ``capture``.
 
 The record of a stack holds the records of its layers, under ``layers``. A view sows into the record of its layer,
 which has an identity: a transform of the view, or of the whole model, that sows puts the values into the same record.
-Views that were made before a capture get their records when it begins, and no view keeps one when it ends. For the
-loop, what the layers have sown so far is stacked and handed to the record of the stacked block, and what comes out
-is divided again at once. So a transform around the stack meets the values of each layer, as it does with a list, and
-may put axes where it likes. (rule ST8)
+Views that were made before a capture get their records when it begins, and no view keeps one when it ends. A stack that
+has a record calls its views one after the other. So a transform around the stack meets the values of each layer, as it
+does with a list, and may put axes where it likes. (rule ST8)
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from ...core.intermediates.sowing import RECORD, sows
+from ...core.intermediates.sowing import RECORD
 from ...core.nodes.nodes import iter_graph_nodes
 from ...core.nodes.pytree import Pytree
 from ...core.variables.cells import mark_changed
 from ...core.variables.variables import Variable
-from ...errors import ArgumentError
 from ...util.jax_versions import trace_state
 from ...util.paths import Path, format_path, has_layers, iter_layer_paths, layers_of, parse_path
-from ...util.words import describe_type
 from .stacking import ViewInfo
 
 Record = MutableMapping[str, Any]
@@ -138,106 +133,9 @@ def _record_in(record: Record, layer: int, path: Path, like: Record, trace: Any 
     return records[text]
 
 
-@contextlib.contextmanager
-def layers_recorded(stack: Any, groups: Mapping[str, range]) -> Iterator[None]:
-    """Inside the block, stacked blocks run and sow stacked values; afterwards each layer has its own.
-
-    Args:
-        groups: the layers of each stacked block, by its key.
-
-    Raises:
-        ArgumentError: a layer that has run alone sowed something else than a tuple under the same name.
-    """
-    record = stack.__dict__.get(RECORD)
-    if record is None:
-        yield
-        return
-    handed: dict[int, tuple[Any, list[Any]]] = {}  # by id of the stacked variable: its value, and the layers' variables
-    for layers, path, module in _recording(stack, groups):
-        known = record.get(_LAYERS, {})
-        own = [known.get(layer, {}).get(format_path(path), {}) for layer in layers]
-        _stack_into(module.__dict__[RECORD], own, handed)
-    try:
-        yield
-    finally:
-        for layers, path, module in _recording(stack, groups):
-            sown = module.__dict__[RECORD]
-            for index, layer in enumerate(layers):
-                if sown["values"] or _LAYERS in sown:
-                    _divide_into(_record_in(record, layer, path, sown), sown, index, (layer, *path), handed)
-            sown["values"].clear()
-            sown.pop(_LAYERS, None)
-
-
-def _recording(stack: Any, groups: Mapping[str, range]) -> list[tuple[range, Path, Any]]:
-    """The modules of stacked blocks that have a record, with their layers and their path in the block."""
-    return [
-        (layers, path, module)
-        for key, layers in groups.items()
-        for path, module in iter_graph_nodes(stack.__dict__[key])
-        if sows(module)
-    ]
-
-
-def _stack_into(record: Record, own: Sequence[Record], handed: dict[int, tuple[Any, list[Any]]]) -> None:
-    """Put the values that all layers have, with equal structures, into the record of the stacked module."""
-    for name in own[0].get("values", ()):
-        variables = [each.get("values", {}).get(name) for each in own]
-        if None not in variables and len({_form(variable) for variable in variables}) == 1:
-            value = jax.tree.map(lambda *arrays: jnp.stack(arrays), *(each.get_raw_value() for each in variables))
-            stacked = record["values"][name] = variables[0].copy(value)
-            handed[id(stacked)] = stacked.get_raw_value(), variables
-    for number, records in own[0].get(_LAYERS, {}).items():  # of a stack inside the stack
-        for text, like in records.items():
-            inner = [each.get(_LAYERS, {}).get(number, {}).get(text, {}) for each in own]
-            _stack_into(_record_in(record, number, parse_path(text), like), inner, handed)
-
-
-def _form(variable: Variable[Any]) -> Any:
-    leaves, treedef = jax.tree.flatten(variable.get_raw_value())
-    return type(variable), treedef, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
-
-
-def _divide_into(
-    own: Record, sown: Record, index: int, path: Path, handed: Mapping[int, tuple[Any, list[Any]]]
-) -> None:
-    """Put one layer of the values of a stacked module into the record of the layer."""
-    for name, variable in sown["values"].items():
-        value, variables = handed.get(id(variable), (None, []))
-        if variables and variable.get_raw_value() is value:
-            continue  # it was only read
-        layer = layer_of_sown(variable, (index,))
-        if name not in own["values"]:
-            own["values"][name] = layer
-        elif variables:  # into the same variable, which an outer stack may have handed in
-            own["values"][name].set_raw_value(layer.get_raw_value())
-        else:
-            own["values"][name] = _joined(own["values"][name], layer, (*path, name))
-    for number, records in sown.get(_LAYERS, {}).items():
-        for text, inner in records.items():
-            place = parse_path(text)
-            _divide_into(_record_in(own, number, place, inner), inner, index, (*path, number, *place), handed)
-
-
-def _joined(first: Variable[Any], second: Variable[Any], path: Path) -> Variable[Any]:
-    """What a layer sowed alone, and then in the loop, where what only some layers sowed is not known."""
-    values = first.get_raw_value(), second.get_raw_value()
-    if type(values[0]) is tuple and type(values[1]) is tuple:
-        return second.copy((*values[0], *values[1]))
-    raise ArgumentError(
-        "a layer of a stack sowed a value alone, and again in the loop of the stack",
-        at=format_path(("stack", *path)),
-        found=f"{describe_type(values[1])}, which the loop cannot combine with the value of one layer",
-        expected="values collected in tuples, as by default; or the same layers in both runs",
-        do="run the layers one by one: for block in stack: x = block(x)",
-    )
-
-
 def sown_values(path: Path, record: Mapping[str, Any]) -> Iterator[tuple[Path, Variable[Any]]]:
-    """The variables in the record of a module, one for each layer that the path of the module represents."""
-    for name, variable in record["values"].items():
-        for layer, index in iter_layer_paths(path):
-            yield (*layer, name), layer_of_sown(variable, index) if index else variable
+    """The variables in the record of a module; of a stack, also those of its layers."""
+    yield from (((*path, name), variable) for name, variable in record["values"].items())
     for number, records in record.get(_LAYERS, {}).items():
         for text, inner in records.items():
             yield from sown_values((*path, number, *parse_path(text)), inner)
@@ -258,13 +156,6 @@ def preset(records: Mapping[Path, Record], module: Path, initial: Mapping[Path, 
         for place, end in zip(places, [*places, len(module)][1:], strict=True):
             record = _record_in(record, layer[place], module[place + 1 : end], records[module[:end]])
         record["values"].update(initial.get(layer, {}))
-
-
-def layer_of_sown(variable: Variable[Any], index: tuple[int, ...]) -> Variable[Any]:
-    """A copy of a sown variable; of a stacked one, of one layer, by its index in each stack."""
-    if not index:
-        return variable.copy()
-    return variable.copy(jax.tree.map(lambda array: array[index], variable.get_raw_value()))
 
 
 def at_stacked_paths(flat: Mapping[Path, Any], modules: Iterable[Path]) -> dict[Path, Any]:
