@@ -12,7 +12,7 @@ import numpy as np
 
 import plait
 from plait.core.graph.graphdef import NodeDef, NodeRef, StaticAttribute, VariableDef
-from plait.flax.compat.small_functions import get_node_impl_for_type
+from plait.graph import get_node_impl_for_type
 
 
 def describe(*roots: Any) -> list[Any]:

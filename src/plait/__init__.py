@@ -95,8 +95,6 @@ from .partitioning import shardings as _shardings
 
 if TYPE_CHECKING:
     from .core.variables import filters as filterlib
-    from .core.states import proxy_caller
-    from .core import rngs as rnglib
     from .inspect.observe.capture import capture as capture
     from .edit.pop import pop as pop
     from .core.graph.traversal import check_pytree as check_pytree
@@ -110,13 +108,11 @@ if TYPE_CHECKING:
     from .flax.compat.functions import unpack as unpack
     from .flax.compat.functions import variables as variables
     from .flax.compat import graph as graph
-    from .flax.compat import graph as graphlib
     from .flax.compat.modes import set_graph_mode as set_graph_mode
     from .flax.compat.modes import set_graph_updates as set_graph_updates
     from .inspect.observe.nonfinite import debug_nans as debug_nans
     from .inspect.observe.nonfinite import find_nonfinite as find_nonfinite
-    from .flax.compat.small_functions import PureState as PureState
-    from .flax.compat import statelib as statelib
+    from .flax.compat.functions import PureState as PureState
     from .edit.selection import Selection as Selection
     from .edit.selection import select as select
     from .edit.selection import trainable as trainable
@@ -124,7 +120,6 @@ if TYPE_CHECKING:
     from .flax.compat.functions import iter_graph as iter_graph
     from .flax.compat.functions import iter_module_children as iter_module_children
     from .flax.compat.functions import iter_modules as iter_modules
-    from .flax.compat import variablelib as variablelib
     from .flax.compat.functions import map as map
     from .flax.compat.functions import recursive_map as recursive_map
     from .flax.compat.functions import view as view
@@ -227,8 +222,8 @@ if TYPE_CHECKING:
     from .flax.compat.transforms import vmap as vmap
     from .flax.compat.transforms import cond as cond
     from .flax.compat.transforms import switch as switch
-    from .flax.compat.partials import cached_partial as cached_partial
-    from .flax.compat.partials import jit_partial as jit_partial
+    from .flax.compat.transforms import cached_partial as cached_partial
+    from .flax.compat.transforms import jit_partial as jit_partial
     from .flax import compat as compat
     from .flax.compat.transforms import custom_jvp as custom_jvp
     from .flax.compat.transforms import custom_vjp as custom_vjp

@@ -83,9 +83,8 @@ _NAMES_FOR_FLAX = {
     "flax.compat.variable_defaults": "use_eager_sharding using_eager_sharding var_defaults",
     "core.states.graph_state": "GraphState",
     "core.states.pure_dicts": "replace_by_pure_dict restore_int_paths",
-    "flax.compat.functions": "abstract_with_sharding unpack with_vars",
+    "flax.compat.functions": "PureState abstract_with_sharding unpack with_vars",
     "flax.compat.modes": "set_graph_mode set_graph_updates",
-    "flax.compat.small_functions": "PureState",
     "core.states.live": "call",
     "flax.compat.update_context": (
         "MergeContext SplitContext UpdateContext current_update_context merge_context split_context update_context"
@@ -93,8 +92,7 @@ _NAMES_FOR_FLAX = {
     "core.intermediates.variable_names": "register_variable_name variable_name_from_type variable_type_from_name",
     "core.states.variable_state": "VariableState",
     "core.variables.variables": "A",
-    "flax.compat.partials": "cached_partial jit_partial",
-    "flax.compat.transforms": "prefix transform_metadata",
+    "flax.compat.transforms": "cached_partial jit_partial prefix transform_metadata",
     "flax.compat.tree_states": "NodeStates from_tree to_tree",
     "typing": "Initializer",
 }
@@ -111,12 +109,7 @@ _MODULES = {
 _MODULES_FOR_FLAX = {
     "compat": "flax.compat",
     "filterlib": "core.variables.filters",
-    "graphlib": "flax.compat.graph",
-    "proxy_caller": "core.states.proxy_caller",
-    "rnglib": "core.rngs",
     "spmd": "flax.compat.spmd",
-    "statelib": "flax.compat.statelib",
-    "variablelib": "flax.compat.variablelib",
 }
 MODULES = {**_MODULES, **_MODULES_FOR_FLAX}
 

@@ -9,7 +9,6 @@ CHANGING = {
     "flax/bridge/module/running.py": 1,
     "flax/bridge/wrappers/init_apply.py": 1,
     "inspect/compare/plait_runs.py": 1,
-    "flax/compat/reprs.py": 2,
     "core/nodes/jax_flattening.py": 1,
     "core/variables/variable_metadata.py": 1,
     "inspect/explore/outline.py": 2,

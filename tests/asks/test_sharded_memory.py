@@ -14,6 +14,7 @@ import transformer
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import plait
+from plait.core.variables.variables import eager_sharding_hooks
 from plait.partitioning import create_sharded
 from plait.partitioning.creation import creation_program
 
@@ -78,7 +79,7 @@ def test_what_is_made_in_place_is_the_model_and_nothing_else(sizes):
 def test_a_model_made_step_by_step_under_a_mesh_keeps_one_whole_array_at_a_time():
     """Without jit: each variable is computed whole, and cut before the next."""
     peaks = []
-    place = plait.variablelib.eager_sharding_hooks
+    place = eager_sharding_hooks
 
     def look(variable, value):
         peaks.append(held_by(jax.devices()[0]))

@@ -58,20 +58,7 @@ Trace: TypeAlias = Any
 
 _VARIABLES = "plait.Variable"
 top_level_trace: Any = private("eval_trace", "jax._src.core", feature=_VARIABLES)._weakref
-
-try:
-    trace_state: Any = private("trace_state", "jax._src.core", feature=_VARIABLES)
-except MissingDependencyError:  # JAX versions that keep the trace in a thread-local object
-    _trace_context = private("trace_ctx", "jax._src.core", feature=_VARIABLES)
-
-    class _TraceState:
-        __slots__ = ()
-
-        @property
-        def value(self) -> Any:
-            return _trace_context.trace._weakref
-
-    trace_state = _TraceState()
+trace_state: Any = private("trace_state", "jax._src.core", feature=_VARIABLES)
 
 
 def current_trace() -> Trace:

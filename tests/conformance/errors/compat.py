@@ -25,5 +25,5 @@ ROWS = {
     "a list where a mapping is flattened": Row("flatten_mapping([1])", ArgumentTypeError, "a list",
         setup="from plait.core.states.mappings import flatten_mapping"),
     "a padding for other axes": Row("canonicalize_padding((1, 2, 3), 2)", ArgumentError, r"\(1, 2, 3\)",
-        setup="from plait.flax.compat.small_functions import canonicalize_padding"),
+        setup="from plait.flax.compat.flax_functions import canonicalize_padding"),
 }  # fmt: skip

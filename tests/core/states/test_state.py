@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 import plait as nnx
 from plait.core.graph.walks import CachedWalk, find_walk
 from plait.core.states.state import to_flat_state, tracked
-from plait.statelib import diff
+from plait.core.states.state_functions import diff
 from plait.util.paths import sort_key
 
 keys = st.integers(-3, 12) | st.sampled_from(["a", "b", "kernel", "10", "_x"])

@@ -18,9 +18,10 @@ from typing import Any, ParamSpec, TypeVar
 
 from jax.extend.core import Primitive
 
+from plait.flax.compat.flax_paths import FlaxModule
 from plait.flax.compat.flax_settings import FLAGS
 
-# Public modules of ``flax.nnx``; their names are in ``plait`` under the same path.
+# Public modules of ``flax.nnx``; their names are in ``plait`` under the same path, or there under ``plait.as_flax``.
 MODULES = ("", "bridge", "filterlib", "graph", "rnglib", "spmd", "statelib", "variablelib")
 
 
@@ -115,7 +116,7 @@ def pairs(flax: ModuleType, plait: ModuleType) -> Iterator[tuple[str, Any, Any]]
     """
     seen = set()
     for module in MODULES:
-        ours = getattr(plait, module, None) if module else plait
+        ours = _in_plait(plait, module)
         theirs = getattr(flax, module, None) if module else flax
         for name in sorted(set(dir(theirs)) & set(dir(ours))) if theirs and ours else ():
             for path, one, other in _callables(
@@ -125,6 +126,10 @@ def pairs(flax: ModuleType, plait: ModuleType) -> Iterator[tuple[str, Any, Any]]
                 if _is_public(path) and key not in seen:
                     seen.add(key)
                     yield path, one, other
+
+
+def _in_plait(plait: ModuleType, module: str) -> Any:
+    return getattr(plait, module, None) or FlaxModule("flax.nnx", module) if module else plait
 
 
 def reason(name: str) -> str | None:
@@ -137,7 +142,7 @@ def absent(flax: ModuleType, plait: ModuleType) -> list[str]:
     flags of ``flax.config``, each of which is a variable of the environment too."""
     found = []
     for module in MODULES:
-        theirs, ours = (getattr(lib, module, None) if module else lib for lib in (flax, plait))
+        theirs, ours = getattr(flax, module, None) if module else flax, _in_plait(plait, module)
         for name in dir(theirs) if theirs else ():
             path = f"{module}.{name}".lstrip(".")
             with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # an old name

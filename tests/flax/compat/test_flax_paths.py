@@ -8,8 +8,7 @@ import pytest
 
 import plait
 from plait._public import PUBLIC
-from plait.flax.compat.flax_modules import HOMES, RENAMED, SAME
-from plait.flax.compat.flax_paths import FlaxModule, find
+from plait.flax.compat.flax_paths import HOMES, SAME, FlaxModule, find
 
 
 def test_every_module_of_flax_has_a_row():
@@ -58,14 +57,6 @@ def test_names_that_packages_use_are_there_and_in_flax(name):
     path = SAME.get(path, path)
     assert hasattr(importlib.import_module(f"flax.nnx.{path}".rstrip(".")), name)
     assert getattr(FlaxModule("flax.nnx", path), name) is not None
-
-
-@pytest.mark.parametrize(("path", "names"), RENAMED.items(), ids=str)
-def test_every_renamed_name_is_one_in_flax(path, names):
-    theirs = importlib.import_module(f"flax.nnx.{path}".rstrip("."))
-    for name in names:
-        assert hasattr(theirs, name) or name == "ObjectState"  # of releases before 0.12
-        assert find("flax.nnx", path, name) is not None
 
 
 def test_filters_named_as_types_are_filters():

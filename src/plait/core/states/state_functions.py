@@ -50,7 +50,8 @@ def diff(state: S, other: Mapping[Any, Any]) -> S:
     """The entries of ``state`` whose path is not in ``other``; the same as ``state - other``.
 
     Example:
-        >>> plait.to_pure_dict(plait.statelib.diff(plait.State({"a": 1, "b": 2}), plait.State({"b": 3})))
+        >>> from plait.core.states.state_functions import diff
+        >>> plait.to_pure_dict(diff(plait.State({"a": 1, "b": 2}), plait.State({"b": 3})))
         {'a': 1}
     """
     return difference(state, other)

@@ -1,6 +1,8 @@
 """The modules of Flax as objects that can be imported and have Flax's names, for ``plait.as_flax``.
 
-``flax_modules.py`` lists their contents.
+Each provides the names of the plait modules listed for it here, in this order, and every public name of plait: a
+program may write ``nnx.Linear`` as ``nnx.nn.linear.Linear``. Flax's private names are not there, except the few that
+published packages use.
 """
 
 from __future__ import annotations
@@ -13,14 +15,62 @@ from typing import Any
 from ..._public import PUBLIC
 from ...util.public_modules import ROOT, public_value
 from ...util.sentinels import NOTHING
-from .flax_modules import HOMES, RENAMED, SAME
+
+_OWN = "flax.compat.flax_functions"
+# Modules below flax.nnx that have the same path below plait.
+_SAME_PLACE = (
+    "bridge bridge.interop bridge.variables bridge.wrappers compat nn.activations nn.initializers spmd training "
+    "training.ema training.metrics training.optimizer"
+)
+# Modules for which plait has only its public names.
+_PUBLIC_NAMES = (
+    "deprecations extract helpers nn nn.stochastic summary transforms transforms.autodiff transforms.compilation "
+    "transforms.general transforms.iteration visualization"
+)
+# Flax module below flax.nnx → modules below plait that have its names, separated by spaces; before the public names.
+HOMES: dict[str, str] = {
+    "": "",
+    **{path: path for path in _SAME_PLACE.split()},
+    **dict.fromkeys(_PUBLIC_NAMES.split(), ""),
+    "bridge.module": f"bridge.module {_OWN}",
+    "filterlib": f"core.variables.filters {_OWN}",
+    "graph": f"graph {_OWN}",
+    "graphlib": f"graph {_OWN}",
+    "ids": _OWN,
+    "module": _OWN,
+    "nn.attention": "nn.dot_product",
+    "nn.dtypes": "nn.promotion",
+    "nn.linear": f"nn.initializers {_OWN}",
+    "nn.lora": "nn.initializers",
+    "nn.normalization": f"nn.initializers {_OWN}",
+    "nn.recurrent": f"nn.recurrent nn.initializers {_OWN}",
+    "proxy_caller": "core.states.proxy_caller",
+    "pytreelib": "core.nodes.attributes flax.compat.private_names",
+    "reprlib": "flax.compat.reprs",
+    "rnglib": f"core.rngs {_OWN}",
+    "statelib": f"core.states.state core.states.state_functions core.states.pure_dicts {_OWN}",
+    "tracers": "flax.compat.private_names",
+    "transforms.transforms": _OWN,
+    "traversals": "core.states.mappings",
+    "variablelib": (
+        "core.variables.variables core.variables.variable_kinds core.variables.variable_metadata "
+        "core.states.variable_state core.intermediates.variable_names partitioning.initializers "
+        "flax.compat.variable_defaults"
+    ),
+}
+
+# Aliases of Flax modules.
+SAME: dict[str, str] = {
+    "metrics": "training.metrics",
+    "object": "pytreelib",
+    "optimizer": "training.optimizer",
+    "wrappers": "bridge.wrappers",
+}
 
 
 def names_of(path: str) -> list[str]:
     """The names of a Flax module that plait has, without those of ``nnx`` itself."""
-    names = {*RENAMED.get(path, ())}
-    if not path:
-        names |= {*PUBLIC, *SAME, *(path for path in HOMES if path and "." not in path)}
+    names = set() if path else {*PUBLIC, *SAME, *(path for path in HOMES if path and "." not in path)}
     for home in HOMES[path].split():
         module = importlib.import_module(f"{ROOT}.{home}")
         names |= {name for name in dir(module) if not name.startswith("_") and _is_own(getattr(module, name))}
@@ -40,12 +90,9 @@ def find(root: str, path: str, name: str) -> Any:
     below = f"{path}.{name}" if path else SAME.get(name, name)
     if below in HOMES:
         return importlib.import_module(f"{root}.{below}")
-    if name in RENAMED.get(path, ()):
-        place, _, name = RENAMED[path][name].rpartition(":")
-        return getattr(importlib.import_module(f"{ROOT}.{place}"), name) if place else public_value(name)
-    for home in HOMES[path].split() if not name.startswith("_") else ():
+    for home in HOMES[path].split() if name != "Any" else ():  # there it is Python's
         value = getattr(importlib.import_module(f"{ROOT}.{home}"), name, NOTHING)
-        if value is not NOTHING:
+        if value is not NOTHING and (home == _OWN or not name.startswith("_")):
             return value
     if name in PUBLIC:
         return public_value(name)

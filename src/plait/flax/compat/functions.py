@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ...core.functional import merge, split as splitting
 from ...core.graph import traversal
+from ...core.graph.graphdef import GraphDef
 from ...core.states import live
+from ...core.states.state import State
 from ...edit import views
 from ...partitioning import shardings
 from .modes import by_position, checked, checked_result
@@ -37,3 +39,8 @@ with_vars = checked(views.with_vars)
 abstract_with_sharding = by_position(checked(shardings.abstract_with_sharding))
 as_abstract = by_position(checked(shardings.as_abstract))
 get_abstract_model = checked_result(shardings.get_abstract_model)
+
+N = TypeVar("N")
+
+# What `pure` and `split` return; Flax names it in signatures.
+PureState = tuple[GraphDef[N], State]

@@ -47,6 +47,7 @@ from .functions import (
 )
 from .modes import set_graph_mode as set_graph_mode, set_graph_updates as set_graph_updates
 from .node_predicates import (
+    get_node_impl_for_type as get_node_impl_for_type,
     is_graph_node as is_graph_node,
     is_node as is_node,
     is_node_leaf as is_node_leaf,
@@ -55,7 +56,6 @@ from .node_predicates import (
     is_pytree_node as is_pytree_node,
     is_state_leaf as is_state_leaf,
 )
-from .small_functions import get_node_impl_for_type as get_node_impl_for_type
 from .update_context import (
     IndexMap as IndexMap,
     MergeContext as MergeContext,

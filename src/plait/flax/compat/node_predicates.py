@@ -1,10 +1,18 @@
-"""Predicates for the kind of a value. (rule G3)"""
+"""The kind of a value or a type in a graph. (rule G3)"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ...core.nodes.nodes import GRAPH_REGISTRY, PYTREE_REGISTRY, Kind, _is_jax_container, kind_of
+from ...core.nodes.nodes import (
+    GRAPH_REGISTRY,
+    PYTREE_REGISTRY,
+    GraphNodeImpl,
+    Kind,
+    PytreeNodeImpl,
+    _is_jax_container,
+    kind_of,
+)
 from ...core.variables.variables import Variable
 
 
@@ -80,3 +88,13 @@ def is_state_leaf(x: Any) -> bool:
         (True, False)
     """
     return isinstance(x, Variable)
+
+
+def get_node_impl_for_type(x: type) -> GraphNodeImpl | PytreeNodeImpl | None:
+    """How instances of ``x`` are flattened; ``GenericPytree`` for containers that are registered only with JAX.
+
+    Example:
+        >>> plait.graph.get_node_impl_for_type(dict).type, plait.graph.get_node_impl_for_type(int)
+        (<class 'dict'>, None)
+    """
+    return GRAPH_REGISTRY.get(x) or PYTREE_REGISTRY.get(x)

@@ -1,28 +1,92 @@
-"""Private functions of Flax that published packages call, for ``plait.as_flax``; ``flax_modules.py`` says where."""
+"""Functions and types of Flax NNX that plait itself does not use, for ``plait.as_flax``.
+
+Private ones are there if published packages call them. ``flax_paths.py`` says where a program finds them.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
+import itertools
 import types
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from ...core.nodes.module import Module
-from ...errors import ArgumentTypeError
+from ...core.variables.filters import resolve_filters
+from ...errors import ArgumentError, ArgumentTypeError
 from ...nn.conv import channels_last
 from ...nn.norm import Norm
 from ...nn.norm_statistics import mean_square, moments_of, normalised
 from ...nn.promotion import canonicalize_dtype, common_dtype
-from ...typing import Array, DTypeLike
+from ...typing import Array, DTypeLike, FilterLiteral
+from ...util.paths import Key as Key, Path
 from ..bridge.module.running import current_context
+from .private_names import PytreeState
+
+A = TypeVar("A")
+
+Filter, PathParts, filters_to_predicates, ObjectState = FilterLiteral, Path, resolve_filters, PytreeState
 
 
-def conv_dimension_numbers(input_shape: Sequence[int]) -> lax.ConvDimensionNumbers:
+def first_from(*args: A | None, error_msg: str) -> A:
+    """The first argument that is not ``None``.
+
+    Raises:
+        ValueError: all are ``None``; the message is ``error_msg``.
+    """
+    for arg in args:
+        if arg is not None:
+            return arg
+    raise ValueError(error_msg)
+
+
+def canonicalize_padding(padding: Any, rank: int) -> str | Sequence[tuple[int, int]]:
+    """The padding of a convolution as JAX takes it.
+
+    Args:
+        padding: a name, which is returned unchanged, one number, or a number or a pair for each axis.
+        rank: the number of spatial axes.
+
+    Raises:
+        ArgumentError: the padding has none of these forms.
+    """
+    if isinstance(padding, str):
+        return padding
+    each = [padding] * rank if isinstance(padding, int) else padding
+    if isinstance(each, Sequence) and len(each) == rank:
+        pairs = [(side, side) if isinstance(side, int) else tuple(side) for side in each]
+        if all(len(pair) == 2 for pair in pairs):
+            return pairs
+    raise ArgumentError(
+        "this is not a padding for a convolution",
+        found=repr(padding),
+        expected=f"a name, a number, or a sequence of {rank} numbers or pairs of numbers",
+        do='use, for example, padding="SAME" or padding=1',
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class UUID:
+    """An identifier; each that ``uuid`` returns differs from all others."""
+
+    id: int
+
+
+_numbers = itertools.count()
+
+
+def uuid() -> UUID:
+    """A new identifier."""
+    return UUID(next(_numbers))
+
+
+def _conv_dimension_numbers(input_shape: Sequence[int]) -> lax.ConvDimensionNumbers:
     """Those of a convolution whose inputs have this shape: ``(batch, *spatial, features)``."""
     return channels_last(len(input_shape) - 2)
 
@@ -49,7 +113,7 @@ def resolve_kwargs(fun: Any = None, args: Any = (), kwargs: Any = None) -> Any:
     return args
 
 
-def resolve_bound_callable(f: Callable[..., Any]) -> tuple[Callable[..., Any], Any, bool]:
+def _resolve_bound_callable(f: Callable[..., Any]) -> tuple[Callable[..., Any], Any, bool]:
     """``(function, module, True)`` for a method of a module, or for a partial of one; else ``(f, None, False)``."""
     method = f.func if isinstance(f, functools.partial) else f
     if not isinstance(method, types.MethodType) or not isinstance(method.__self__, Module):
@@ -60,18 +124,18 @@ def resolve_bound_callable(f: Callable[..., Any]) -> tuple[Callable[..., Any], A
     return function, method.__self__, True
 
 
-def select_last_carry(sequence: Any, seq_lengths: Array) -> Any:
+def _select_last_carry(sequence: Any, seq_lengths: Array) -> Any:
     """For each sequence of ``(time, batch, ...)`` the step before its end, ``(batch, ...)``."""
     return jax.tree.map(lambda x: x[seq_lengths - 1, jnp.arange(x.shape[1])], sequence)
 
 
-def canonicalize_axes(rank: int, axes: int | Sequence[int]) -> tuple[int, ...]:
+def _canonicalize_axes(rank: int, axes: int | Sequence[int]) -> tuple[int, ...]:
     """Axes as non-negative numbers, in order, each once."""
     each = axes if isinstance(axes, Sequence) else (axes,)
     return tuple(sorted({axis + rank if axis < 0 else axis for axis in each}))
 
 
-def compute_stats(
+def _compute_stats(
     x: Any,
     axes: int | Sequence[int],
     dtype: DTypeLike | None,
@@ -84,7 +148,7 @@ def compute_stats(
     """Mean, or zeros, and variance over the axes, in float32 or wider."""
     x = jnp.asarray(x)
     x = x.astype(common_dtype(x.dtype if dtype is None else jnp.dtype(dtype), jnp.float32))
-    axes = canonicalize_axes(x.ndim, axes)
+    axes = _canonicalize_axes(x.ndim, axes)
     over_devices: Any = lambda *averages: averages
     if axis_name is not None:
         layer: Any = types.SimpleNamespace(axis_name=axis_name, axis_index_groups=axis_index_groups)
@@ -98,7 +162,7 @@ def compute_stats(
     return mean, var
 
 
-def normalize(
+def _normalize(
     x: Array,
     mean: Array,
     var: Array,
@@ -110,8 +174,8 @@ def normalize(
     epsilon: float,
 ) -> Array:
     """``(x - mean) / sqrt(var + epsilon) * scale + bias``, where the statistics lack the ``reduction_axes``."""
-    mean, var = (jnp.expand_dims(each, canonicalize_axes(x.ndim, reduction_axes)) for each in (mean, var))
-    features, dtype = canonicalize_axes(x.ndim, feature_axes), canonicalize_dtype(x, scale, bias, dtype=dtype)
+    mean, var = (jnp.expand_dims(each, _canonicalize_axes(x.ndim, reduction_axes)) for each in (mean, var))
+    features, dtype = _canonicalize_axes(x.ndim, feature_axes), canonicalize_dtype(x, scale, bias, dtype=dtype)
     return normalised(x, mean, var, scale, bias, epsilon, features=features, dtype=dtype)
 
 
