@@ -86,7 +86,7 @@ def test_a_program_traces_it_once():
     """Under all transforms of a program; eagerly they see single operations."""
     traced = []
 
-    @arithmetic.arithmetic()
+    @arithmetic.arithmetic
     def double(x):
         traced.append(x)
         return x + x

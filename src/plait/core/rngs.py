@@ -28,8 +28,8 @@ from ..util.notices import deprecated
 from ..util.paths import Path, describe_path, layers_of
 from .nodes.pytree import Pytree
 from .traces.guard import check_trace, path_of
-from .variables.cells import is_unusable, unusable
 from .variables.filters import to_predicate
+from .variables.operators import usable
 from .variables.variables import Variable
 
 
@@ -305,9 +305,7 @@ class RngStream(_Samplers):
         value, key = self.count.get_value(), self.key.get_value()
         if key.shape:
             raise_many_keys(self)
-        if is_unusable(key):
-            raise unusable(key, path_of(self.key))
-        return key, value
+        return usable(key, self.key), value
 
     def fork(self, *, split: int | tuple[int, ...] | None = None) -> RngStream:
         """A new independent stream, seeded with one draw of this stream.

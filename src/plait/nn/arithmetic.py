@@ -1,7 +1,7 @@
 """The arithmetic of a layer: compiled once outside of traces, and traced once inside.
 
 Eagerly, ``lax.dot_general`` costs several times what a jitted function costs, and a norm is a dozen operations. So the
-arithmetic of a layer is a function of arrays with ``@arithmetic``: it is compiled once for each of its static settings.
+arithmetic of a layer is a function of arrays with ``@arithmetic``: it is compiled once for each of its settings.
 The results are equal to the last bit: on the CPU operations are not fused, since fusing would combine products and sums
 without rounding between them, and half precision is rounded after each operation.
 
@@ -25,7 +25,7 @@ from jax import lax
 from ..util.jax_versions import SINGLE_OPERATIONS, SINGLE_PRODUCTS, is_within_staged, top_level_trace, trace_state
 
 # How JAX is asked to copy the operations of a function into the program that is recorded. JAX 0.11 cannot be: it puts
-# ``jit(_affine)`` into their names, between a module and its operation.
+# ``jit(affine)`` into their names, between a module and its operation.
 COPIED: Any = getattr(getattr(jax, "Inline", None), "JAX_EARLY", True)
 KEEPS_NAMES = COPIED is not True or jax.__version_info__ < (0, 11)
 
@@ -33,42 +33,43 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def arithmetic(*static: str, products: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def arithmetic(f: Callable[P, R]) -> Callable[P, R]:
     """Compile or trace a function of arrays once for all calls.
 
-    Args:
-        static: the names of the arguments that are settings; they are hashable, and passed by keyword.
-        products: whether the function has matrix products or convolutions.
+    Arrays are passed by position. What is passed by keyword is a setting, and hashable. A matrix product or convolution
+    in it is the setting ``product``: one that a user gives may read what changes, so nothing is kept for it.
     """
 
-    def decorate(f: Callable[P, R]) -> Callable[P, R]:
-        @functools.wraps(f)
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            if jax.debug_nans.value or (products and _products() != _OWN):  # debug_nans names single operations
-                return f(*args, **kwargs)
-            if trace_state.value is top_level_trace:
-                return _compiled(f, static, products)(*args, **kwargs)
-            return (_traced_once(f, static) if KEEPS_NAMES and is_within_staged() else f)(*args, **kwargs)
+    @functools.wraps(f)
+    def call(*args: P.args, **settings: P.kwargs) -> R:
+        product = settings.get("product")
+        is_replaced = product is not None and (product not in _PRODUCTS or _codes() != _OWN)
+        if is_replaced or jax.debug_nans.value:  # debug_nans names single operations
+            return f(*args, **settings)
+        if trace_state.value is top_level_trace:
+            return _compiled(f, *settings)(*args, **settings)
+        return (_traced_once(f, *settings) if KEEPS_NAMES and is_within_staged() else f)(*args, **settings)
 
-        return call
-
-    return decorate
+    return call
 
 
-def _products() -> tuple[Any, ...]:
+_PRODUCTS = (lax.dot_general, lax.conv_general_dilated, lax.conv_transpose)
+
+
+def _codes() -> tuple[Any, ...]:
     return lax.dot_general.__code__, lax.conv_general_dilated.__code__
 
 
-_OWN = _products()
+_OWN = _codes()
 
 
 @functools.cache
-def _traced_once(f: Callable[..., R], static: tuple[str, ...]) -> Callable[..., R]:
-    return jax.jit(f, static_argnames=static, inline=COPIED)
+def _traced_once(f: Callable[..., R], *settings: str) -> Callable[..., R]:
+    return jax.jit(f, static_argnames=settings, inline=COPIED)
 
 
 @functools.cache
-def _compiled(f: Callable[..., R], static: tuple[str, ...], products: bool) -> Callable[..., R]:
-    options = SINGLE_PRODUCTS if products else SINGLE_OPERATIONS
+def _compiled(f: Callable[..., R], *settings: str) -> Callable[..., R]:
+    options = SINGLE_PRODUCTS if "product" in settings else SINGLE_OPERATIONS
     on_cpu = jax.default_backend() == "cpu"
-    return jax.jit(f, static_argnames=static, compiler_options=options if on_cpu else None)
+    return jax.jit(f, static_argnames=settings, compiler_options=options if on_cpu else None)

@@ -313,7 +313,7 @@ class MultiHeadAttention(Module):
             key = self.rotary_fn(key, step_positions(key, step) if given is None else given)
         past, length = None, key.shape[-3]
         if step is not None:
-            key, value = self._with_step(key, value, step)
+            key, value = with_step(self.cached_key.value, key, step), with_step(self.cached_value.value, value, step)
             past = past_mask(key, step_positions(query, step))
             is_causal = False  # the cache's mask is causal; a rule on indices would allow only the first key
         key_for_dropout = None
@@ -343,7 +343,7 @@ class MultiHeadAttention(Module):
             raise type(error)(error.message, **{"at": describe_place(self), **error.parts}) from error
         y = self.out(y, out_sharding=out_sharding)
         if step is not None:
-            self._remember(key, value, step + length)
+            self.cached_key.value, self.cached_value.value, self.cache_index.value = key, value, step + length
         return y
 
     def _inputs(self, q: Array, k: Array | None, v: Array | None) -> tuple[Array, Array]:
@@ -407,20 +407,6 @@ class MultiHeadAttention(Module):
         caches = empty_cache(input_shape, *sizes, dtype, per_sequence=per_sequence, layer=self)
         with around_change(self):
             self.cached_key, self.cached_value, self.cache_index = caches
-
-    def _with_step(self, key: Array, value: Array, index: Array) -> tuple[Array, Array]:
-        """The keys and values of the cache and of this step."""
-        assert self.cached_key is not None
-        assert self.cached_value is not None
-        return with_step(self.cached_key.value, key, index), with_step(self.cached_value.value, value, index)
-
-    def _remember(self, key: Array, value: Array, index: Array) -> None:
-        assert self.cached_key is not None
-        assert self.cached_value is not None
-        assert self.cache_index is not None
-        self.cached_key.value = key
-        self.cached_value.value = value
-        self.cache_index.value = index
 
     def set_view(
         self,

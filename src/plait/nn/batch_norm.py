@@ -18,7 +18,7 @@ from .checks import check_array, check_axis, resolve_switch, weight_length
 from .initializers import default_bias_init, default_scale_init
 from .linear import without_arrays
 from .norm import Norm, all_but
-from .norm_statistics import moved, spread
+from .norm_statistics import moments, moved, normalised, spread
 from .promotion import promote_dtype
 
 
@@ -119,13 +119,10 @@ class BatchNorm(Norm):
             axes = all_but(features, x.ndim)
             if self.axis_name is None and all(x.shape[axis] == 1 for axis in axes):
                 _warn_of_single_values(x, self)
-            mean, var = self._statistics(x, axes, mask)
-            self._remember(mean, var)
-        return self._normalise(x, mean, var, scale, bias, features)
-
-    def _remember(self, mean: Array, var: Array) -> None:
-        for stat, batch in ((self.mean, mean), (self.var, var)):
-            stat.value = moved(stat.value, batch, self.momentum, 1 - self.momentum)
+            mean, var = moments(x, mask, axes=axes, fast=self.use_fast_variance, **self._devices())
+            for stat, batch in ((self.mean, mean), (self.var, var)):
+                stat.value = moved(stat.value, batch, self.momentum, 1 - self.momentum)
+        return normalised(x, mean, var, scale, bias, self.epsilon, features=features, dtype=self.dtype)
 
     def set_view(self, use_running_average: bool | None = None) -> None:
         """Change the mode; ``None`` leaves it unchanged.

@@ -384,7 +384,9 @@ class LSTMCell(_GatedCell):
         f = self.gate_fn(_sum(self.if_(inputs), self.hf(h)))
         g = self.activation_fn(_sum(self.ig(inputs), self.hg(h)))
         o = self.gate_fn(_sum(self.io(inputs), self.ho(h)))
-        return _lstm_step(c, i, f, g, o, self.activation_fn)
+        c, o = _memory(c, i, f, g, o)
+        h = o * self.activation_fn(c)
+        return (c, h), h
 
 
 class OptimizedLSTMCell(_GatedCell):
@@ -441,8 +443,9 @@ class OptimizedLSTMCell(_GatedCell):
         self._check(carry, inputs)
         c, h = carry
         i, f, g, o = _gates(self.dense_i(inputs), self.dense_h(h))
-        gates = self.gate_fn(i), self.gate_fn(f), self.activation_fn(g), self.gate_fn(o)
-        return _lstm_step(c, *gates, self.activation_fn)
+        c, o = _memory(c, self.gate_fn(i), self.gate_fn(f), self.activation_fn(g), self.gate_fn(o))
+        h = o * self.activation_fn(c)
+        return (c, h), h
 
 
 class GRUCell(_GatedCell):
@@ -505,54 +508,35 @@ class GRUCell(_GatedCell):
         x, h = promote_dtype((self.dense_i(inputs), self.dense_h(carry)))
         x_r, x_z, x_n, h_r, h_z, h_n = _thirds(x, h)
         r, z = self.gate_fn(x_r + h_r), self.gate_fn(x_z + h_z)
-        h = _interpolated(z, self.activation_fn(_candidate(x_n, r, h_n)), carry)
+        h = _interpolated(z, self.activation_fn(x_n + r * h_n), carry)
         return h, h
 
 
-@arithmetic()
+@arithmetic
 def _thirds(x: Array, h: Array) -> list[Array]:
     return [*jnp.split(x, 3, axis=-1), *jnp.split(h, 3, axis=-1)]
 
 
-@arithmetic()
-def _candidate(x: Array, r: Array, h: Array) -> Array:
-    return x + r * h
-
-
-@arithmetic()
+@arithmetic
 def _interpolated(z: Array, new: Array, h: Array) -> Array:
     """``(1 − z) · new + z · h`` in their common dtype."""
     new, z, h = promote_dtype(((1 - z) * new, z, h))
     return new + z * h
 
 
-@arithmetic()
+@arithmetic
 def _gates(x: Array, h: Array) -> list[Array]:
     return jnp.split(_sum(x, h), 4, axis=-1)
 
 
-@arithmetic()
+@arithmetic
 def _sum(x: Array, h: Array) -> Array:
     x, h = promote_dtype((x, h))
     return x + h
 
 
-def _lstm_step(
-    c: Array, i: Array, f: Array, g: Array, o: Array, activation_fn: Callable[..., Any]
-) -> tuple[tuple[Array, Array], Array]:
-    """``c' = f · c + i · g`` and ``h' = o · φ(c')``: products of gates in their dtype, all else in that of ``c``."""
-    c, o = _memory(c, i, f, g, o)
-    h = _product(o, activation_fn(c))
-    return (c, h), h
-
-
-@arithmetic()
+@arithmetic
 def _memory(c: Array, i: Array, f: Array, g: Array, o: Array) -> tuple[Array, Array]:
-    """The new memory, and the output gate in its dtype."""
+    """``c' = f · c + i · g``, products of gates in their dtype, all else in that of ``c``; and ``o`` in its dtype."""
     f, o, c, new = promote_dtype((f, o, c, i * g))
     return f * c + new, o
-
-
-@arithmetic()
-def _product(x: Array, y: Array) -> Array:
-    return x * y

@@ -7,7 +7,7 @@ A check that passes costs one comparison. Only a failing check looks up the laye
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -152,22 +152,6 @@ def check_min_rank(x: Any, rank: int, wanted: str, *, layer: Module) -> None:
             found=f"an input of shape {shape}",
             expected=f"at least {rank} axes: {wanted}",
             do="add the missing axes, for example with x[None]",
-        )
-
-
-def check_same_shape(x: Any, shape: Sequence[int], *, layer: Module, name: str, like: str) -> None:
-    """``x`` must have exactly ``shape``.
-
-    Raises:
-        ShapeError: names the layer's path and both shapes.
-    """
-    if shape_of(x) != tuple(shape):
-        raise ShapeError(
-            f"the {name} does not have the shape of the {like}",
-            at=describe_place(layer),
-            found=f"a {name} of shape {shape_of(x)}",
-            expected=f"shape {tuple(shape)}",
-            do=f"broadcast it first: jnp.broadcast_to({name}, {tuple(shape)})",
         )
 
 

@@ -5,26 +5,26 @@ A layer takes any number of batch axes, including none: it reshapes them to one 
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from ..core.graph.locate import describe_place
 from ..core.nodes.module import Module
 from ..core.rngs import Rngs
 from ..core.variables.variable_kinds import Weight
-from ..errors import ArgumentError
+from ..errors import ArgumentError, ShapeError
 from ..typing import Array, DTypeLike, Initializer, PrecisionLike
 from ..util.static_values import HashableMapping
 from ..util.words import describe_type
 from .arithmetic import arithmetic
-from .checks import check_array, check_last_axis, check_min_rank, check_rngs, check_same_shape, weight_length
+from .checks import check_last_axis, check_min_rank, check_rngs, weight_length
 from .initializers import default_bias_init, default_kernel_init
-from .linear import as_tuple, product_options, without_arrays
+from .linear import as_tuple, product_options, promoted, without_arrays
 from .promotion import add_bias, promote_dtype
 from .stored_arguments import new_weight, store_arguments
 
@@ -145,47 +145,52 @@ class Conv(_Convolution):
         kernel_metadata: Mapping[str, Any] = HashableMapping(),
         bias_metadata: Mapping[str, Any] = HashableMapping(),
     ) -> None:
-        _check_groups(in_features, out_features, feature_group_count)
+        for name, features in (("in_features", in_features), ("out_features", out_features)):
+            if features % feature_group_count:
+                raise ArgumentError(
+                    f"the groups of a Conv do not divide its {name}",
+                    found=f"feature_group_count={feature_group_count} and {name}={features}",
+                    expected=f"{name} that is a multiple of feature_group_count",
+                    do=f"use feature_group_count={math.gcd(in_features, out_features)}, or change {name}",
+                )
         self._store(locals(), (in_features // feature_group_count, out_features))
 
     def __call__(self, inputs: Array, out_sharding: Any = None) -> Array:
-        check_array(inputs, layer=self)
-        inputs, kernel, bias = promoted_with_mask(inputs, self)
+        inputs, kernel, bias = promoted(self, inputs, masked_kernel(self))
         if self.conv_general_dilated is lax.conv_general_dilated:
             _check_input(inputs, kernel, self)
-        return self._convolved(inputs, kernel, bias, out_sharding)
+        return convolution(inputs, kernel, bias, **self.window(), **product_options(self, out_sharding))
 
-    def _convolved(self, x: Array, kernel: Array, bias: Array | None = None, out_sharding: Any = None) -> Array:
-        """The convolution itself, with any kernel of this window."""
+    def window(self) -> dict[str, Any]:
+        """How the window moves over the input: the settings of ``convolution``."""
         n_spatial = len(self.kernel_size)
-        kernel_dilation = per_axis(self.kernel_dilation, self, "kernel_dilation")
-        names = (*_NAMES, "CAUSAL") if n_spatial == 1 else _NAMES
-        padding, border = resolve_padding(self.padding, self, names), None
+        dilation = per_axis(self.kernel_dilation, self, "kernel_dilation")
+        padding, border = resolve_padding(self.padding, self, (*_NAMES, "CAUSAL") if n_spatial == 1 else _NAMES), None
         if isinstance(padding, str) and padding in _BORDERS:
-            border = (_border(padding, kernel_dilation, layer=self), _BORDERS[padding])
-            padding = "VALID"
-        standard = self.conv_general_dilated is lax.conv_general_dilated
-        return (_convolution if standard else functools.partial(_convolution_of, self.conv_general_dilated))(
-            x,
-            kernel,
-            bias,
-            border=border,
-            strides=per_axis(self.strides, self, "strides"),
-            padding=padding,
-            lhs_dilation=per_axis(self.input_dilation, self, "input_dilation"),
-            rhs_dilation=kernel_dilation,
-            dimension_numbers=channels_last(n_spatial),
-            feature_group_count=self.feature_group_count,
-            **product_options(self.precision, self.preferred_element_type, out_sharding),
-        )
+            # A ``VALID`` convolution at stride 1 then returns the original length.
+            extents = [(size - 1) * spacing for size, spacing in zip(self.kernel_size, dilation, strict=True)]
+            befores = extents if padding == "CAUSAL" else [extent // 2 for extent in extents]
+            widths = [(before, extent - before) for before, extent in zip(befores, extents, strict=True)]
+            padding, border = "VALID", (((0, 0), *widths, (0, 0)), _BORDERS[padding])
+        return {
+            "product": self.conv_general_dilated,
+            "border": border,
+            "strides": per_axis(self.strides, self, "strides"),
+            "padding": padding,
+            "lhs_dilation": per_axis(self.input_dilation, self, "input_dilation"),
+            "rhs_dilation": dilation,
+            "dimension_numbers": channels_last(n_spatial),
+            "feature_group_count": self.feature_group_count,
+        }
 
 
-def _convolution_of(
-    conv_general_dilated: Callable[..., Array],
+@arithmetic
+def convolution(
     x: Array,
     kernel: Array,
     bias: Array | None,
     *,
+    product: Callable[..., Array],
     border: tuple[Pairs, str] | None,
     strides: tuple[int, ...],
     padding: str | Pairs,
@@ -195,16 +200,7 @@ def _convolution_of(
     x, unfold = fold_batch(x, len(strides))
     if border is not None:
         x = jnp.pad(x, border[0], mode=border[1])
-    return add_bias(unfold(conv_general_dilated(x, kernel, strides, padding, **options)), bias)
-
-
-@arithmetic(
-    "border", "strides", "padding", "lhs_dilation", "rhs_dilation", "dimension_numbers", "feature_group_count",
-    "precision", "preferred_element_type", "out_sharding",
-    products=True,
-)  # fmt: skip
-def _convolution(x: Array, kernel: Array, bias: Array | None, **options: Any) -> Array:
-    return _convolution_of(lax.conv_general_dilated, x, kernel, bias, **options)
+    return add_bias(unfold(product(x, kernel, strides, padding, **options)), bias)
 
 
 class ConvTranspose(_Convolution):
@@ -281,36 +277,31 @@ class ConvTranspose(_Convolution):
         self._store(locals(), (out_features, in_features) if transpose_kernel else (in_features, out_features))
 
     def __call__(self, inputs: Array) -> Array:
-        n_spatial = len(self.kernel_size)
-        check_array(inputs, layer=self)
-        inputs, kernel, bias = promoted_with_mask(inputs, self)
+        inputs, kernel, bias = promoted(self, inputs, masked_kernel(self))
         _check_input(inputs, kernel, self)
         strides = per_axis(self.strides, self, "strides")
         names = ("SAME", "VALID", "CIRCULAR", *(("SAME_LOWER",) if set(strides) == {1} else ()))
-        padding = resolve_padding(self.padding, self, names)
-        return _transposed_convolution(
+        return transposed_convolution(
             inputs,
             kernel,
             bias,
+            product=lax.conv_transpose,
             strides=strides,
-            padding=padding,
+            padding=resolve_padding(self.padding, self, names),
             rhs_dilation=per_axis(self.kernel_dilation, self, "kernel_dilation"),
-            dimension_numbers=channels_last(n_spatial),
+            dimension_numbers=channels_last(len(strides)),
             transpose_kernel=self.transpose_kernel,
-            **product_options(self.precision, self.preferred_element_type, None),
+            **product_options(self, None),
         )
 
 
-@arithmetic(
-    "strides", "padding", "rhs_dilation", "dimension_numbers", "transpose_kernel", "precision",
-    "preferred_element_type",
-    products=True,
-)  # fmt: skip
-def _transposed_convolution(
+@arithmetic
+def transposed_convolution(
     x: Array,
     kernel: Array,
     bias: Array | None,
     *,
+    product: Callable[..., Array],
     strides: tuple[int, ...],
     padding: str | Pairs,
     transpose_kernel: bool,
@@ -318,22 +309,11 @@ def _transposed_convolution(
 ) -> Array:
     x, unfold = fold_batch(x, len(strides))
     valid = "VALID" if padding == "CIRCULAR" else padding
-    y = lax.conv_transpose(x, kernel, strides, valid, transpose_kernel=transpose_kernel, **options)
+    y = product(x, kernel, strides, valid, transpose_kernel=transpose_kernel, **options)
     if padding == "CIRCULAR":
         lengths = [length * stride for length, stride in zip(x.shape[1:-1], strides, strict=True)]
         y = _wrapped_sum(y, lengths, flipped=transpose_kernel)
     return unfold(add_bias(y, bias))
-
-
-def _check_groups(in_features: int, out_features: int, groups: int) -> None:
-    for name, features in (("in_features", in_features), ("out_features", out_features)):
-        if features % groups:
-            raise ArgumentError(
-                f"the groups of a Conv do not divide its {name}",
-                found=f"feature_group_count={groups} and {name}={features}",
-                expected=f"{name} that is a multiple of feature_group_count",
-                do=f"use feature_group_count={math.gcd(in_features, out_features)}, or change {name}",
-            )
 
 
 def _check_input(x: Any, kernel: Any, layer: _Convolution) -> None:
@@ -347,15 +327,25 @@ def _check_input(x: Any, kernel: Any, layer: _Convolution) -> None:
     check_last_axis(x, channels, layer=layer)
 
 
-def promoted_with_mask(x: Any, layer: _Convolution) -> tuple[Array, Array, Array | None]:
-    """Input, masked kernel and bias of a layer in one dtype."""
+def masked_kernel(layer: _Convolution) -> Array:
+    """The kernel, times the mask.
+
+    Raises:
+        ShapeError: the mask does not have the kernel's shape.
+    """
     kernel = layer.kernel[...]
-    if layer.mask is not None:
-        check_same_shape(layer.mask, kernel.shape, layer=layer, name="mask", like="kernel")
-        kernel, mask = promote_dtype((kernel, jnp.asarray(layer.mask)), inexact=False)
-        kernel = kernel * mask
-    bias = None if layer.bias is None else layer.bias[...]
-    return layer.promote_dtype((x, kernel, bias), dtype=layer.dtype)
+    if layer.mask is None:
+        return kernel
+    if np.shape(layer.mask) != kernel.shape:
+        raise ShapeError(
+            "the mask does not have the shape of the kernel",
+            at=describe_place(layer),
+            found=f"a mask of shape {np.shape(layer.mask)}",
+            expected=f"shape {kernel.shape}",
+            do=f"broadcast it first: jnp.broadcast_to(mask, {kernel.shape})",
+        )
+    kernel, mask = promote_dtype((kernel, jnp.asarray(layer.mask)), inexact=False)
+    return kernel * mask
 
 
 def fold_batch(x: Array, n_spatial: int) -> tuple[Array, Callable[[Array], Array]]:
@@ -415,16 +405,6 @@ def resolve_padding(padding: Padding, layer: _Convolution, names: tuple[str, ...
 def _for_images(layer: _Convolution) -> str:
     size = layer.kernel_size
     return f"; for images, kernel_size={size * 2}" if len(size) == 1 else ""
-
-
-def _border(padding: str, dilation: Sequence[int], *, layer: _Convolution) -> Pairs:
-    """How much to pad: a ``VALID`` convolution at stride 1 then returns the original length."""
-    extents = [(size - 1) * spacing for size, spacing in zip(layer.kernel_size, dilation, strict=True)]
-    if padding == "CAUSAL":
-        widths = [(extents[0], 0)]
-    else:
-        widths = [(extent // 2, extent - extent // 2) for extent in extents]
-    return ((0, 0), *widths, (0, 0))
 
 
 def channels_last(n_spatial: int) -> lax.ConvDimensionNumbers:

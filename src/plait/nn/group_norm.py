@@ -16,7 +16,7 @@ from .checks import check_axis, check_min_rank
 from .initializers import default_bias_init, default_scale_init
 from .linear import without_arrays
 from .norm import Norm, resolve_axes
-from .norm_statistics import of_rank, ungrouped
+from .norm_statistics import moments, normalised, of_rank, ungrouped
 from .promotion import promote_dtype
 
 
@@ -112,9 +112,10 @@ class GroupNorm(Norm):
             mask = jnp.reshape(mask, (*mask.shape[:-1], *((1, 1) if mask.shape[-1] == 1 else grouped[-2:])))
         # The last axis of x became two: the groups, which are not reduced, and the features in a group.
         axes = tuple(x.ndim if axis == x.ndim - 1 else axis for axis in axes)
-        mean, var = self._statistics(jnp.reshape(x, grouped), axes, mask)
+        each = jnp.reshape(x, grouped)
+        mean, var = moments(each, mask, axes=axes, fast=self.use_fast_variance, **self._devices())
         mean, var = (ungrouped(stat, grouped=grouped) for stat in (mean, var))
-        return self._normalise(x, mean, var, scale, bias, (x.ndim - 1,))
+        return normalised(x, mean, var, scale, bias, self.epsilon, features=(x.ndim - 1,), dtype=self.dtype)
 
 
 def _resolve_groups(num_features: int, num_groups: int | None, group_size: int | None) -> tuple[int, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -96,47 +95,35 @@ class Linear(Module):
         )
 
     def __call__(self, inputs: Array, out_sharding: Any = None) -> Array:
-        check_array(inputs, layer=self)
-        kernel, bias = self.kernel[...], None if self.bias is None else self.bias[...]
-        inputs, kernel, bias = self.promote_dtype((inputs, kernel, bias), dtype=self.dtype)
+        inputs, kernel, bias = promoted(self, inputs, self.kernel[...])
         if self.dot_general is lax.dot_general:  # another may contract other axes
             check_members(kernel, 2, layer=self)
             check_last_axis(inputs, weight_length(kernel, 0, self.in_features), layer=self)
-        options = product_options(self.precision, self.preferred_element_type, out_sharding)
-        dimensions = (((inputs.ndim - 1,), (0,)), ((), ()))
-        return affine(self.dot_general)(inputs, kernel, bias, dimensions=dimensions, **options)
+        axes = (((inputs.ndim - 1,), (0,)), ((), ()))
+        options = product_options(self, out_sharding)
+        return affine(inputs, kernel, bias, product=self.dot_general, axes=axes, **options)  # inputs @ kernel + bias
 
 
-def affine(dot_general: Callable[..., Array]) -> Callable[..., Array]:
-    """The function that computes product and bias, with this product: ``(x, kernel, bias, dimensions=, **options)``."""
-    return _affine if dot_general is lax.dot_general else functools.partial(_affine_of, dot_general)
+def promoted(layer: Any, x: Array, kernel: Array) -> tuple[Array, Array, Array | None]:
+    """Input, kernel and bias of a layer in one dtype."""
+    check_array(x, layer=layer)
+    return layer.promote_dtype((x, kernel, None if layer.bias is None else layer.bias[...]), dtype=layer.dtype)
 
 
-def _affine_of(
-    dot_general: Callable[..., Array], x: Array, kernel: Array, bias: Array | None, *, dimensions: Any, **options: Any
-) -> Array:
-    y = dot_general(x, kernel, dimensions, **options)
-    n_batch = len(dimensions[1][0])
-    if bias is not None and n_batch:
-        # Batch axes come first, then the rest of the input, then the features.
-        between = (1,) * (y.ndim - bias.ndim)
-        bias = jnp.reshape(bias, bias.shape[:n_batch] + between + bias.shape[n_batch:])
-    return add_bias(y, bias)
-
-
-@arithmetic("dimensions", "precision", "preferred_element_type", "out_sharding", products=True)
-def _affine(x: Array, kernel: Array, bias: Array | None, *, dimensions: Any, **options: Any) -> Array:
-    return _affine_of(lax.dot_general, x, kernel, bias, dimensions=dimensions, **options)
-
-
-def product_options(precision: PrecisionLike, preferred_element_type: Any, out_sharding: Any) -> dict[str, Any]:
+def product_options(layer: Any, out_sharding: Any) -> dict[str, Any]:
     """The keywords of a layer's product. Unset ones are omitted, since a replacement may not accept them."""
-    options: dict[str, Any] = {"precision": precision}
-    if preferred_element_type is not None:
-        options["preferred_element_type"] = preferred_element_type
+    options: dict[str, Any] = {"precision": layer.precision}
+    if layer.preferred_element_type is not None:
+        options["preferred_element_type"] = layer.preferred_element_type
     if out_sharding is not None:
         options["out_sharding"] = out_sharding
     return options
+
+
+@arithmetic
+def affine(x: Array, kernel: Array, bias: Array | None, *, product: Any, axes: Any, **options: Any) -> Array:
+    """``x @ kernel + bias``, where ``product`` is ``lax.dot_general`` or its replacement, and contracts any axes."""
+    return add_bias(product(x, kernel, axes, **options), bias)
 
 
 class LinearGeneral(Module):
@@ -214,19 +201,6 @@ class LinearGeneral(Module):
         self.dot_general = dot_general
         self.dot_general_cls = dot_general_cls
         self.preferred_element_type = preferred_element_type
-        self._check_axes()
-        batch = tuple(self.batch_axis[axis] for axis in sorted(self.batch_axis))
-        matrix = (math.prod(batch) * math.prod(self.in_features), math.prod(self.out_features))
-        check_rngs(rngs, layer=self)
-        kernel = initial(kernel_init, rngs.params, matrix, param_dtype)
-        self.kernel = Param(reshaped(kernel, (*batch, *self.in_features, *self.out_features)), **kernel_metadata)
-        self.bias: Weight = None
-        if use_bias:
-            shape = (*batch, *self.out_features)
-            bias = initial(bias_init, rngs.params, (math.prod(shape),), param_dtype)
-            self.bias = Param(reshaped(bias, shape), **bias_metadata)
-
-    def _check_axes(self) -> None:
         if len(self.in_features) != len(self.axis):
             raise ArgumentError(
                 "LinearGeneral needs one length for each axis that it contracts",
@@ -241,39 +215,45 @@ class LinearGeneral(Module):
                 expected="the axes 0, 1, … without a gap",
                 do="move the batch axes to the front of the input with jnp.moveaxis",
             )
+        batch = tuple(self.batch_axis[axis] for axis in sorted(self.batch_axis))
+        matrix = (math.prod(batch) * math.prod(self.in_features), math.prod(self.out_features))
+        check_rngs(rngs, layer=self)
+        kernel = initial(kernel_init, rngs.params, matrix, param_dtype)
+        self.kernel = Param(reshaped(kernel, (*batch, *self.in_features, *self.out_features)), **kernel_metadata)
+        self.bias: Weight = None
+        if use_bias:
+            shape = (*batch, *self.out_features)
+            bias = initial(bias_init, rngs.params, (math.prod(shape),), param_dtype)
+            self.bias = Param(reshaped(bias, shape), **bias_metadata)
 
     def __call__(self, inputs: Array, out_sharding: Any = None) -> Array:
-        check_array(inputs, layer=self)
-        kernel, bias = self.kernel[...], None if self.bias is None else self.bias[...]
-        inputs, kernel, bias = self.promote_dtype((inputs, kernel, bias), dtype=self.dtype)
-        dot_general = self._dot()
-        if dot_general is lax.dot_general:
-            self._check_input(inputs, kernel)
-        options = product_options(self.precision, self.preferred_element_type, out_sharding)
-        return affine(dot_general)(inputs, kernel, bias, dimensions=self._dimensions(inputs.ndim), **options)
+        inputs, kernel, bias = promoted(self, inputs, self.kernel[...])
+        product = self.dot_general
+        if product is None:
+            product = lax.dot_general if self.dot_general_cls is None else self.dot_general_cls()
+        axes = self.contraction(inputs.ndim)
+        if product is lax.dot_general:
+            self._check_input(inputs, kernel, axes[0][0])
+        if bias is not None and self.batch_axis:  # the batch axes come first, then the rest of the input, the features
+            n_batch, n_rest = len(self.batch_axis), inputs.ndim - len(self.batch_axis) - len(self.axis)
+            bias = jnp.expand_dims(bias, tuple(range(n_batch, n_batch + n_rest)))
+        options = product_options(self, out_sharding)
+        return affine(inputs, kernel, bias, product=product, axes=axes, **options)
 
-    def _check_input(self, x: Array, kernel: Array) -> None:
-        contracted, n_batch = self._contracted(x.ndim), len(self.batch_axis)
+    def contraction(self, ndim: int) -> Any:
+        """The dimension numbers of the product of an input with so many axes and the kernel. An axis that the input
+        lacks is kept, so that the check reports it."""
+        contracted = tuple(sorted(axis + ndim if -ndim <= axis < 0 else axis for axis in self.axis))
+        batch = tuple(range(len(self.batch_axis)))
+        return (contracted, tuple(range(len(batch), len(batch) + len(contracted)))), (batch, batch)
+
+    def _check_input(self, x: Array, kernel: Array, contracted: tuple[int, ...]) -> None:
+        n_batch = len(self.batch_axis)
         check_members(kernel, n_batch + len(self.in_features) + len(self.out_features), layer=self)
         for place, (axis, size) in enumerate(zip(contracted, self.in_features, strict=True), n_batch):
             check_axis(x, axis, weight_length(kernel, place, size), layer=self, size_name="in_features")
         for axis, size in self.batch_axis.items():
             check_axis(x, axis, weight_length(kernel, axis, size), layer=self, size_name="batch_axis")
-
-    def _dimensions(self, ndim: int) -> Any:
-        """The dimension numbers of the product of an input with so many axes and the kernel."""
-        contracted, batch = self._contracted(ndim), tuple(range(len(self.batch_axis)))
-        return (contracted, tuple(range(len(batch), len(batch) + len(contracted)))), (batch, batch)
-
-    def _contracted(self, ndim: int) -> tuple[int, ...]:
-        """The contracted axes of an input in order. An axis that the input lacks is kept, so that the check reports
-        it."""
-        return tuple(sorted(axis + ndim if -ndim <= axis < 0 else axis for axis in self.axis))
-
-    def _dot(self) -> Callable[..., Array]:
-        if self.dot_general is not None:
-            return self.dot_general
-        return lax.dot_general if self.dot_general_cls is None else self.dot_general_cls()
 
 
 def as_tuple(value: int | Iterable[int]) -> tuple[int, ...]:
@@ -377,15 +357,12 @@ class Einsum(Module):
             self.bias = Param(initial(bias_init, rngs.params, as_tuple(bias_shape), param_dtype), **bias_metadata)
 
     def __call__(self, inputs: Array, einsum_str: str | None = None, out_sharding: Any = None) -> Array:
-        check_array(inputs, layer=self)
+        inputs, kernel, bias = promoted(self, inputs, self.kernel[...])
         equation = self.einsum_str if einsum_str is None else resolve_equation(einsum_str)
-        bias = None if self.bias is None else self.bias[...]
-        inputs, kernel, bias = self.promote_dtype((inputs, self.kernel[...], bias), dtype=self.dtype)
         if self.einsum_op is jnp.einsum:
             self._check_input(inputs, kernel, equation)
-        options = product_options(self.precision, self.preferred_element_type, out_sharding)
-        y = self.einsum_op(equation, inputs, kernel, **options)
-        return add_bias(y, None if bias is None else self._spread_bias(bias, y, kernel.shape, equation))
+        y = self.einsum_op(equation, inputs, kernel, **product_options(self, out_sharding))
+        return y if bias is None else add_bias(y, self._spread_bias(bias, y, kernel.shape, equation))
 
     def _check_input(self, x: Array, kernel: Array, equation: str) -> None:
         operands, _ = equation.split("->")

@@ -24,7 +24,7 @@ from jax import lax
 from ..core.nodes.module import Module
 from ..core.variables.variables import Variable
 from ..typing import Array
-from .conv import Conv
+from .conv import Conv, convolution
 from .embedding import Embed
 from .linear import Einsum, Linear, LinearGeneral, product_options
 
@@ -125,8 +125,9 @@ def product_of(layer: Module, a: Array, b: Array) -> Array:
 
 def _up(layer: Any, h: Array, b: Array, out_sharding: Any, n_batch: int = 0) -> Array:
     batch = tuple(range(n_batch))
-    options = product_options(layer.precision if hasattr(layer, "precision") else None, None, out_sharding)
-    return lax.dot_general(h, b, (((h.ndim - 1,), (n_batch,)), (batch, batch)), **options)
+    precision = getattr(layer, "precision", None)
+    axes = (((h.ndim - 1,), (n_batch,)), (batch, batch))
+    return lax.dot_general(h, b, axes, precision=precision, out_sharding=out_sharding)
 
 
 def _linear_down(layer: Linear, x: Array, a: Array) -> Array:
@@ -138,7 +139,7 @@ def _general_axes(layer: LinearGeneral) -> str:
 
 
 def _general_down(layer: LinearGeneral, x: Array, a: Array) -> Array:
-    return lax.dot_general(x, a, layer._dimensions(x.ndim), precision=layer.precision)
+    return lax.dot_general(x, a, layer.contraction(x.ndim), precision=layer.precision)
 
 
 def _general_up(layer: LinearGeneral, h: Array, b: Array, out_sharding: Any) -> Array:
@@ -174,8 +175,7 @@ def _einsum_down(layer: Einsum, x: Array, a: Array) -> Array:
 
 def _einsum_up(layer: Einsum, h: Array, b: Array, out_sharding: Any) -> Array:
     _, _, of_h, of_b, of_y = _einsum_letters(layer)
-    options = product_options(layer.precision, None, out_sharding)
-    return jnp.einsum(f"{of_h},{of_b}->{of_y}", h, b, **options)
+    return jnp.einsum(f"{of_h},{of_b}->{of_y}", h, b, precision=layer.precision, out_sharding=out_sharding)
 
 
 def _conv_axes(layer: Conv) -> str | None:
@@ -185,7 +185,7 @@ def _conv_axes(layer: Conv) -> str | None:
 
 
 def _conv_down(layer: Conv, x: Array, a: Array) -> Array:
-    return layer._convolved(x, a)
+    return convolution(x, a, None, **layer.window(), **product_options(layer, None))
 
 
 def _embed_down(layer: Embed, x: Array, a: Array) -> Array:

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
-from jax import lax
 
 from ..core.graph.locate import describe_place
 from ..core.nodes.module import Module
@@ -29,18 +28,19 @@ from ..util.static_values import HashableMapping
 from .checks import check_array, check_members, check_min_rank, check_rngs, weight_length
 from .initializers import default_bias_init, default_scale_init
 from .linear import as_tuple, without_arrays
-from .norm_statistics import mean_square, moments, moments_of, normalised
-from .promotion import as_dtype, canonicalize_dtype, promote_dtype
+from .norm_statistics import mean_square, moments, normalised
+from .promotion import promote_dtype
 from .stored_arguments import new_weight
 
 
 class Norm(Module):
-    """Base of all norms: stores arguments and parameters, computes statistics, and applies them.
+    """Base of all norms: stores arguments and parameters.
 
     A subclass chooses the axes. Its constructor stores its other arguments. ``RMSNorm`` alone has no bias.
     """
 
     bias: Weight
+    feature_axes: Axes
 
     def _store(self, arguments: dict[str, Any]) -> None:
         """Store what all norms have, from the ``locals()`` of a constructor: common arguments, ``scale``, ``bias``."""
@@ -66,18 +66,15 @@ class Norm(Module):
             check_members(value, 1, layer=self)
         return values
 
-    def _feature_axes(self, x: Array, feature_axes: Axes) -> tuple[int, ...]:
+    def _feature_axes(self, x: Array, scale: Array | None, bias: Array | None) -> tuple[int, ...]:
         """The feature axes of ``x`` as non-negative numbers, checked to have ``num_features`` entries.
 
         Raises:
             ShapeError: they do not have ``num_features`` entries.
         """
-        axes = resolve_axes(feature_axes, x, self)
+        axes = resolve_axes(self.feature_axes, x, self)
         size = math.prod(x.shape[axis] for axis in axes)
-        wanted = self.num_features
-        for weight in (self.scale, self.bias):
-            if weight is not None:
-                wanted = weight_length(weight[...], 0, wanted)
+        wanted = weight_length(bias, 0, weight_length(scale, 0, self.num_features))
         # A norm without parameters accepts a shard of the features; BatchNorm checks their number itself.
         of_parts = self.axis_name is not None and self.scale is None and self.bias is None
         if size != wanted and not of_parts:
@@ -85,45 +82,19 @@ class Norm(Module):
             raise ShapeError(
                 f"the features of the input do not fit the {name}",
                 at=describe_place(self),
-                found=f"an input of shape {x.shape}, with {size} features along feature_axes={feature_axes}",
+                found=f"an input of shape {x.shape}, with {size} features along feature_axes={self.feature_axes}",
                 expected=f"{wanted} features: num_features={self.num_features}",
                 do=f"pass {wanted} features, or create the layer for this input: {name}({size}, ...)",
             )
         return axes
 
-    def _statistics(self, x: Array, axes: tuple[int, ...], mask: Array | None) -> tuple[Array, Array]:
-        """Mean and biased variance over ``axes``, which stay with length 1, in float32 or wider."""
-        if self.axis_name is None:
-            return moments(x, mask, axes=axes, fast=self.use_fast_variance)
-        return moments_of(x, mask, axes=axes, fast=self.use_fast_variance, over_devices=self._over_devices)
-
-    def _over_devices(self, *averages: Array) -> Sequence[Array]:
-        """Average over ``axis_name`` too, in one exchange between devices. The first value may be complex."""
-        together = jnp.stack([as_dtype(average, averages[0].dtype) for average in averages])
-        together = lax.pmean(together, self.axis_name, axis_index_groups=self.axis_index_groups)
-        return [
-            whole if jnp.iscomplexobj(average) else whole.real
-            for whole, average in zip(together, averages, strict=True)
-        ]
-
-    def _normalise(
-        self,
-        x: Array,
-        mean: Array | None,
-        var: Array,
-        scale: Array | None,
-        bias: Array | None,
-        features: tuple[int, ...],
-    ) -> Array:
-        """``(x − mean) / sqrt(var + epsilon) · scale + bias``, computed in the widest dtype.
-
-        The result has the layer's dtype, or the common dtype of ``x`` and the parameters: with a custom
-        ``promote_dtype``, ``x`` may have a different one.
-        """
-        dtype = x.dtype
-        if self.promote_dtype is not promote_dtype:
-            dtype = canonicalize_dtype(x, scale, bias, dtype=self.dtype)
-        return normalised(x, mean, var, scale, bias, self.epsilon, features=features, dtype=dtype)
+    def _devices(self) -> dict[str, Any]:
+        """The named axis over which statistics are averaged too."""
+        groups = self.axis_index_groups
+        return {
+            "axis_name": self.axis_name,
+            "axis_index_groups": None if groups is None else tuple(map(tuple, groups)),
+        }
 
 
 class LayerNorm(Norm):
@@ -194,9 +165,10 @@ class LayerNorm(Norm):
     def __call__(self, x: Array, *, mask: Array | None = None) -> Array:
         check_array(x, layer=self)
         x, scale, bias = self.promote_dtype((x, *self._scale_and_bias()), dtype=self.dtype)
-        features = self._feature_axes(x, self.feature_axes)
-        mean, var = self._statistics(x, resolve_axes(self.reduction_axes, x, self), mask)
-        return self._normalise(x, mean, var, scale, bias, features)
+        features = self._feature_axes(x, scale, bias)
+        axes = resolve_axes(self.reduction_axes, x, self)
+        mean, var = moments(x, mask, axes=axes, fast=self.use_fast_variance, **self._devices())
+        return normalised(x, mean, var, scale, bias, self.epsilon, features=features, dtype=self.dtype)
 
 
 class RMSNorm(Norm):
@@ -261,14 +233,11 @@ class RMSNorm(Norm):
 
     def __call__(self, x: Array, mask: Array | None = None) -> Array:
         check_array(x, layer=self)
-        scale = None if self.scale is None else self.scale[...]
+        scale, _ = self._scale_and_bias()
         x, scale = self.promote_dtype((x, scale), dtype=self.dtype)
-        features = self._feature_axes(x, self.feature_axes)
-        axes = resolve_axes(self.reduction_axes, x, self)
-        square = mean_square(x, mask, axes=axes)
-        if self.axis_name is not None:
-            (square,) = self._over_devices(square)
-        return self._normalise(x, None, square, scale, None, features)
+        features = self._feature_axes(x, scale, None)
+        square = mean_square(x, mask, axes=resolve_axes(self.reduction_axes, x, self), **self._devices())
+        return normalised(x, None, square, scale, None, self.epsilon, features=features, dtype=self.dtype)
 
 
 class InstanceNorm(Norm):
@@ -345,9 +314,10 @@ class InstanceNorm(Norm):
                 expected="feature_axes without axis 0",
                 do="move the features to another axis with jnp.moveaxis",
             )
-        features = self._feature_axes(x, self.feature_axes)
-        mean, var = self._statistics(x, all_but((0, *features), x.ndim), mask)
-        return self._normalise(x, mean, var, scale, bias, features)
+        features = self._feature_axes(x, scale, bias)
+        axes = all_but((0, *features), x.ndim)
+        mean, var = moments(x, mask, axes=axes, fast=self.use_fast_variance, **self._devices())
+        return normalised(x, mean, var, scale, bias, self.epsilon, features=features, dtype=self.dtype)
 
 
 def resolve_axes(axes: Axes, x: Array, layer: Norm) -> tuple[int, ...]:

@@ -7,46 +7,62 @@ Statistics are taken, and everything is combined, in float32 or wider.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
-from ..typing import Array
+from ..typing import Array, DTypeLike
 from .arithmetic import arithmetic
-from .promotion import as_dtype, common_dtype, promoted_ranks
+from .promotion import as_dtype, canonicalize_dtype, common_dtype, promoted_ranks
 
 
-def _as_given(*averages: Array) -> Sequence[Array]:
-    return averages
-
-
-def moments_of(
-    x: Array, mask: Array | None, *, axes: tuple[int, ...], fast: bool, over_devices: Callable[..., Any] = _as_given
+@arithmetic
+def moments(
+    x: Array,
+    mask: Array | None,
+    *,
+    axes: tuple[int, ...],
+    fast: bool,
+    axis_name: Any = None,
+    axis_index_groups: Any = None,
 ) -> tuple[Array, Array]:
-    """Mean and biased variance; ``over_devices`` averages over devices too."""
+    """Mean and biased variance over axes, which stay with length 1, and over a named axis of devices."""
     x = _widened(x)
+    over = functools.partial(_over_devices, axis_name=axis_name, axis_index_groups=axis_index_groups)
     if fast:
         square = _average(squared(x), axes, mask)  # before the mean: see the top of the file
-        mean, square = over_devices(_average(x, axes, mask), square)
+        mean, square = over(_average(x, axes, mask), square)
         # Rounding can make the difference negative.
         return mean, jnp.maximum(square - squared(mean), 0)
-    (mean,) = over_devices(_average(x, axes, mask))
-    (var,) = over_devices(_average(squared(x - mean), axes, mask))  # needs the mean first: a second exchange
+    (mean,) = over(_average(x, axes, mask))
+    (var,) = over(_average(squared(x - mean), axes, mask))  # needs the mean first: a second exchange
     return mean, var
 
 
-moments = arithmetic("axes", "fast")(moments_of)
+@arithmetic
+def mean_square(
+    x: Array, mask: Array | None, *, axes: tuple[int, ...], axis_name: Any = None, axis_index_groups: Any = None
+) -> Array:
+    """The mean of ``|x|²``, over axes and devices as in ``moments``."""
+    square = _average(squared(_widened(x)), axes, mask)
+    return _over_devices(square, axis_name=axis_name, axis_index_groups=axis_index_groups)[0]
 
 
-@arithmetic("axes")
-def mean_square(x: Array, mask: Array | None, *, axes: tuple[int, ...]) -> Array:
-    return _average(squared(_widened(x)), axes, mask)
+def _over_devices(*averages: Array, axis_name: Any, axis_index_groups: Any) -> Sequence[Array]:
+    """Averages over a named axis too, in one exchange between devices. The first value may be complex."""
+    if axis_name is None:
+        return averages
+    together = jnp.stack([as_dtype(average, averages[0].dtype) for average in averages])
+    together = lax.pmean(together, axis_name, axis_index_groups=axis_index_groups)
+    return [
+        whole if jnp.iscomplexobj(average) else whole.real for whole, average in zip(together, averages, strict=True)
+    ]
 
 
-@arithmetic("features", "dtype")
+@arithmetic
 def normalised(
     x: Array,
     mean: Array | None,
@@ -56,9 +72,13 @@ def normalised(
     epsilon: float,
     *,
     features: tuple[int, ...],
-    dtype: np.dtype,
+    dtype: DTypeLike | None,
 ) -> Array:
-    """``(x − mean) / sqrt(var + epsilon) · scale + bias``, computed in the widest dtype."""
+    """``(x − mean) / sqrt(var + epsilon) · scale + bias``, computed in the widest dtype.
+
+    The result has ``dtype``, or the common dtype of ``x`` and the parameters.
+    """
+    dtype = canonicalize_dtype(x, scale, bias, dtype=dtype)
     wide = x.dtype if var.dtype == x.dtype else common_dtype(x, var)
     y = as_dtype(x, wide)
     if mean is not None:
@@ -75,7 +95,7 @@ def normalised(
     return as_dtype(y, dtype)
 
 
-@arithmetic()
+@arithmetic
 def moved(running: Array, batch: Array, momentum: float, rest: float) -> Array:
     """The running average after a batch."""
     running, batch = lax.stop_gradient((running, jnp.reshape(batch, running.shape)))
@@ -83,13 +103,13 @@ def moved(running: Array, batch: Array, momentum: float, rest: float) -> Array:
     return as_dtype(as_dtype(momentum * running, wide) + as_dtype(rest * batch, wide), running.dtype)
 
 
-@arithmetic("shape", "axes")
+@arithmetic
 def spread(value: Array, *, shape: tuple[int, ...], axes: tuple[int, ...]) -> Array:
     """A vector of features, with an axis of length 1 for each other axis of the shape."""
     return jnp.reshape(value, [size if axis in axes else 1 for axis, size in enumerate(shape)])
 
 
-@arithmetic("grouped")
+@arithmetic
 def ungrouped(stat: Array, *, grouped: tuple[int, ...]) -> Array:
     """A statistic per group, repeated for each feature."""
     stat = jnp.broadcast_to(stat, (*stat.shape[:-2], *grouped[-2:]))

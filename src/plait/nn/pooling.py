@@ -95,7 +95,7 @@ def _windows_of(
     return lax.reduce_window(x, np.asarray(init, x.dtype), reduce_fn, window, strides, padding)
 
 
-_windows = arithmetic("init", "reduce_fn", "window", "strides", "padding")(_windows_of)
+_windows = arithmetic(_windows_of)
 
 
 def _one_per_axis(values: Any, window: tuple[int, ...], name: str) -> tuple[Any, ...]:

@@ -79,21 +79,13 @@ def promote_dtype(args: T, /, *, dtype: DTypeLike | None = None, inexact: bool =
     if any(map(is_unusable, args)):
         value = next(filter(is_unusable, args))
         raise unusable(value, path_of_value(value))
-    found = _shared_dtype(args) if dtype is None else None
+    found = None
+    if dtype is None:
+        kinds = {arg.dtype if isinstance(arg, jax.Array) else None for arg in args if arg is not None}
+        found = kinds.pop() if len(kinds) == 1 else None  # of arrays that share it: the usual case
     if found is None or (inexact and not jnp.issubdtype(found, jnp.inexact)):
         found = canonicalize_dtype(*args, dtype=dtype, inexact=inexact)
     return type(args)(None if arg is None else as_dtype(arg, found) for arg in args)  # type: ignore[return-value]
-
-
-def _shared_dtype(args: Any) -> np.dtype | None:
-    """The dtype of JAX arrays if they share one: the usual case, which needs no promotion."""
-    found = None
-    for arg in args:
-        if arg is not None:
-            if not isinstance(arg, jax.Array) or (found is not None and arg.dtype != found):
-                return None
-            found = arg.dtype
-    return found
 
 
 def as_dtype(x: Any, dtype: DTypeLike) -> Array:

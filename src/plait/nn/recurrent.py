@@ -132,10 +132,8 @@ class RNN(Module):
         n_features = self.cell.num_feature_axes
         check_min_rank(inputs, n_features + 1, f"time, then {n_features} of features", layer=self)
         x = jnp.asarray(inputs)
-        if isinstance(self.cell, RNNCellBase):
-            self.cell._cell__check_inputs(
-                x
-            )  # here, so an error names the cell's path in the model; the loop runs copies
+        if isinstance(self.cell, RNNCellBase):  # here, so an error names its path in the model: the loop runs copies
+            self.cell._cell__check_inputs(x)
         n_batch = x.ndim - n_features - 1
         time = 0 if time_major else n_batch
         step_shape = x.shape[:time] + x.shape[time + 1 :]

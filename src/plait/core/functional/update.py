@@ -78,7 +78,7 @@ def _write_leaf(target: Any, value: Any, journal: Journal) -> None:
         else:
             target._cell.raw = value
             if target._cell.version == DETACHED:
-                note_write(target._cell, type(target))
+                note_write(target)
     else:
         journal.note_reference(target)
         target[...] = value[...] if is_mutable_array(value) else value
@@ -130,13 +130,13 @@ def _write(node: Any, mapping: Mapping[Any, Any], journal: Journal) -> None:
                     else:
                         journal.note_cell(cell)
                     if source.trace is not trace:
-                        note_foreign_read(source, source.trace)
+                        note_foreign_read(source)
                     if source.metadata is PLAIN_METADATA:
                         cell.raw = source.raw
                     else:
                         current.update_from_state(value)
                     if cell.version == DETACHED:
-                        note_write(cell, type(current))
+                        note_write(current)
                 else:
                     _write_leaf(current, value, journal)
                 continue

@@ -19,6 +19,7 @@ from typing import Any
 from ...errors import LostUpdateWarning
 from ...util.words import with_article
 from ..variables.cells import DETACHED, Cell
+from .guard import path_of
 
 
 class _LatestFlatten(threading.local):
@@ -48,10 +49,6 @@ class LentCell(Cell):
         self.trace = cell.trace
         self.kind = kind.__name__
         self.written: tuple[str | None, tuple[Any, ...]] | None = None
-
-    def note_write(self, path: str | None) -> None:
-        """Record the path of the variable, and the line of the program that wrote to it."""
-        self.written = path, _line_of_program()
 
     def __del__(self) -> None:
         if self.raw is not self.carried and not self.version:
@@ -122,10 +119,14 @@ def package_of(frame: FrameType) -> str:
     return frame.f_globals.get("__name__", "").partition(".")[0]
 
 
-def note_write(cell: Cell, kind: type) -> None:
-    """Record the line of the program that wrote to a detached cell."""
-    cell.__class__ = UnreadCell
-    _WRITTEN[id(cell)] = kind.__name__, _line_of_program()
+def note_write(variable: Any) -> None:
+    """Record the line of the program that wrote to a variable, if that is a copy and the write may be lost."""
+    cell = variable._cell
+    if cell.version == DETACHED:
+        cell.__class__ = UnreadCell
+        _WRITTEN[id(cell)] = type(variable).__name__, _line_of_program()
+    elif type(cell) is LentCell and cell.written is None:
+        cell.written = path_of(variable), _line_of_program()
 
 
 def _line_of_program() -> tuple[Any, ...]:

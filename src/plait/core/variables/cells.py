@@ -216,45 +216,25 @@ def read(raw: Any) -> Any:
     return raw[...] if is_mutable_array(raw) else raw
 
 
+def contents_of(cell: Cell) -> Any:
+    """The value of a cell: of a reference what it holds, of containers a copy."""
+    return copy_containers(read(cell.raw) if cell.metadata["ref"] else cell.raw)
+
+
 def as_stored(value: Any, metadata: dict[str, Any]) -> Any:
     """A value to store: in a new reference with ``ref=True``, otherwise unchanged."""
     value = read(value)
     return jax.new_ref(jnp.asarray(value)) if metadata["ref"] and isinstance(value, (*ARRAYS, *SCALARS)) else value
 
 
-_NO_CONTAINERS = (*SCALARS, str, np.generic)
+_NO_CONTAINERS = (*ARRAYS, *SCALARS, str, np.generic)
 
 
 def copy_containers(value: Any) -> Any:
+    """A value that shares no dict, list or tuple with another; an array as it is."""
     if value is None or isinstance(value, _NO_CONTAINERS):
         return value
     return jax.tree.map(lambda leaf: leaf, value)
-
-
-def write_index(cell: Cell, index: Any, value: Any) -> None:
-    raw = cell.raw
-    if isinstance(raw, jax.Array):
-        same = (
-            index is ...
-            and isinstance(value, jax.Array)
-            and value.shape == raw.shape
-            and value.dtype == raw.dtype
-            and getattr(value, "sharding", None) == getattr(raw, "sharding", None)
-        )
-        cell.raw = value if same else raw.at[index].set(_cast(value, raw.dtype))
-    elif index is ... and not isinstance(raw, np.ndarray):
-        cell.raw = value if isinstance(value, ARRAYS) else copy_containers(value)
-    else:
-        # Copied, since detached state leaves and clones hold the same NumPy array or container.
-        copied = raw.copy() if isinstance(raw, np.ndarray) else copy_containers(raw)
-        copied[index] = value
-        cell.raw = copied
-
-
-def _cast(value: Any, dtype: Any) -> Any:
-    if not isinstance(value, jax.Array):
-        value = np.asarray(value, dtype if isinstance(value, int) else None)  # raises if the number does not fit
-    return value if value.dtype == dtype else jnp.asarray(value).astype(dtype)
 
 
 class ForeignReads:
@@ -325,10 +305,13 @@ def _reopened(records: Sequence[ForeignReads]) -> Iterator[None]:
         _open.records = before
 
 
-def note_foreign_read(thing: Any, trace: Trace) -> None:
-    """Note a cell or a node of a trace that is not the current one; one without a trace is plait's own."""
+def note_foreign_read(thing: Any) -> None:
+    """Note the read of a cell or node of a trace that is not the current one; one without a trace is plait's own."""
+    trace: Trace = thing.trace
+    if trace is trace_state.value or trace is None:
+        return
     records = _open.records
-    if not records or trace is None:
+    if not records:
         return
     depths = {id(each): depth for depth, each in enumerate(enclosing_traces())}
     depth = depths.get(id(trace), len(depths))
@@ -342,6 +325,5 @@ def note_foreign_reads(cells: Iterable[Any]) -> None:
     if _open.records:
         here = trace_state.value
         for cell in cells:
-            trace = getattr(cell, "trace", here)  # an array attribute is no cell
-            if trace is not here:
-                note_foreign_read(cell, trace)
+            if getattr(cell, "trace", here) is not here:  # an array attribute is no cell
+                note_foreign_read(cell)

@@ -33,7 +33,11 @@ def value_of(operand: Any) -> Any:
 
 
 def _own_value(variable: VariableOperators) -> Any:
-    value = variable.get_value()
+    return usable(variable.get_value(), variable)
+
+
+def usable(value: Any, variable: VariableOperators) -> Any:
+    """The value of a variable, unless it was donated or has no values."""
     if value.is_deleted() if type(value) is ArrayImpl else is_unusable(value):  # inlined, to save a call
         raise unusable(value, path_of(variable))
     return value

@@ -40,17 +40,15 @@ from .cells import (
     StoredKey,
     as_picklable,
     as_stored,
+    contents_of,
     copy_containers,
     has_ref,
-    is_unusable,
     mark_changed,
     note_foreign_read,
     note_foreign_reads,
     read,
-    unusable,
-    write_index,
 )
-from .operators import VariableOperators, value_of
+from .operators import VariableOperators, usable, value_of
 from .variable_metadata import HOOKS, MetadataMethods, VariableMetadata, joined_with_box, refuse_hijax, tidied
 
 A = TypeVar("A")
@@ -106,8 +104,7 @@ def _flatten_without_keys(variable: Variable[Any]) -> Any:
     trace = trace_state.value
     if trace is not top_level_trace:
         latest_flatten.trace = trace
-        if cell.trace is not trace:
-            note_foreign_read(cell, cell.trace)
+        note_foreign_read(cell)
     metadata = cell.metadata
     return (cell.raw,), PLAIN_METADATA_KEY if metadata is PLAIN_METADATA else HashableMapping(metadata)
 
@@ -244,8 +241,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass
     def get_raw_value(self) -> A:
         """The stored value, without hooks."""
         cell = self._cell
-        if cell.trace is not trace_state.value:
-            note_foreign_read(cell, cell.trace)
+        note_foreign_read(cell)
         return cell.raw
 
     def set_raw_value(self, value: A) -> None:
@@ -255,12 +251,11 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass
             TraceContextError: the variable belongs to a different trace, and has no reference to write through.
         """
         cell = self._cell
-        if cell.metadata is not PLAIN_METADATA and has_ref(cell) and not is_mutable_array(value):
+        if has_ref(cell) and not is_mutable_array(value):
             cell.raw[...] = value
-            return
-        if cell.trace is not trace_state.value:
-            raise_foreign_trace(cell.trace, self, "change the value of")
-        cell.raw = value
+        else:
+            check_trace(cell.trace, self, "change the value of")
+            cell.raw = value
 
     raw_value = property(get_raw_value, set_raw_value)
 
@@ -278,20 +273,14 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass
             DonatedArrayError, ArgumentError: a part of an array that was donated, or of a shape without values.
         """
         cell = self._cell
-        if cell.trace is not trace_state.value:
-            note_foreign_read(cell, cell.trace)
+        note_foreign_read(cell)
         value = cell.raw
-        if cell.metadata is not PLAIN_METADATA and has_ref(cell):
-            value = value[... if index is NOTHING else index]
-        elif index is not NOTHING and index is not ...:
-            if is_unusable(value):
-                raise unusable(value, path_of(self))
-            value = value[index]
-        elif not isinstance(value, ARRAYS):
-            value = copy_containers(value)
-        if cell.metadata is not PLAIN_METADATA:
-            for hook in cell.metadata.get("on_get_value", ()):
-                value = hook(self, value)
+        if index is not NOTHING and index is not ...:
+            value = usable(value, self)[index]
+        elif type(value) is not ArrayImpl:
+            value = contents_of(cell)
+        for hook in cell.metadata.get("on_get_value", ()):
+            value = hook(self, value)
         return value
 
     def set_value(self, value: Any, *, index: Any = NOTHING) -> None:
@@ -304,31 +293,21 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass
             TraceContextError: the variable belongs to a different trace, and has no reference to write through.
         """
         cell = self._cell
-        plain = cell.metadata is PLAIN_METADATA
-        # JAX itself propagates a write through a reference out of its trace.
-        through_reference = not plain and has_ref(cell)
-        if cell.trace is not trace_state.value and not through_reference:
+        in_reference = has_ref(cell)
+        if cell.trace is not trace_state.value and not in_reference:  # through one, JAX itself writes out of its trace
             raise_foreign_trace(cell.trace, self, "change the value of")
         if isinstance(value, Variable):
             value = value.get_value()
-        if not plain:
-            for hook in cell.metadata.get("on_set_value", ()):
-                value = hook(self, value)
-        if through_reference:
+        for hook in cell.metadata.get("on_set_value", ()):
+            value = hook(self, value)
+        if in_reference:
             cell.raw[... if index is NOTHING else index] = value
-        elif index is not NOTHING:
-            try:
-                write_index(cell, index, value)
-            except ValueError as error:
-                raise _misfit(self, index, value, error) from error
-        elif isinstance(value, ARRAYS):
-            cell.raw = value  # type: ignore[assignment]
-        else:
+        elif index is NOTHING:
             cell.raw = copy_containers(value)
-        if cell.version == DETACHED:
-            note_write(cell, type(self))
-        elif type(cell) is LentCell and cell.written is None:
-            cell.note_write(path_of(self))
+        else:
+            _store_part(self, index, value)
+        if cell.version == DETACHED or type(cell) is LentCell:  # a copy
+            note_write(self)
 
     @property
     def value(self) -> A:
@@ -388,8 +367,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass
             return cell.metadata[name]
         if name == "sharding_names" and "out_sharding" in cell.metadata:
             return self.get_metadata(name)
-        if cell.trace is not trace_state.value:
-            note_foreign_read(cell, cell.trace)
+        note_foreign_read(cell)
         try:
             return getattr(cell.raw, name)
         except AttributeError:
@@ -444,8 +422,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass
     def copy(self, value: Any = NOTHING, **updates: Any) -> Self:
         """A new variable of the same class, optionally with a new value and changed metadata; hooks do not run."""
         cell = self._cell
-        if cell.trace is not trace_state.value:
-            note_foreign_read(cell, cell.trace)
+        note_foreign_read(cell)
         metadata = cell.metadata
         if updates:
             metadata = {**metadata, **tidied(updates)}
@@ -488,10 +465,9 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass
             TraceContextError: this variable belongs to a different trace, and has no reference to write through.
         """
         cell, source = self._cell, variable_state._cell
-        if source.trace is not trace_state.value:
-            note_foreign_read(source, source.trace)
-        if cell.trace is not trace_state.value and not has_ref(cell):
-            raise_foreign_trace(cell.trace, self, "change the value of")
+        note_foreign_read(source)
+        if not has_ref(cell):
+            check_trace(cell.trace, self, "change the value of")
         metadata = cell.metadata
         if metadata is not source.metadata:
             merged = {**source.metadata, **{name: metadata[name] for name in REQUIRED_METADATA}}
@@ -499,7 +475,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass
                 check_trace(cell.trace, self, "change the metadata of")
                 metadata = PLAIN_METADATA if merged == PLAIN_METADATA else merged
         raw = source.raw if source.metadata is PLAIN_METADATA else read(source.raw)
-        if cell.metadata is not PLAIN_METADATA and has_ref(cell):
+        if has_ref(cell):
             cell.raw[...] = raw
         else:
             cell.raw = raw
@@ -567,19 +543,48 @@ def _unpickle(cls: type[Variable[Any]], raw: Any, metadata: dict[str, Any] | Non
     return make_variable(cls, as_stored(raw, entries), entries, trace_state.value)
 
 
-def _misfit(variable: Variable[Any], index: Any, value: Any, error: ValueError) -> ValueError:
-    """The error for a value that cannot be broadcast to the indexed part."""
-    raw = variable._cell.raw
-    if not isinstance(raw, ARRAYS):
-        return error
-    place = "[...]" if index is ... else f"[{index!r:.40}]"
-    return ShapeError(
-        "a value cannot be broadcast to the part of a variable that it is assigned to",
-        at=(path_of(variable) or with_article(type(variable).__name__)) + place,
-        found=f"an array of shape {np.shape(value)}: {str(error).splitlines()[0]}",
-        expected=f"an array that broadcasts to that part of an array of shape {raw.shape}",
-        do="to change the shape of the variable, write variable.value = value",
-    )
+def _store_part(variable: Variable[Any], index: Any, value: Any) -> None:
+    """Store a value at an index of an array or a container.
+
+    Raises:
+        ShapeError: it cannot be broadcast to that part of the array.
+    """
+    cell = variable._cell
+    raw: Any = cell.raw
+    try:
+        if isinstance(raw, jax.Array):
+            same = (
+                index is ...
+                and isinstance(value, jax.Array)
+                and value.shape == raw.shape
+                and value.dtype == raw.dtype
+                and getattr(value, "sharding", None) == getattr(raw, "sharding", None)
+            )
+            cell.raw = value if same else raw.at[index].set(_cast(value, raw.dtype))  # type: ignore[assignment]
+        elif index is ... and not isinstance(raw, np.ndarray):
+            cell.raw = copy_containers(value)
+        else:
+            # Copied, since detached state leaves and clones hold the same NumPy array or container.
+            copied = raw.copy() if isinstance(raw, np.ndarray) else copy_containers(raw)
+            copied[index] = value
+            cell.raw = copied
+    except ValueError as error:
+        if not isinstance(raw, ARRAYS):
+            raise
+        place = "[...]" if index is ... else f"[{index!r:.40}]"
+        raise ShapeError(
+            "a value cannot be broadcast to the part of a variable that it is assigned to",
+            at=(path_of(variable) or with_article(type(variable).__name__)) + place,
+            found=f"an array of shape {np.shape(value)}: {str(error).splitlines()[0]}",
+            expected=f"an array that broadcasts to that part of an array of shape {raw.shape}",
+            do="to change the shape of the variable, write variable.value = value",
+        ) from error
+
+
+def _cast(value: Any, dtype: Any) -> Any:
+    if not isinstance(value, jax.Array):
+        value = np.asarray(value, dtype if isinstance(value, int) else None)  # raises if the number does not fit
+    return value if value.dtype == dtype else jnp.asarray(value).astype(dtype)
 
 
 def _refuse_references(value: Any, kind: type) -> None:

@@ -21,9 +21,8 @@ from ...core.nodes.module import Module
 from ...core.variables.filters import resolve_filters
 from ...errors import ArgumentError, ArgumentTypeError
 from ...nn.conv import channels_last
-from ...nn.norm import Norm
-from ...nn.norm_statistics import mean_square, moments_of, normalised
-from ...nn.promotion import canonicalize_dtype, common_dtype
+from ...nn.norm_statistics import mean_square, moments, normalised
+from ...nn.promotion import common_dtype
 from ...typing import Array, DTypeLike, FilterLiteral
 from ...util.paths import Key as Key, Path
 from ..bridge.module.running import current_context
@@ -149,14 +148,11 @@ def _compute_stats(
     x = jnp.asarray(x)
     x = x.astype(common_dtype(x.dtype if dtype is None else jnp.dtype(dtype), jnp.float32))
     axes = _canonicalize_axes(x.ndim, axes)
-    over_devices: Any = lambda *averages: averages
-    if axis_name is not None:
-        layer: Any = types.SimpleNamespace(axis_name=axis_name, axis_index_groups=axis_index_groups)
-        over_devices = functools.partial(Norm._over_devices, layer)
+    groups = None if axis_index_groups is None else tuple(map(tuple, axis_index_groups))
     if use_mean:
-        stats = moments_of(x, mask, axes=axes, fast=use_fast_variance, over_devices=over_devices)
+        stats = moments(x, mask, axes=axes, fast=use_fast_variance, axis_name=axis_name, axis_index_groups=groups)
     else:
-        (var,) = over_devices(mean_square(x, mask, axes=axes))
+        var = mean_square(x, mask, axes=axes, axis_name=axis_name, axis_index_groups=groups)
         stats = jnp.zeros_like(var), var
     mean, var = (jnp.squeeze(each, axes) for each in stats)
     return mean, var
@@ -175,7 +171,7 @@ def _normalize(
 ) -> Array:
     """``(x - mean) / sqrt(var + epsilon) * scale + bias``, where the statistics lack the ``reduction_axes``."""
     mean, var = (jnp.expand_dims(each, _canonicalize_axes(x.ndim, reduction_axes)) for each in (mean, var))
-    features, dtype = _canonicalize_axes(x.ndim, feature_axes), canonicalize_dtype(x, scale, bias, dtype=dtype)
+    features = _canonicalize_axes(x.ndim, feature_axes)
     return normalised(x, mean, var, scale, bias, epsilon, features=features, dtype=dtype)
 
 
