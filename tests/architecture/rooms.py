@@ -36,6 +36,7 @@ OWNERS: dict[str, frozenset[str]] = {
         "orbax": "checkpoint",
         "tensorstore": "checkpoint",
         "safetensors": "checkpoint",
+        "xxhash": "checkpoint",
         "msgpack": "convert",
         "flax": "flax inspect",
         "torch": "inspect",

@@ -292,9 +292,10 @@ class Stored(plait.Module):
         self.rngs = plait.Rngs(fill)
 
 
-def test_a_stored_checkpoint_of_version_1_loads_for_ever():
+@pytest.mark.parametrize("name", ["checkpoint-v1", "checkpoint-v2"])
+def test_a_stored_checkpoint_of_each_version_loads_for_ever(name):
     model = Stored()
-    manifest = checkpoint.restore(DATA / "checkpoint-v1", model)
+    manifest = checkpoint.restore(DATA / name, model)
     assert (manifest.step, manifest.metrics) == (3, {"loss": 0.25})
     assert contents(model) == contents(Stored(fill=5))
 
@@ -603,7 +604,7 @@ def test_a_checkpoint_that_is_removed_while_it_is_read_is_told(tmp_path, monkeyp
         return found
 
     if when == "checked":
-        monkeypatch.setattr(layout, "digest_of", functools.partial(remove, layout.digest_of))
+        monkeypatch.setattr(layout, "checksums", functools.partial(remove, layout.checksums))
     else:
         for module in (orbax, plain):
             monkeypatch.setattr(module, "check_whole_once", functools.partial(remove, module.check_whole_once))

@@ -6,7 +6,7 @@
         plait.json    the manifest, written last
 
 The manifest has the format and its version, the time, the user's step, metrics and notes, a description of every leaf,
-the size and SHA-256 of every other file, and its own checksum. A checkpoint is intact if all of that matches. Its
+the size and XXH3 checksum of every other file, and its own SHA-256. A checkpoint is intact if all of that matches. Its
 folder is written under a hidden name in the same parent, and renamed when complete. A crash therefore leaves a hidden
 folder, which the next save to that name removes, and never a partial checkpoint under the final name. Any tool that
 reads Orbax can read ``arrays/``.
@@ -21,20 +21,24 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+import xxhash
 
 from ..errors import CheckpointError
 from ..util import schemas
 from ..util.files import check_files, given_path, read_file
 from ..util.scratch import recover, recover_in
-from ..util.whole_writes import digest_of, written_whole
+from ..util.whole_writes import written_whole
 from ..util.words import first_few
 from .leaf_descriptions import DESCRIPTION
 
 FORMAT = "plait checkpoint"
-VERSION = 1
+VERSION = 2
+_SHA_256 = 1  # the version whose files have SHA-256 instead of XXH3
 MANIFEST = "plait.json"
 ARRAYS = "arrays"
 METADATA = "_METADATA"  # Orbax writes it into the folder of each tree
@@ -46,8 +50,9 @@ _CONTENT = {
     "leaves": {str: DESCRIPTION},
     "extra?": {str: Any},
     "time?": schemas.finite,
-    "files": {schemas.inner_path: (schemas.size, schemas.sha256)},
+    "files": {schemas.inner_path: (schemas.size, schemas.checksum)},
 }
+_THREADS = 4  # that read files for their checksums
 # Square brackets stand for one of the letters inside, and two stars for any folders; TensorStore reads \ as /, and
 # `gs:/` as the beginning of an address. Surrogates are the bytes of a name that is not UTF-8.
 _ODD = re.compile(r"\[.*\]|\*\*|\\|^gs:$|[\ud800-\udfff]+", re.DOTALL)
@@ -164,11 +169,13 @@ def check_whole(path: Path) -> Manifest:
             pass
         except OSError as error:
             raise _damaged(path, str(error)) from error
-        for name, (size, digest) in recorded.items():
-            file = path / name
+        files = [path / name for name in recorded]
+        for file, (name, (size, _)) in zip(files, recorded.items(), strict=True):
             if file.stat().st_size != size:
                 raise _damaged(path, f"{name} of {file.stat().st_size:,} bytes instead of {size:,}")
-            if digest_of(file) != digest:
+        found = checksums(files, stored["version"])
+        for checksum, (name, (_, expected)) in zip(found, recorded.items(), strict=True):
+            if checksum != expected:
                 raise _damaged(path, f"{name} with a different checksum than when it was written")
     return _manifest_of(stored)
 
@@ -227,7 +234,7 @@ def _read(path: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(stored, dict) or stored.get("format") != FORMAT:
         raise _no_checkpoint(path)
-    if stored.get("version") != VERSION:
+    if stored.get("version") not in (_SHA_256, VERSION):
         raise CheckpointError(
             "this version of plait does not support the checkpoint's format",
             at=str(path),
@@ -246,14 +253,29 @@ def _read(path: Path) -> dict[str, Any]:
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
     """Write the manifest to ``path``, which has all other files already."""
+    found = sorted(file for file in path.rglob("*") if file.is_file())
     files = {
-        file.relative_to(path).as_posix(): [file.stat().st_size, digest_of(file)]
-        for file in sorted(path.rglob("*"))
-        if file.is_file()
+        file.relative_to(path).as_posix(): [file.stat().st_size, checksum]
+        for file, checksum in zip(found, checksums(found), strict=True)
     }
     stored: dict[str, Any] = {"format": FORMAT, "version": VERSION, **vars(manifest), "files": files}
     stored["sha256"] = _digest_of_manifest(stored)
     (path / MANIFEST).write_text(json.dumps(stored, indent=1), encoding="utf-8")
+
+
+def checksums(files: Iterable[Path], version: int = VERSION) -> list[str]:
+    """The checksum of each file, in hexadecimal digits, as this version of the format has it."""
+    with ThreadPoolExecutor(_THREADS) as pool:  # reading and summing let other threads run
+        return [
+            *pool.map(
+                functools.partial(_checksum, make=hashlib.sha256 if version == _SHA_256 else xxhash.xxh3_128), files
+            )
+        ]
+
+
+def _checksum(file: Path, make: Callable[[], Any]) -> str:
+    with open(file, "rb") as stream:
+        return hashlib.file_digest(stream, make).hexdigest()
 
 
 def _digest_of_manifest(stored: Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """Schemas of JSON and msgpack data in files: what each value must be, as data, with one check for every reader.
 
-    {"step": Either(int, None), "files": {str: (size, sha256)}, "time?": float}
+    {"step": Either(int, None), "files": {str: (size, checksum)}, "time?": float}
 
 A schema is one of these:
 
@@ -29,6 +29,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_HASH_128 = re.compile("[0-9a-f]{32}")
 MOST_JSON = 2**28  # bytes; no index or manifest is as long
 _DEEPEST, _CONTAINERS = 100, (dict, list, tuple)  # levels of them
 _LONGEST_NAME = 255  # bytes, of most disks
@@ -169,6 +170,11 @@ def shape(value: Any) -> bool:
 def sha256(value: Any) -> bool:
     """A SHA-256 checksum of 64 hexadecimal digits."""
     return isinstance(value, str) and _SHA256.fullmatch(value) is not None
+
+
+def checksum(value: Any) -> bool:
+    """A checksum in hexadecimal digits: SHA-256, or one of 128 bits."""
+    return sha256(value) or (isinstance(value, str) and _HASH_128.fullmatch(value) is not None)
 
 
 def file_name(value: Any) -> bool:
