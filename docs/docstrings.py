@@ -1,6 +1,5 @@
-"""How mkdocstrings shows a docstring of plait: its sections as Markdown, and signatures with what wrappers add."""
+"""How mkdocstrings shows a docstring of plait: its sections as Markdown."""
 
-import importlib
 import inspect
 import re
 import textwrap
@@ -18,29 +17,6 @@ class Docstrings(griffe.Extension):
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring is not None:
             obj.docstring.value = to_markdown(inspect.cleandoc(obj.docstring.value))
-
-    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
-        """The public form of a function differs from its definition by a few keywords: it has ``graph=``."""
-        package = importlib.import_module(pkg.path)
-        for name in dir(package):
-            value = getattr(package, name)
-            original = inspect.unwrap(value) if callable(value) else value
-            if "__signature__" not in getattr(value, "__dict__", {}) or original is value:
-                continue
-            function = pkg.modules_collection[f"{original.__module__}.{original.__qualname__}"]
-            written = {parameter.name for parameter in function.parameters}
-            public = inspect.signature(value).parameters
-            for hidden in written - set(public):
-                del function.parameters[hidden]
-            for parameter in public.values():
-                if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in written:
-                    added = griffe.Parameter(
-                        parameter.name,
-                        annotation=str(parameter.annotation),
-                        default=repr(parameter.default),
-                        kind=griffe.ParameterKind.keyword_only,
-                    )
-                    function.parameters.add(added)
 
 
 def to_markdown(docstring: str) -> str:

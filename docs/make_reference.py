@@ -115,7 +115,7 @@ def area_of(name: str) -> str:
 
 
 def home(name: str) -> str:
-    """The module of a name; of one that the door makes (``flax/compat/modes.py``) the module of what is behind it."""
+    """The module of a name; of one whose module is about Flax the module of what is behind it."""
     if not PUBLIC[name].startswith("flax.compat."):
         return PUBLIC[name]
     value = inspect.unwrap(getattr(plait, name))

@@ -100,33 +100,33 @@ if TYPE_CHECKING:
     from .core.graph.traversal import check_pytree as check_pytree
     from .core.graph.traversal import find_duplicates as find_duplicates
     from .core.graph.traversal import set_metadata as set_metadata
-    from .flax.compat.functions import clone as clone
-    from .flax.compat.functions import flatten as flatten
-    from .flax.compat.functions import graphdef as graphdef
-    from .flax.compat.functions import split as split
-    from .flax.compat.functions import state as state
-    from .flax.compat.functions import unpack as unpack
-    from .flax.compat.functions import variables as variables
+    from .core.functional.merge import clone as clone
+    from .core.states.live import flatten as flatten
+    from .core.functional.split import graphdef as graphdef
+    from .core.states.live import split as split
+    from .core.states.live import state as state
+    from .core.states.live import unpack as unpack
+    from .core.graph.traversal import variables as variables
     from .flax.compat import graph as graph
-    from .flax.compat.modes import set_graph_mode as set_graph_mode
-    from .flax.compat.modes import set_graph_updates as set_graph_updates
+    from .core.graph.modes import set_graph_mode as set_graph_mode
+    from .core.graph.modes import set_graph_updates as set_graph_updates
     from .inspect.observe.nonfinite import debug_nans as debug_nans
     from .inspect.observe.nonfinite import find_nonfinite as find_nonfinite
-    from .flax.compat.functions import PureState as PureState
+    from .core.states.graph_state import PureState as PureState
     from .edit.selection import Selection as Selection
     from .edit.selection import select as select
     from .edit.selection import trainable as trainable
-    from .flax.compat.functions import iter_children as iter_children
-    from .flax.compat.functions import iter_graph as iter_graph
-    from .flax.compat.functions import iter_module_children as iter_module_children
-    from .flax.compat.functions import iter_modules as iter_modules
-    from .flax.compat.functions import map as map
-    from .flax.compat.functions import recursive_map as recursive_map
-    from .flax.compat.functions import view as view
-    from .flax.compat.functions import view_info as view_info
-    from .flax.compat.functions import with_attributes as with_attributes
-    from .flax.compat.functions import with_vars as vars_as
-    from .flax.compat.functions import with_vars as with_vars
+    from .core.graph.traversal import iter_children as iter_children
+    from .core.graph.traversal import iter_graph as iter_graph
+    from .core.graph.traversal import iter_module_children as iter_module_children
+    from .core.graph.traversal import iter_modules as iter_modules
+    from .edit.views import map as map
+    from .edit.views import recursive_map as recursive_map
+    from .edit.views import view as view
+    from .edit.views import view_info as view_info
+    from .edit.views import with_attributes as with_attributes
+    from .edit.views import with_vars as vars_as
+    from .edit.views import with_vars as with_vars
     from . import nn as nn
     from .nn.activations import celu as celu
     from .nn.activations import elu as elu
@@ -209,53 +209,53 @@ if TYPE_CHECKING:
     from .partitioning.activations import with_sharding_constraint as with_sharding_constraint
     from .partitioning.axis_rules import logical_axis_rules as logical_axis_rules
     from .partitioning import boxes as meta
-    from .flax.compat.functions import abstract_with_sharding as abstract_with_sharding
-    from .flax.compat.functions import as_abstract as as_abstract
-    from .flax.compat.functions import get_abstract_model as get_abstract_model
+    from .partitioning.shardings import abstract_with_sharding as abstract_with_sharding
+    from .partitioning.shardings import as_abstract as as_abstract
+    from .partitioning.shardings import get_abstract_model as get_abstract_model
     from .partitioning.specs import get_named_sharding as get_named_sharding
     from .partitioning.specs import get_partition_spec as get_partition_spec
     from .flax.compat import spmd as spmd
-    from .flax.compat.transforms import grad as grad
-    from .flax.compat.transforms import value_and_grad as value_and_grad
-    from .flax.compat.transforms import transform_metadata as transform_metadata
-    from .flax.compat.transforms import pmap as pmap
-    from .flax.compat.transforms import vmap as vmap
-    from .flax.compat.transforms import cond as cond
-    from .flax.compat.transforms import switch as switch
-    from .flax.compat.transforms import cached_partial as cached_partial
-    from .flax.compat.transforms import jit_partial as jit_partial
+    from .transforms.autodiff import grad as grad
+    from .transforms.autodiff import value_and_grad as value_and_grad
+    from .transforms.axis_names import transform_metadata as transform_metadata
+    from .transforms.batching import pmap as pmap
+    from .transforms.batching import vmap as vmap
+    from .transforms.branches import cond as cond
+    from .transforms.branches import switch as switch
+    from .flax.compat.partials import cached_partial as cached_partial
+    from .flax.compat.partials import jit_partial as jit_partial
     from .flax import compat as compat
-    from .flax.compat.transforms import custom_jvp as custom_jvp
-    from .flax.compat.transforms import custom_vjp as custom_vjp
-    from .flax.compat.transforms import jit as jit
-    from .flax.compat.transforms import lax_map as lax_map
-    from .flax.compat.transforms import fori_loop as fori_loop
-    from .flax.compat.transforms import scan as scan
-    from .flax.compat.transforms import while_loop as while_loop
+    from .transforms.custom_rules import custom_jvp as custom_jvp
+    from .transforms.custom_rules import custom_vjp as custom_vjp
+    from .transforms.jit.function import jit as jit
+    from .transforms.lax_map import lax_map as lax_map
+    from .transforms.loops import fori_loop as fori_loop
+    from .transforms.loops import scan as scan
+    from .transforms.loops import while_loop as while_loop
     from .inspect.observe.output_gradients import capture_gradients as capture_gradients
     from .transforms.call.prefixes import Carry as Carry
     from .transforms.call.prefixes import StateAxes as StateAxes
     from .transforms.call.prefixes import StateSharding as StateSharding
-    from .flax.compat.transforms import prefix as prefix
-    from .flax.compat.transforms import remat as remat
-    from .flax.compat.transforms import backup_keys as backup_keys
-    from .flax.compat.transforms import fork_rngs as fork_rngs
-    from .flax.compat.transforms import reseed as reseed
+    from .transforms.call.prefixes import prefix as prefix
+    from .transforms.remat import remat as remat
+    from .transforms.streams import backup_keys as backup_keys
+    from .transforms.streams import fork_rngs as fork_rngs
+    from .edit.reseeding import reseed as reseed
     from .transforms.streams import restore_rngs as restore_rngs
-    from .flax.compat.transforms import split_rngs as split_rngs
-    from .flax.compat.transforms import with_rngs as with_rngs
+    from .transforms.streams import split_rngs as split_rngs
+    from .transforms.stream_rules import with_rngs as with_rngs
     from .transforms.selections import DiffState as DiffState
-    from .flax.compat.transforms import checkify as checkify
-    from .flax.compat.transforms import eval_shape as eval_shape
-    from .flax.compat.transforms import make_jaxpr as make_jaxpr
-    from .flax.compat.transforms import shard_map as shard_map
-    from .flax.compat.transforms import hessian as hessian
-    from .flax.compat.transforms import hvp as hvp
-    from .flax.compat.transforms import jacfwd as jacfwd
-    from .flax.compat.transforms import jacrev as jacrev
-    from .flax.compat.transforms import jvp as jvp
-    from .flax.compat.transforms import linearize as linearize
-    from .flax.compat.transforms import vjp as vjp
+    from .transforms.jit.shapes import checkify as checkify
+    from .transforms.jit.shapes import eval_shape as eval_shape
+    from .transforms.jit.shapes import make_jaxpr as make_jaxpr
+    from .transforms.sharded import shard_map as shard_map
+    from .transforms.jacobians import hessian as hessian
+    from .transforms.jacobians import hvp as hvp
+    from .transforms.jacobians import jacfwd as jacfwd
+    from .transforms.jacobians import jacrev as jacrev
+    from .transforms.tangents import jvp as jvp
+    from .transforms.tangents import linearize as linearize
+    from .transforms.tangents import vjp as vjp
     from .flax.compat.tree_states import NodeStates as NodeStates
     from .flax.compat.tree_states import from_tree as from_tree
     from .flax.compat.tree_states import to_tree as to_tree

@@ -26,16 +26,18 @@ _NAMES = {
     "core.states.state": "FlatState State from_flat_state to_flat_state",
     "core.states.state_functions": "filter_state map_state merge_state split_state",
     "edit.selection": "Selection select trainable",
-    "core.graph.traversal": "check_pytree find_duplicates set_metadata",
+    "core.graph.traversal": (
+        "check_pytree find_duplicates iter_children iter_graph iter_module_children iter_modules set_metadata variables"
+    ),
     "inspect.observe.nonfinite": "debug_nans find_nonfinite",
     "core.variables.variable_kinds": "BatchStat Cache Intermediate LoRAParam Param Perturbation",
     "core.variables.variables": "Variable",
     "edit.pop": "pop",
-    "core.states.live": "merge",
-    "flax.compat.functions": (
-        "as_abstract clone flatten get_abstract_model graphdef iter_children iter_graph iter_module_children "
-        "iter_modules map recursive_map split state variables view view_info with_attributes"
-    ),
+    "edit.reseeding": "reseed",
+    "edit.views": "map recursive_map view view_info with_attributes",
+    "core.functional.merge": "clone",
+    "core.functional.split": "graphdef",
+    "core.states.live": "flatten merge split state",
     "nn.activations": (
         "celu elu gelu glu hard_sigmoid hard_silu hard_swish hard_tanh identity leaky_relu log_sigmoid log_softmax "
         "logsumexp mish one_hot relu relu6 selu sigmoid silu soft_sign softmax softplus sparse_plus sparse_sigmoid "
@@ -65,34 +67,46 @@ _NAMES = {
     "edit.stack_conversion": "as_list as_stack",
     "partitioning.activations": "with_sharding_constraint",
     "partitioning.axis_rules": "logical_axis_rules",
+    "partitioning.shardings": "as_abstract get_abstract_model",
     "partitioning.specs": "get_named_sharding get_partition_spec",
     "inspect.observe.output_gradients": "capture_gradients",
     "transforms.selections": "DiffState",
     "transforms.call.prefixes": "Carry StateAxes StateSharding",
-    "transforms.streams": "restore_rngs",
-    "flax.compat.transforms": (
-        "backup_keys checkify cond custom_jvp custom_vjp eval_shape fori_loop fork_rngs grad hessian hvp jacfwd jacrev "
-        "jit jvp lax_map linearize make_jaxpr pmap remat reseed scan shard_map split_rngs switch value_and_grad vjp "
-        "vmap while_loop with_rngs"
-    ),
+    "transforms.autodiff": "grad value_and_grad",
+    "transforms.batching": "pmap vmap",
+    "transforms.branches": "cond switch",
+    "transforms.custom_rules": "custom_jvp custom_vjp",
+    "transforms.jacobians": "hessian hvp jacfwd jacrev",
+    "transforms.jit.function": "jit",
+    "transforms.jit.shapes": "checkify eval_shape make_jaxpr",
+    "transforms.lax_map": "lax_map",
+    "transforms.loops": "fori_loop scan while_loop",
+    "transforms.remat": "remat",
+    "transforms.sharded": "shard_map",
+    "transforms.stream_rules": "with_rngs",
+    "transforms.streams": "backup_keys fork_rngs restore_rngs split_rngs",
+    "transforms.tangents": "jvp linearize vjp",
 }
 
 # Names for programs written for Flax. New programs do not need them.
 _NAMES_FOR_FLAX = {
     "core.nodes.module": "M",
     "flax.compat.variable_defaults": "use_eager_sharding using_eager_sharding var_defaults",
-    "core.states.graph_state": "GraphState",
+    "core.states.graph_state": "GraphState PureState",
     "core.states.pure_dicts": "replace_by_pure_dict restore_int_paths",
-    "flax.compat.functions": "PureState abstract_with_sharding unpack with_vars",
-    "flax.compat.modes": "set_graph_mode set_graph_updates",
-    "core.states.live": "call",
+    "edit.views": "with_vars",
+    "partitioning.shardings": "abstract_with_sharding",
+    "core.graph.modes": "set_graph_mode set_graph_updates",
+    "core.states.live": "call unpack",
     "flax.compat.update_context": (
         "MergeContext SplitContext UpdateContext current_update_context merge_context split_context update_context"
     ),
     "core.intermediates.variable_names": "register_variable_name variable_name_from_type variable_type_from_name",
     "core.states.variable_state": "VariableState",
     "core.variables.variables": "A",
-    "flax.compat.transforms": "cached_partial jit_partial prefix transform_metadata",
+    "flax.compat.partials": "cached_partial jit_partial",
+    "transforms.call.prefixes": "prefix",
+    "transforms.axis_names": "transform_metadata",
     "flax.compat.tree_states": "NodeStates from_tree to_tree",
     "typing": "Initializer",
 }
@@ -157,7 +171,7 @@ LAZY: dict[str, str] = {
 RENAMED = {
     "Any": ("core.variables.filters", "Any_"),
     "pure": ("core.states.pure_dicts", "as_pure"),
-    "vars_as": ("flax.compat.functions", "with_vars"),
+    "vars_as": ("edit.views", "with_vars"),
 }
 _RENAMED_FOR_FLAX = ("pure", "vars_as")
 

@@ -18,6 +18,7 @@ from jax.sharding import AxisType
 
 import plait
 from plait._public import PUBLIC
+from plait.core.graph import modes
 from plait.errors import (
     ArgumentError,
     CapturedModelWarning,
@@ -25,7 +26,6 @@ from plait.errors import (
     PlaitError,
     TraceContextError,
 )
-from plait.flax.compat import modes
 from plait.flax.compat.update_context import UpdateContext
 from tests.conformance.transforms import NOT_TRANSFORMS, TRANSFORMS
 from tests.oracles import describe
@@ -48,7 +48,7 @@ def step(model, x):
 
 
 def test_every_transform_has_a_row():
-    public = {name for name, place in PUBLIC.items() if place.startswith(("transforms", "flax.compat.transforms"))}
+    public = {name for name, place in PUBLIC.items() if place.startswith(("transforms", "flax.compat.partials"))}
     functions = {
         name for name in public if callable(getattr(plait, name)) and not isinstance(getattr(plait, name), type)
     }

@@ -70,7 +70,7 @@ def named_leaves(node: Any) -> tuple[dict[str, Any], dict[str, type], Callable[[
         check_node(node, "a checkpoint")
         _check_all_saved(node, ())
         _check_restorable(node)
-        root = state(node)
+        root = state(node, graph=True)
     values: dict[str, Any] = {}
     kinds: dict[str, type] = {}
 
@@ -127,7 +127,7 @@ def stored_names(node: Any, own: Mapping[str, Any], stored: Mapping[str, Any]) -
     names = {name: name for name in own if name in stored}
     if len(names) == len(own):
         return names
-    root = node if isinstance(node, State) else state(node)
+    root = node if isinstance(node, State) else state(node, graph=True)
     paths = [path for path, _ in to_flat_state(root)] if isinstance(root, State) else []
     for path in paths:
         for place, key in enumerate(path):

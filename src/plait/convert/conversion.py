@@ -154,7 +154,7 @@ def convert_checkpoint(
 
 def _stacked(leaves: Mapping[Path, Any], model: Any) -> dict[Path, Any]:
     """The leaves of a model with lists, at the paths of the same model with stacks."""
-    own = dict(to_flat_state(variables(model)))
+    own = dict(to_flat_state(variables(model, graph=True)))
     found = {}
     for path, leaf in at_stacked_paths(leaves, [path for path, _ in iter_graph_nodes(model)]).items():
         if path in own and path not in leaves:
@@ -172,7 +172,7 @@ def _streams(model: Any, leaves: Mapping[Path, Any], rngs: Rngs | None, *, stric
     """
     made: dict[Path, Any] = {}
     left: list[str] = []
-    for path, variable in to_flat_state(variables(model)):
+    for path, variable in to_flat_state(variables(model, graph=True)):
         shape = variable.get_raw_value()
         if path in leaves or not isinstance(shape, jax.ShapeDtypeStruct):
             continue

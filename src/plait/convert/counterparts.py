@@ -88,7 +88,7 @@ class _Walk:
         self.library = library
         self.present = present
         self.ignored: set[str] = set()
-        self.places = {id(variable): path for path, variable in to_flat_state(variables(model))}
+        self.places = {id(variable): path for path, variable in to_flat_state(variables(model, graph=True))}
         self.taken: set[int] = set()
         self.covered: set[Path] = set()
 

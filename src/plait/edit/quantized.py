@@ -184,7 +184,7 @@ def quantize(selection: Selection, bits: int = 8, *, group_size: int | None = No
         _check(path, layer, bits, group_size)
         form = form_of(layer)
         assert form is not None
-        new, weight = clone(layer, variables=False), getattr(layer, form.weight)
+        new, weight = clone(layer, variables=False, graph=True), getattr(layer, form.weight)
         made = QuantizedWeight(weight, _rows(layer), bits, group_size)
         setattr(new, form.weight, made)
         found.append(_described((*path, form.weight), weight.value, made))

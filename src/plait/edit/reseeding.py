@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ..core.graph.locate import describe_place
+from ..core.graph.modes import check_mode
 from ..core.nodes.nodes import check_node
 from ..core.rngs import RngStream, as_key
 from ..errors import ArgumentError, NothingSelectedWarning
@@ -22,6 +23,7 @@ def reseed(
     /,
     *,
     policy: Literal["scalars_only", "match_shape"] | Callable[[Path, jax.Array, tuple[int, ...]], Any] = "scalars_only",
+    graph: bool | None = None,
     **stream_keys: Any,
 ) -> None:
     """Give streams new keys by their tags, and set their counters to 0.
@@ -33,6 +35,7 @@ def reseed(
         policy: how to set a stream with an array of keys: raise an error (``"scalars_only"``), split the new key to
             that shape (``"match_shape"``), or, for every stream, use the result of a function of
             ``(path, key, shape)``.
+        graph: as in ``split``.
         **stream_keys: a seed, key or stream for each tag.
 
     Raises:
@@ -49,6 +52,7 @@ def reseed(
         >>> bool((model(jnp.ones(8)) == first).all())
         True
     """
+    check_mode(node, graph)
     check_node(node, "reseed")
     if not (callable(policy) or policy in ("scalars_only", "match_shape")):
         raise ArgumentError(

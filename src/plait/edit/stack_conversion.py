@@ -39,9 +39,9 @@ def as_list(model: Any, /) -> Any:
         >>> plait.as_list(model)["blocks"][1].kernel.shape
         (2, 2)
     """
-    listed = clone(model)
+    listed = clone(model, graph=True)
     while has_stacks(listed):
-        listed = recursive_map(_outermost_listed, listed)
+        listed = recursive_map(_outermost_listed, listed, graph=True)
     return listed
 
 
@@ -96,7 +96,7 @@ def as_stack(model: Any, /, only: FilterLiteral = None, **options: Any) -> Any:
         found.append(path)
         return stack
 
-    converted = recursive_map(convert, clone(model))
+    converted = recursive_map(convert, clone(model, graph=True), graph=True)
     if not found:
         raise ArgumentError(
             "as_stack found no list of equal blocks",

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ..core.functional.merge import clone, merge
+from ..core.graph.modes import check_mode
 from ..core.graph.traversal import find_duplicates
 from ..core.graph.walks import Walk, path_of
 from ..core.nodes.module import change_modes, mode_names, set_attributes
@@ -38,9 +39,13 @@ def with_attributes(
     *,
     only: FilterLiteral = ...,
     raise_if_not_found: bool = True,
+    graph: bool | None = None,
     **attributes: Any,
 ) -> N:
     """A copy that shares the variables, with existing attributes replaced on the matching modules.
+
+    Args:
+        graph: as in ``split``.
 
     Raises:
         ArgumentError: no matching module has an attribute.
@@ -50,7 +55,7 @@ def with_attributes(
         >>> plait.with_attributes(drop, deterministic=True).deterministic, drop.deterministic
         (True, False)
     """
-    copied = clone(node, variables=False)
+    copied = clone(node, variables=False, graph=graph)
     set_attributes(copied, to_predicate(only), attributes, raise_if_not_found=raise_if_not_found)
     return copied
 
@@ -61,6 +66,7 @@ def view(
     *,
     only: FilterLiteral = ...,
     raise_if_not_found: bool = True,
+    graph: bool | None = None,
     **settings: Any,
 ) -> N:
     """A copy that shares the variables, with different mode settings.
@@ -70,6 +76,7 @@ def view(
     Args:
         only: the objects to change.
         raise_if_not_found: whether to raise if no object accepts a setting.
+        graph: as in ``split``.
         **settings: for example ``deterministic=True, use_running_average=True``.
 
     Raises:
@@ -80,7 +87,7 @@ def view(
         >>> plait.view(drop, deterministic=True)(jnp.ones(3)).tolist()
         [1.0, 1.0, 1.0]
     """
-    copied = clone(node, variables=False)
+    copied = clone(node, variables=False, graph=graph)
     unused = set(settings)
     for value in _viewed(copied, only):
         names = mode_names(value)
@@ -104,15 +111,19 @@ def _viewed(node: Any, only: FilterLiteral) -> list[Any]:
     return [value for path, value in places if mode_names(value) != set() and predicate(path, value)]
 
 
-def view_info(node: Any, /, *, only: FilterLiteral = ...) -> str:
+def view_info(node: Any, /, *, only: FilterLiteral = ..., graph: bool | None = None) -> str:
     """The settings that ``view`` accepts for a graph: for each class, by its qualified name, the
     arguments, their defaults and descriptions.
+
+    Args:
+        graph: as in ``split``.
 
     Example:
         >>> print(plait.view_info(plait.Dropout(0.5, rngs=plait.Rngs(0))))
         Dropout:
           deterministic: bool | None = None whether to return the input unchanged.
     """
+    check_mode(node, graph)
     sections: dict[str, str] = {}
     for value in _viewed(node, only):
         method = type(value).set_view
@@ -152,17 +163,21 @@ def _argument_texts(doc: str) -> dict[str, list[str]]:
     return texts
 
 
-def map(f: Callable[[Path, Any], Any], node: N, /, *, recreate_variables: bool = True) -> N:
+def map(f: Callable[[Path, Any], Any], node: N, /, *, recreate_variables: bool = True, graph: bool | None = None) -> N:
     """A new graph with ``f(path, leaf)`` for each leaf.
 
     The leaves are those of ``node`` itself: if ``f`` writes to a variable, ``node`` changes. The new graph shares no
     variables with ``node``: if ``f`` returns its argument, the new graph gets a copy, but not under ``live_states``.
+
+    Args:
+        graph: as in ``split``.
 
     Example:
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
         >>> plait.map(lambda path, leaf: leaf.replace(leaf * 0), model).kernel.sum().item()
         0.0
     """
+    check_mode(node, graph)
     walk = Walk()
     graphdef = walk.add(node)
     shared = set() if are_live() else {id(leaf) for leaf in walk.leaves}
@@ -171,17 +186,19 @@ def map(f: Callable[[Path, Any], Any], node: N, /, *, recreate_variables: bool =
     return merge(graphdef, leaves, copy=False, recreate_variables=recreate_variables)
 
 
-def recursive_map(f: Callable[[Path, Any], Any], node: Any, /) -> Any:
+def recursive_map(f: Callable[[Path, Any], Any], node: Any, /, *, graph: bool | None = None) -> Any:
     """Replace every node and leaf, children first, on a copy that shares variables.
 
     A shared object is mapped once, and its replacement is used everywhere.
 
     Args:
         f: ``(path, value) -> value``.
+        graph: as in ``split``.
 
     Raises:
         GraphError: a node contains itself.
     """
+    check_mode(node, graph)
     done: dict[Place, Any] = {}
     children: dict[Place | None, list[tuple[Any, Any]]] = {}
     for place in children_first(visit(node)):
@@ -223,6 +240,7 @@ def with_vars(
     mutable: bool | None = None,
     only: FilterLiteral = ...,
     allow_duplicates: bool = False,
+    graph: bool | None = None,
 ) -> N:
     """A copy in which the matching variables are created again with different flags.
 
@@ -230,11 +248,13 @@ def with_vars(
         ref: whether to store values in JAX references.
         mutable: the older name of ``ref``.
         allow_duplicates: whether a matching variable may have two paths.
+        graph: as in ``split``.
 
     Raises:
         GraphError: a matching variable has two paths.
         NotImplementedError: ``hijax=True``.
     """
+    check_mode(node, graph)
     if hijax:
         raise NotImplementedError("with_vars: hijax=True is not supported by plait; omit it")
     ref = mutable if ref is None else ref
@@ -256,4 +276,4 @@ def with_vars(
         metadata = {**leaf.get_metadata(), "ref": ref}
         return type(leaf).from_metadata(as_stored(value, metadata), metadata)
 
-    return map(remake, node)
+    return map(remake, node, graph=True)

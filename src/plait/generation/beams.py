@@ -5,7 +5,6 @@ Reference: Wu et al., "Google's Neural Machine Translation System", 2016, arXiv:
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -127,12 +126,14 @@ def beam_search(
     return Beams(*(each[0] for each in found)) if prompts.is_single else found
 
 
-@functools.partial(jit, donate=Cache)
+@jit(donate=Cache, graph=True, graph_updates=True)
 def _searched(decoder: Any, search: _Search) -> _Search:
     def goes_on(carry: tuple[Any, _Search]) -> Array:
         return (carry[1].step < carry[1].tokens.shape[2]) & ~jnp.all(carry[1].done)
 
-    return while_loop(goes_on, lambda carry: (carry[0], _step(*carry)), (decoder, search))[1]
+    return while_loop(
+        goes_on, lambda carry: (carry[0], _step(*carry)), (decoder, search), graph=True, graph_updates=True
+    )[1]
 
 
 def _step(decoder: Any, search: _Search) -> _Search:

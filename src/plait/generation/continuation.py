@@ -199,13 +199,13 @@ def _begun(prompts: Prompts, capacity: int, count: int, stop: int | Sequence[int
     return Progress(jnp.asarray(tokens), lengths, lengths + count, jnp.zeros(lengths.shape, bool), stops, keys)
 
 
-@functools.partial(jit, donate=Cache)
+@jit(donate=Cache, graph=True, graph_updates=True)
 def fill(decoder: Any, tokens: Array) -> None:
     """Put the first tokens of each sequence into the caches of a decoder."""
     decoder(tokens)
 
 
-@functools.partial(jit, donate=Cache)
+@jit(donate=Cache, graph=True, graph_updates=True)
 def _continue(decoder: Any, progress: Progress, sampling: Sampling, steps: Array) -> tuple[Progress, Array]:
     """Run steps until all sequences have ended; the sequences then, and how many steps there were."""
 
@@ -217,7 +217,9 @@ def _continue(decoder: Any, progress: Progress, sampling: Sampling, steps: Array
         decoder, progress, sampling, count, steps = carry
         return decoder, _next_token(decoder, progress, sampling), sampling, count + 1, steps
 
-    _, progress, _, count, _ = while_loop(goes_on, turn, (decoder, progress, sampling, jnp.int32(0), steps))
+    _, progress, _, count, _ = while_loop(
+        goes_on, turn, (decoder, progress, sampling, jnp.int32(0), steps), graph=True, graph_updates=True
+    )
     return progress, count
 
 

@@ -32,7 +32,7 @@ def decoder_of(model: Any, batch: int, length: int) -> Any:
     """
     modes = {"deterministic": True, "use_running_average": True}
     sizes = {"batch_size": batch, "max_length": length, "per_sequence": True}
-    decoder = view(model, decode=True, raise_if_not_found=False, **sizes, **modes)
+    decoder = view(model, decode=True, raise_if_not_found=False, graph=True, **sizes, **modes)
     found = [(path, variable) for path, _, variable in _caches(decoder) if path[-1] == INDEX]
     if not found:
         raise ArgumentError(

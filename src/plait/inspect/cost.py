@@ -155,7 +155,7 @@ def cost(f: Callable[..., Any], /, *args: Any, compile: bool = True, **kwargs: A
         True
     """
     f, args = _called(f, args)
-    jitted: Any = f if hasattr(f, "trace") else jit(f)
+    jitted: Any = f if hasattr(f, "trace") else jit(f, graph=True, graph_updates=True)
     traced = jitted.trace(*args, **kwargs)
     gathered = gather((args, kwargs))
     places = module_places(gathered.roots, lambda: gathered.structure.labels(f)[0], lambda: named_captures(f))

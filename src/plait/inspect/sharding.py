@@ -126,7 +126,7 @@ def sharding_report(tree: Any, mesh: Any = None) -> ShardingReport:
     """
     mesh = get_global_mesh() if mesh is None else mesh
     sizes: dict[Any, int] = {} if mesh is None else dict(mesh.shape)
-    tree = tree if isinstance(tree, State) or kind_of(tree) is not Kind.GRAPH else state(tree)
+    tree = tree if isinstance(tree, State) or kind_of(tree) is not Kind.GRAPH else state(tree, graph=True)
     pairs, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: isinstance(x, Variable))
     rows = []
     for path, leaf in pairs:

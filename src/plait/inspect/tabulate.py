@@ -308,13 +308,17 @@ def _add_backward(
         leaves = [leaf for leaf in jax.tree_util.tree_leaves(call(model, *arrays)) if hasattr(leaf, "dtype")]
         return sum(leaf.sum() for leaf in leaves if jax.numpy.issubdtype(leaf.dtype, np.inexact))
 
-    _add_costs(rows, costs_by_module(_traced(value_and_grad(total), obj, given), places), "vjp_flops")
+    _add_costs(
+        rows,
+        costs_by_module(_traced(value_and_grad(total, graph=True, graph_updates=True), obj, given), places),
+        "vjp_flops",
+    )
     for row in rows.values():
         row.vjp_flops = max(0.0, (row.vjp_flops or 0.0) - (row.flops or 0.0))
 
 
 def _traced(f: Callable[..., Any], obj: Any, given: list[Any]) -> Any:
-    jitted: Any = jit(f)
+    jitted: Any = jit(f, graph=True, graph_updates=True)
     return jitted.trace(obj, *given).jaxpr
 
 

@@ -193,7 +193,7 @@ class LoRA(Module):
                 do="keep the LoRA, or add lora_a @ lora_b to the weights of its layer yourself",
             )
         inner = self.base_module
-        merged = inner.merge() if isinstance(inner, LoRA) else clone(inner)
+        merged = inner.merge() if isinstance(inner, LoRA) else clone(inner, graph=True)
         if not self.is_merged:
             add_to_weight(merged, self.product())
         return merged
@@ -347,7 +347,9 @@ class LoRALinear(Linear):
         """A new, equivalent ``Linear``, with the kernel ``kernel + lora_a @ lora_b``."""
         options = ("use_bias", "dtype", "param_dtype", "precision", "dot_general", "promote_dtype")
         given: dict[str, Any] = {name: getattr(self, name) for name in (*options, "preferred_element_type")}
-        linear = eval_shape(lambda: Linear(self.in_features, self.out_features, rngs=Rngs(0), **given))
+        linear = eval_shape(
+            lambda: Linear(self.in_features, self.out_features, rngs=Rngs(0), **given), graph=True, graph_updates=True
+        )
         linear.kernel = self.kernel.copy()
         linear.bias = None if self.bias is None else self.bias.copy()
         add_to_weight(linear, self.lora.product())

@@ -183,13 +183,17 @@ class RNN(Module):
             unroll=self.unroll,
             in_axes=(state_axes, Carry, time, 0),
             out_axes=(Carry, time),
+            graph=True,
+            graph_updates=True,
         )
         carries = initial_carry, None if seq_lengths is None else initial_carry
         steps = jnp.arange(x.shape[time])
         if self.broadcast_rngs is None:
             (carry, kept), outputs = run(self.cell, carries, x, steps)
         else:
-            with split_rngs(self.cell, splits=1, only=self.broadcast_rngs, squeeze=True):
+            with split_rngs(
+                self.cell, splits=1, only=self.broadcast_rngs, squeeze=True, graph=True, graph_updates=True
+            ):
                 (carry, kept), outputs = run(self.cell, carries, x, steps)
         return (carry if seq_lengths is None else kept), outputs
 
@@ -197,11 +201,11 @@ class RNN(Module):
         """The counters of the streams that draw the same keys in every step."""
         if self.broadcast_rngs is None:
             return []
-        return [count for _, count in to_flat_state(variables(cell, All(RngCount, self.broadcast_rngs)))]
+        return [count for _, count in to_flat_state(variables(cell, All(RngCount, self.broadcast_rngs), graph=True))]
 
 
 # The loop of one of plait's cells, and what leads to it, outside of traces. Other cells may read what changes.
-_compiled_scan = jit(RNN._scan, static_argnames=("time", "backwards"))
+_compiled_scan = jit(RNN._scan, static_argnames=("time", "backwards"), graph=True, graph_updates=True)
 
 
 def _run(cell: RNNCellBase, carries: Any, x: Array, step: Array) -> Any:
@@ -245,7 +249,7 @@ def _checked_lengths(seq_lengths: Any, batch: tuple[int, ...], layer: RNN) -> Ar
 def _widened(cell: RNNCellBase, carry: Any, x: Array, time: int) -> Any:
     """The initial carry in the dtypes and, on a mesh, in the layouts that the cell returns: a loop cannot change the
     types of its carry."""
-    graphdef, state = split(cell)
+    graphdef, state = split(cell, graph=True)
     make = _carry_after if type(cell).__module__ == _CELLS else _carry_after.__wrapped__  # JAX keeps traces by function
     after = jax.eval_shape(make(graphdef, time), state, carry, x)
     if jax.tree.structure(after) != jax.tree.structure(carry):

@@ -263,7 +263,7 @@ class SpectralNorm(Module):
 
 def _weights(layer: Any, filter: FilterLiteral) -> Iterator[tuple[Path, Variable[Any]]]:
     """The layer's own variables that match a filter, with their paths."""
-    yield from to_flat_state(variables(layer, filter))
+    yield from to_flat_state(variables(layer, filter, graph=True))
 
 
 def _matrices(layer: Any) -> Iterator[tuple[Path, Variable[Any]]]:

@@ -82,7 +82,7 @@ def _check_same_program(text: str) -> None:
 
 def creation_program(make: Callable[[], Any], mesh: Mesh) -> tuple[Any, Any]:
     """The structure of what ``make`` makes, and a jitted function that computes its values on their devices."""
-    graphdef, abstract = get_abstract_model(make, mesh)
+    graphdef, abstract = get_abstract_model(make, mesh, graph=True)
     shardings = jax.tree_util.tree_map(lambda x: x.sharding, abstract)
     # The variables are independent; computed all at once, the random bits of all of them would be in memory together.
     options = memory_saving_options()
@@ -90,6 +90,6 @@ def creation_program(make: Callable[[], Any], mesh: Mesh) -> tuple[Any, Any]:
     def values() -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnevenLayoutWarning)  # told above, with the paths
-            return split(make())[1]
+            return split(make(), graph=True)[1]
 
     return graphdef, jax.jit(values, out_shardings=shardings, compiler_options=options)

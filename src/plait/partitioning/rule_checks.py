@@ -49,7 +49,7 @@ def check_rules(tree: Any, mesh: Any = None, *, activations: Iterable[str] = ())
           do        drop the rule, correct its name, or list it in activations=(...)
     """
     mesh = get_global_mesh() if mesh is None else mesh
-    tree = tree if isinstance(tree, State) or kind_of(tree) is not Kind.GRAPH else state(tree)
+    tree = tree if isinstance(tree, State) or kind_of(tree) is not Kind.GRAPH else state(tree, graph=True)
     if mesh is not None:
         get_named_sharding(tree, mesh)
     used = {activations} if isinstance(activations, str) else set(activations)

@@ -15,6 +15,7 @@ from ..core.functional.merge import merge
 from ..core.functional.split import split
 from ..core.graph.graphdef import GraphDef
 from ..core.graph.locate import modules_in_use
+from ..core.graph.modes import check_mode
 from ..core.graph.walks import Walk, path_of
 from ..core.states.state import State
 from ..core.variables.variables import Variable, eager_sharding_hooks
@@ -85,13 +86,14 @@ def _with_maker(error: ArgumentError, what: str) -> ArgumentError:
 eager_sharding_hooks.append(_place_new)
 
 
-def as_abstract(tree: N) -> N:
+def as_abstract(tree: N, graph: bool | None = None) -> N:
     """Abstract variables with the shardings that their axis names give.
 
     Args:
         tree: variables that hold ``jax.ShapeDtypeStruct``s without sharding; the mesh is each variable's own
             (``mesh`` metadata) or the current one. Variables without names or with a sharding are unchanged. What is
             shared stays shared.
+        graph: as in ``split``.
 
     Example:
         >>> mesh = jax.make_mesh((8,), ("x",))
@@ -109,24 +111,26 @@ def as_abstract(tree: N) -> N:
         sharding = sharding_of(leaf, value.shape, functools.partial(describe_leaf, path, leaf))
         return leaf.replace(jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)) if sharding else leaf
 
+    check_mode(tree, graph)
     walk = Walk()
     graphdef = walk.add(tree)
     leaves = [convert(path_of(link), leaf) for link, leaf in zip(walk.links, walk.leaves, strict=True)]
     return merge(graphdef, leaves, copy=False, recreate_variables=False)
 
 
-def abstract_with_sharding(tree: N) -> N:
+def abstract_with_sharding(tree: N, graph: bool | None = None) -> N:
     """The old name of ``as_abstract``."""
     deprecated("plait.abstract_with_sharding", since="0.1", instead="plait.as_abstract", removed_in="2.0")
-    return as_abstract(tree)
+    return as_abstract(tree, graph)
 
 
-def get_abstract_model(init_fn: Callable[[], N], mesh: Mesh) -> tuple[GraphDef[N], State]:
+def get_abstract_model(init_fn: Callable[[], N], mesh: Mesh, *, graph: bool | None = None) -> tuple[GraphDef[N], State]:
     """The structure of a model, with the shape, dtype and sharding of every variable; nothing is allocated.
 
     Args:
         init_fn: creates the model.
         mesh: the mesh of its devices.
+        graph: as in ``split``.
 
     Returns:
         ``(graphdef, state)``; each variable of the state holds a ``jax.ShapeDtypeStruct``.
@@ -144,7 +148,7 @@ def get_abstract_model(init_fn: Callable[[], N], mesh: Mesh) -> tuple[GraphDef[N
     found: list[Any] = []
 
     def values() -> Any:
-        graphdef, state = split(init_fn())
+        graphdef, state = split(init_fn(), graph=graph)
         found.append(graphdef)
         return state
 

@@ -57,7 +57,7 @@ def accumulated_value_and_grad(
         (True, (3, 1))
     """
     check_count("parts", parts, of="parts", example="4")
-    of_part = value_and_grad(loss, argnums=DiffState(0, wrt), has_aux=True)
+    of_part = value_and_grad(loss, argnums=DiffState(0, wrt), has_aux=True, graph=True, graph_updates=True)
 
     def one(carry: Any, part: Any) -> Any:
         model, total, weight, sums = carry
@@ -71,11 +71,13 @@ def accumulated_value_and_grad(
         return (model, total, weight + jnp.asarray(count, weight.dtype), sums), None
 
     def whole(model: Any, batch: Any) -> tuple[jax.Array, Any]:
-        leaves, treedef = jax.tree.flatten(state(model, wrt))
+        leaves, treedef = jax.tree.flatten(state(model, wrt, graph=True))
         is_double = any(jnp.finfo(leaf.dtype).dtype == jnp.float64 for leaf in leaves)
         zero = jnp.zeros((), jnp.float64 if is_double else jnp.float32)
         begin = (model, zero, zero, [jnp.zeros_like(leaf, dtype=wide_dtype(leaf.dtype)) for leaf in leaves])
-        (_, total, weight, sums), _ = scan(one, in_axes=(Carry, 0), out_axes=(Carry, 0))(begin, _split(batch, parts))
+        (_, total, weight, sums), _ = scan(
+            one, in_axes=(Carry, 0), out_axes=(Carry, 0), graph=True, graph_updates=True
+        )(begin, _split(batch, parts))
         weight = jnp.where(weight == 0, 1, weight)  # the mean of nothing is 0
         means = [(each / weight).astype(leaf.dtype) for each, leaf in zip(sums, leaves, strict=True)]
         return total / weight, jax.tree.unflatten(treedef, means)

@@ -161,7 +161,7 @@ def _all_finite(grads: Any) -> Array:
 
 def _leaves(node: Any) -> dict[Path, Any]:
     """The variables and arrays of a graph, by path."""
-    found = iter_graph(node)
+    found = iter_graph(node, graph=True)
     return {path: leaf for path, leaf in found if isinstance(leaf, Variable) or kind_of(leaf) is Kind.ARRAY}
 
 

@@ -64,7 +64,7 @@ class Metric(Pytree):
 
     def split(self, *filters: FilterLiteral) -> Any:
         """The metric's structure and values; the same as ``plait.split(metric, *filters)``."""
-        return split(self, *filters)
+        return split(self, *filters, graph=True)
 
     def _metric__missing(self, method: str) -> NotImplementedError:
         return NotImplementedError(f"{type(self).__name__} is a Metric and must define its own {method}()")

@@ -156,7 +156,7 @@ class Optimizer(Pytree, Generic[M]):
                 so="so no update will change the model",
                 do="select variables that the model has, such as wrt=plait.Param",
             )
-        warn_of_untrained(type(self).__name__, model, graphdef(model))
+        warn_of_untrained(type(self).__name__, model, graphdef(model, graph=True))
         values = {path: plain_value(leaf) for path, leaf in selected.items()}
         ways = tuple(groups.ways_of(self.tx, selected, values)) if per_layer else ()
         if set(ways) - {"whole"}:
@@ -360,7 +360,7 @@ def _check_order(model: Any, grads: Any, selected: Mapping[Path, Any]) -> None:
     swapped = isinstance(model, (State, FlatState)) and isinstance(grads, Pytree)
     if not swapped:
         own = {id(leaf) for leaf in selected.values()}
-        given = variables(grads) if isinstance(grads, Pytree) else grads
+        given = variables(grads, graph=True) if isinstance(grads, Pytree) else grads
         if not any(id(leaf) in own for leaf in jax.tree.leaves(given, is_leaf=_is_variable)):
             return
     raise OptimizerError(
@@ -451,7 +451,7 @@ def _raw_extra(extra: Any, values: Mapping[Path, Any]) -> Any:
     """An extra argument of a transformation: gradients in the structure of the parameters; other variables as raw
     values."""
     if isinstance(extra, Pytree):
-        extra = state(extra)
+        extra = state(extra, graph=True)
     if not isinstance(extra, (State, FlatState, Variable)):
         return extra
     found = _gradients_by_path(extra)
@@ -521,7 +521,7 @@ def _gradients_by_path(grads: Any) -> dict[Path, Any]:
         flat = grads
     else:
         grads = grads.state if isinstance(grads, GraphState) else grads
-        flat = to_flat_state(grads if isinstance(grads, State) else state(grads))
+        flat = to_flat_state(grads if isinstance(grads, State) else state(grads, graph=True))
     return {path: plain_value(leaf) for path, leaf in flat}
 
 

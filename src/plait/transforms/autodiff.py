@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..core.graph.graphdef import GraphDef, VariableDef
+from ..core.graph.modes import Crossing
 from ..core.graph.untrained import warn_of_untrained
 from ..core.graph.walks import is_graph_leaf
 from ..core.rngs import RngState
@@ -32,7 +33,7 @@ from ..util.sentinels import Sentinel
 from ..util.words import describe_type, name_of_class
 from .call.arguments import parameter_names, positional
 from .call.body import NO_RULES, CheckedOutput, Propagation
-from .call.call import STRUCTURE, Call, Crossing, check_function, curried
+from .call.call import Call, check_function, curried
 from .call.enter_leave import rebuild
 from .call.prefixes import Prefix
 from .selections import (
@@ -82,7 +83,8 @@ def grad(  # pyright: ignore[reportInconsistentOverload] - the options are liste
     holomorphic: bool = False,
     allow_int: bool = False,
     reduce_axes: Sequence[Any] = (),
-    crossing: Crossing = STRUCTURE,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> Any:
     """``jax.grad`` for functions of modules: the gradient of a scalar with respect to the ``Param`` leaves.
 
@@ -90,6 +92,7 @@ def grad(  # pyright: ignore[reportInconsistentOverload] - the options are liste
         f: a function that returns a scalar (with ``has_aux``: a pair of a scalar and anything).
         argnums: which arguments to differentiate: positions, or ``DiffState``s that select other leaves.
         has_aux, holomorphic, allow_int: as in ``jax.grad``.
+        graph, graph_updates: as in ``jit``.
 
     Returns:
         A function that returns the gradient. For a module it is a ``State`` of the differentiated leaves only, with
@@ -112,7 +115,7 @@ def grad(  # pyright: ignore[reportInconsistentOverload] - the options are liste
     """
 
     options = {"holomorphic": holomorphic, "allow_int": allow_int}
-    return _lift(GRAD, f, argnums, has_aux, crossing, reduce_axes, **options)
+    return _lift(GRAD, f, argnums, has_aux, Crossing(graph, graph_updates), reduce_axes, **options)
 
 
 @overload
@@ -132,9 +135,13 @@ def value_and_grad(  # pyright: ignore[reportInconsistentOverload] - the options
     holomorphic: bool = False,
     allow_int: bool = False,
     reduce_axes: Sequence[Any] = (),
-    crossing: Crossing = STRUCTURE,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> Any:
     """``jax.value_and_grad`` for functions of modules; arguments as in ``grad``.
+
+    Args:
+        graph, graph_updates: as in ``jit``.
 
     Returns:
         A function that returns ``(value, gradient)``; with ``has_aux``, ``((value, aux), gradient)``.
@@ -147,7 +154,7 @@ def value_and_grad(  # pyright: ignore[reportInconsistentOverload] - the options
     """
 
     options = {"holomorphic": holomorphic, "allow_int": allow_int}
-    return _lift(VALUE_AND_GRAD, f, argnums, has_aux, crossing, reduce_axes, **options)
+    return _lift(VALUE_AND_GRAD, f, argnums, has_aux, Crossing(graph, graph_updates), reduce_axes, **options)
 
 
 def _lift(

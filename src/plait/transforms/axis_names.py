@@ -19,6 +19,7 @@ import jax
 import numpy as np
 
 from ..core.graph.axes import PARTITION_NAME, drop_axis, has_axis_metadata, put_axis
+from ..core.graph.modes import STRUCTURE, Crossing
 from ..core.graph.walks import is_graph_leaf
 from ..core.nodes.nodes import iter_variables
 from ..core.transform import Transformation
@@ -27,9 +28,9 @@ from ..core.variables.variables import Variable
 from ..errors import ArgumentError, AxisNameMismatchError, PartitioningUnspecifiedError
 from ..util.context_values import held
 from ..util.static_values import HashableMapping
-from .call.arguments import parameter_names, positional
+from .call.arguments import joined, parameter_names, positional
 from .call.body import Body, Rules
-from .call.call import STRUCTURE, Crossing, check_function, curried, prefixes_of
+from .call.call import check_function, curried, prefixes_of
 from .call.enter_leave import TracedArguments, TracedResult
 from .call.prefixes import Prefix, choose
 
@@ -120,7 +121,8 @@ def transform_metadata(
     in_axes: Any = 0,
     out_axes: Any = 0,
     partition: str | None,
-    crossing: Crossing = STRUCTURE,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> Any:
     """Name the axis that ``vmap``, ``pmap`` or ``scan`` maps; apply it directly inside them.
 
@@ -133,6 +135,7 @@ def transform_metadata(
         in_axes, out_axes: the position of the axis in each argument and in the output, as in ``vmap``; needed only
             inside a transform that is not plait's, such as ``jax.vmap`` of a function of states.
         partition: the name of the axis.
+        graph, graph_updates: as in ``jit``.
 
     Raises:
         AxisNameMismatchError: a variable has a different name for the axis; nothing is changed.
@@ -155,7 +158,7 @@ def transform_metadata(
                 return f(*args, **kwargs)
         args, kwargs = positional(f, args, kwargs)
         ins, outs = prefixes_of(METADATA, {"in_axes": in_axes, "out_axes": out_axes}, STRUCTURE)
-        crossing.check(args, lambda: [*map(parameter_names(f).at, range(len(args)))])
+        Crossing(graph).check(args, lambda path: joined(parameter_names(f).at(int(path[0])), path[1:]))
         return _run_without_names(f, args, kwargs, ins, outs, metadata)
 
     setattr(wrapper, _NAME, partition)

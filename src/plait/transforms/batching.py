@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 import jax
 import numpy as np
 
+from ..core.graph.modes import Crossing
 from ..errors import ArgumentError, ArgumentTypeError, MissingDependencyError
 from ..util.jax_versions import jax_version, pmap as jax_pmap
 from ..util.words import describe_filter, describe_type, text_of
 from .axis_names import AxisNames, read_axis_name
 from .call.arguments import positional, with_statics
 from .call.body import Body
-from .call.call import STRUCTURE, Call, Crossing, check_function, curried, prefixed_call, prefixes_of
+from .call.call import Call, check_function, curried, prefixed_call, prefixes_of
 from .call.outcome import Address, Outcome
 from .call.prefixes import Carry
 
@@ -57,7 +58,8 @@ def vmap(  # pyright: ignore[reportInconsistentOverload] - the options are liste
     axis_size: int | None = None,
     spmd_axis_name: Any = None,
     transform_metadata: Mapping[str, Any] = {},
-    crossing: Crossing = STRUCTURE,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> Any:
     """``jax.vmap`` for functions of modules.
 
@@ -72,6 +74,7 @@ def vmap(  # pyright: ignore[reportInconsistentOverload] - the options are liste
         axis_name, axis_size, spmd_axis_name: as in ``jax.vmap``.
         transform_metadata: ``{PARTITION_NAME: name}`` names the axis in the variables' axis names. Without it, the axis
             keeps its name in the variable, or gets ``None``; there are always as many names as axes.
+        graph, graph_updates: as in ``jit``.
 
     Raises:
         ArgumentError: the axes do not match the arguments, an axis is out of range, batch sizes differ, or a variable
@@ -89,6 +92,7 @@ def vmap(  # pyright: ignore[reportInconsistentOverload] - the options are liste
         >>> plait.vmap(lambda model, x: model(x), in_axes=(0, None))(model, jnp.ones(2)).shape
         (5, 3)
     """
+    crossing = Crossing(graph, graph_updates)
     check_function(f, VMAP)
     f, axis = read_axis_name(f, transform_metadata)
     rules = AxisNames(axis=axis)
@@ -165,7 +169,8 @@ def pmap(
     axis_size: int | None = None,
     donate_argnums: int | Iterable[int] = (),
     transform_metadata: Mapping[str, Any] = {},
-    crossing: Crossing = STRUCTURE,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> Any:
     """``jax.pmap`` for functions of modules: like ``vmap``, with each element on a separate device.
 
@@ -178,6 +183,7 @@ def pmap(
         static_broadcasted_argnums: positions of hashable arguments that become part of the cache key.
         donate_argnums: positions of arguments to donate: arrays, and the variables of modules.
         axis_name, devices, backend, axis_size: as in ``jax.pmap``.
+        graph, graph_updates: as in ``jit``.
 
     Warns:
         CapturedModelWarning: the function captures a model, whose values become constants of the program.
@@ -195,6 +201,7 @@ def pmap(
         >>> plait.pmap(lambda model, x: model(x))(stacked, jnp.ones((n, 2))).shape == (n, 3)
         True
     """
+    crossing = Crossing(graph, graph_updates)
     check_function(f, PMAP)
     if jax_pmap is None:
         raise MissingDependencyError(

@@ -13,11 +13,12 @@ import jax
 
 from ..core.graph.diff import diff
 from ..core.graph.graphdef import NodeRef
+from ..core.graph.modes import Crossing
 from ..core.transform import Transformation
 from ..errors import ArgumentError, ArgumentTypeError, PlaitError
 from .call.arguments import Structure, joined
 from .call.body import Body, OfBody, Propagation
-from .call.call import STRUCTURE, Call, Crossing, check_function
+from .call.call import Call, check_function
 from .call.outcome import Address, Outcome, Traces
 
 COND = Transformation("cond", "{f}", "plait.cond(pred, f, g, model, x)", copies_captured=True, has_outputs=False)
@@ -34,7 +35,8 @@ def cond(
     true_fun: Callable[..., R],
     false_fun: Callable[..., R],
     *operands: Any,
-    crossing: Crossing = STRUCTURE,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> R:
     """``jax.lax.cond`` for functions of modules.
 
@@ -42,6 +44,7 @@ def cond(
         pred: boolean scalar.
         true_fun, false_fun: functions of the operands that return outputs of the same structure.
         *operands: arrays, modules and pytrees of them. Changes by the chosen branch are kept.
+        graph, graph_updates: as in ``jit``.
 
     Returns:
         The output of the chosen function.
@@ -57,14 +60,15 @@ def cond(
         >>> float(count[...])
         1.0
     """
-    return _choose(COND, pred, (true_fun, false_fun), operands, crossing)
+    return _choose(COND, pred, (true_fun, false_fun), operands, Crossing(graph, graph_updates))
 
 
 def switch(
     index: Any,
     branches: Sequence[Callable[..., R]],
     *operands: Any,
-    crossing: Crossing = STRUCTURE,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> R:
     """``jax.lax.switch`` for functions of modules.
 
@@ -72,6 +76,7 @@ def switch(
         index: integer scalar; clamped to the number of branches.
         branches: functions of the operands that return outputs of the same structure.
         *operands: arrays, modules and pytrees of them. Changes by the chosen branch are kept.
+        graph, graph_updates: as in ``jit``.
 
     Returns:
         The output of the chosen function.
@@ -84,7 +89,7 @@ def switch(
         >>> float(plait.switch(1, [lambda s: s[...], lambda s: s[...] * 2], scale))
         6.0
     """
-    return _choose(SWITCH, index, tuple(branches), operands, crossing)
+    return _choose(SWITCH, index, tuple(branches), operands, Crossing(graph, graph_updates))
 
 
 def _choose(

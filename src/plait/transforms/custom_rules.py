@@ -11,12 +11,13 @@ from typing import Any
 import jax
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
+from ..core.graph.modes import Crossing
 from ..core.transform import Transformation
 from ..errors import ArgumentError, ArgumentTypeError
 from ..util.words import describe_type
 from .call.arguments import gather, named_as_user_s
 from .call.body import RuledFunction
-from .call.call import STRUCTURE, Crossing, check_function, curried
+from .call.call import check_function, curried
 from .call.enter_leave import TracedArguments, rebuild
 from .rule_calls import RuleCall
 from .selections import DiffState, check_argnums
@@ -38,7 +39,8 @@ def custom_vjp(
     fun: Any = None,
     *,
     nondiff_argnums: Sequence[int | DiffState] = (),
-    crossing: Crossing = STRUCTURE,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> Any:
     """``jax.custom_vjp`` for functions of modules: a function with a gradient rule, set with ``defvjp``.
 
@@ -47,6 +49,7 @@ def custom_vjp(
             module as an argument; call ``defvjp`` on the method of the class.
         nondiff_argnums: arguments without a derivative: integers for plain arguments, which the rule gets first. For a
             module, a ``DiffState`` that selects its leaves that *are* differentiable.
+        graph, graph_updates: as in ``jit``.
 
     The rule is ``fwd(*args) -> (out, residuals)`` and ``bwd``, which gets the residuals (modules may be among them)
     and the cotangents, and returns a tuple with one tangent for each differentiable argument, or ``None`` for zero.
@@ -79,11 +82,18 @@ def custom_vjp(
         >>> plait.grad(f)(model, 5.0)["bias"][...].tolist()
         [1.0, 1.0, 1.0]
     """
-    return CustomVjp(fun, tuple(nondiff_argnums), crossing)
+    return CustomVjp(fun, tuple(nondiff_argnums), Crossing(graph, graph_updates))
 
 
 @curried
-def custom_jvp(fun: Any = None, /, *, nondiff_argnums: Sequence[int] = (), crossing: Crossing = STRUCTURE) -> Any:
+def custom_jvp(
+    fun: Any = None,
+    /,
+    *,
+    nondiff_argnums: Sequence[int] = (),
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
     """``jax.custom_jvp`` for functions of modules: a function with a derivative rule, set with ``defjvp``.
 
     The rule is ``jvp(*nondiff, primals, tangents) -> (out, tangent)``, with tuples of the differentiable arguments and
@@ -94,6 +104,7 @@ def custom_jvp(fun: Any = None, /, *, nondiff_argnums: Sequence[int] = (), cross
     Args:
         fun: the function; without it ``custom_jvp`` returns a decorator.
         nondiff_argnums: positions of arguments without a derivative, which the rule gets first.
+        graph, graph_updates: as in ``jit``.
 
     Raises:
         ArgumentError: the function is called before ``defjvp``, or differentiated by what ``nondiff_argnums`` leaves
@@ -110,7 +121,7 @@ def custom_jvp(fun: Any = None, /, *, nondiff_argnums: Sequence[int] = (), cross
         >>> float(jax.grad(lambda x: f(plait.Param(2.0), x))(0.5))
         100.0
     """
-    return CustomJvp(fun, tuple(nondiff_argnums), crossing.values_only())
+    return CustomJvp(fun, tuple(nondiff_argnums), Crossing(graph, graph_updates).values_only())
 
 
 class _Custom(RuledFunction):

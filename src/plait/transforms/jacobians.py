@@ -14,12 +14,13 @@ from typing import Any
 
 import jax
 
+from ..core.graph.modes import Crossing
 from ..core.graph.walks import is_graph_leaf
 from ..core.states.state import State
 from ..core.transform import Transformation
 from ..core.variables.variables import Variable
 from .autodiff import Differentiated
-from .call.call import STRUCTURE, Crossing, check_function, curried
+from .call.call import check_function, curried
 from .selections import DIFFERENTIATED, DiffState, check_argnums
 from .tangent_trees import flatten_like, state_of_values
 from .tangents import check_tuple
@@ -36,7 +37,8 @@ def jacrev(
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
-    crossing: Crossing = STRUCTURE,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> Any:
     """``jax.jacrev`` for functions of modules: the Jacobian, with one backward pass per element of the output.
 
@@ -45,6 +47,7 @@ def jacrev(
             states in the output are replaced by their values.
         argnums: which arguments to differentiate, as in ``grad``.
         has_aux, holomorphic, allow_int: as in ``jax.jacrev``.
+        graph, graph_updates: as in ``jit``.
 
     Returns:
         A function that returns the Jacobian; with ``has_aux``, ``(jacobian, aux)``. It is the output of ``f`` with a
@@ -66,7 +69,7 @@ def jacrev(
         ((3, 2, 3), [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
     """
     options = {"holomorphic": holomorphic, "allow_int": allow_int}
-    return _lift(JACREV, jax.jacrev, f, argnums, has_aux, crossing, **options)
+    return _lift(JACREV, jax.jacrev, f, argnums, has_aux, Crossing(graph, graph_updates), **options)
 
 
 @curried
@@ -76,7 +79,8 @@ def jacfwd(
     argnums: int | DiffState | Sequence[int | DiffState] = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
-    crossing: Crossing = STRUCTURE,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> Any:
     """``jax.jacfwd`` for functions of modules: the Jacobian, with one forward pass per element of the input.
 
@@ -85,6 +89,7 @@ def jacfwd(
     Args:
         f, argnums, has_aux: as in ``jacrev``.
         holomorphic: as in ``jax.jacfwd``.
+        graph, graph_updates: as in ``jit``.
 
     Returns:
         As ``jacrev``.
@@ -95,7 +100,7 @@ def jacfwd(
         >>> bool((by_x == model.kernel.T).all())
         True
     """
-    return _lift(JACFWD, jax.jacfwd, f, argnums, has_aux, crossing, holomorphic=holomorphic)
+    return _lift(JACFWD, jax.jacfwd, f, argnums, has_aux, Crossing(graph, graph_updates), holomorphic=holomorphic)
 
 
 @curried
@@ -105,7 +110,8 @@ def hessian(
     argnums: int | DiffState | Sequence[int | DiffState] = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
-    crossing: Crossing = STRUCTURE,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> Any:
     """``jax.hessian`` for functions of modules: all second derivatives.
 
@@ -114,6 +120,7 @@ def hessian(
     Args:
         f, argnums, has_aux: as in ``jacrev``; usually ``f`` returns a scalar.
         holomorphic: as in ``jax.hessian``.
+        graph, graph_updates: as in ``jit``.
 
     Returns:
         A function that returns the Hessian; with ``has_aux``, ``(hessian, aux)``. It is the gradient with a gradient in
@@ -126,6 +133,7 @@ def hessian(
         >>> h["kernel"]["bias"].shape, h["kernel"]["bias"][...].ravel().tolist()
         ((2, 1, 1), [2.0, 6.0])
     """
+    crossing = Crossing(graph, graph_updates)
     once = _lift(HESSIAN, jax.jacrev, f, argnums, has_aux, crossing, holomorphic=holomorphic)
     return _lift(HESSIAN, jax.jacfwd, once, argnums, has_aux, crossing, holomorphic=holomorphic)
 
@@ -138,7 +146,8 @@ def hvp(
     *,
     argnums: int | DiffState | Sequence[int | DiffState] = 0,
     has_aux: bool = False,
-    crossing: Crossing = STRUCTURE,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> Any:
     """The Hessian times a vector, without the Hessian: forward over reverse mode, at the cost of a few gradients.
 
@@ -150,6 +159,7 @@ def hvp(
             of differentiated leaves, where missing leaves are zero; for several argnums, a tuple.
         argnums: which arguments to differentiate, as in ``grad``.
         has_aux: as in ``grad``.
+        graph, graph_updates: as in ``jit``.
 
     Returns:
         The product, with the structure of the gradient; with ``has_aux``, ``(product, aux)``. Changes that ``f`` makes
@@ -165,6 +175,7 @@ def hvp(
         >>> plait.hvp(loss, (model, jnp.array([[1.0, 3.0]])), along_bias)["kernel"][...].tolist()
         [[2.0], [6.0]]
     """
+    crossing = Crossing(graph, graph_updates)
     check_function(f, HVP)
     check_argnums(HVP, "argnums", argnums, updates=crossing.updates)
     check = functools.partial(Differentiated.check_scalar, HVP, has_aux)

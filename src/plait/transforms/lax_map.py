@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from ..core.functional.split import state
+from ..core.graph.modes import Crossing
 from ..core.graph.walks import is_graph_leaf
 from ..core.nodes.nodes import iter_variables
 from ..core.rngs import RngState
@@ -19,7 +20,7 @@ from ..util.paths import format_path
 from ..util.static_values import HashableMapping
 from .batching import check_axes, vmap
 from .call.arguments import parameter_names
-from .call.call import STRUCTURE, Call, Crossing, check_function, prefixed_call
+from .call.call import Call, check_function, prefixed_call
 from .call.prefixes import Carry, StateAxes, prefix
 from .loop_rules import LoopRules
 from .loops import scan_ports
@@ -43,7 +44,8 @@ def lax_map(
     xs: Any,
     *operands: Any,
     batch_size: int | None = None,
-    crossing: Crossing = STRUCTURE,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> R:
     """``jax.lax.map`` for functions of modules. (``plait.map`` is a function on the leaves of a model.)
 
@@ -54,6 +56,7 @@ def lax_map(
         batch_size: the number of slices that run at once, under ``vmap``; 0 means all. Every slice draws different
             random numbers, from split keys. Slices of a batch run at the same time, so modules among the operands are
             read-only.
+        graph, graph_updates: as in ``jit``.
 
     Returns:
         The outputs, stacked along axis 0.
@@ -87,11 +90,11 @@ def lax_map(
     )
     call = prefixed_call(
         LAX_MAP,
-        f if batch_size is None else _batched(f, crossing),
+        f if batch_size is None else _batched(f, graph, graph_updates),
         (xs, *operands),
         {},
         {"xs and operands": (0, *carried), "the output": 0},
-        crossing,
+        Crossing(graph, graph_updates),
         kinds=(Carry,),
         rules=LoopRules(axis=axis),
     )
@@ -127,7 +130,7 @@ def _each(f: Callable[[Any], Any], values: Any) -> list[Any]:
     return jax.tree_util.tree_map(lambda x: f(jnp.asarray(x)), list(values))
 
 
-def _batched(f: Callable[..., Any], crossing: Crossing) -> Callable[..., Any]:
+def _batched(f: Callable[..., Any], graph: bool | None, graph_updates: bool | None) -> Callable[..., Any]:
     """``f`` of a batch of slices; the streams of the operands are split during the call."""
 
     @functools.wraps(f)
@@ -154,16 +157,16 @@ def _batched(f: Callable[..., Any], crossing: Crossing) -> Callable[..., Any]:
         if not is_graph_leaf(operand):
             return None
         axes = {RngState: 0, ...: None}
-        return StateAxes(axes) if crossing.updates else prefix(operand, axes)
+        return StateAxes(axes) if Crossing(graph, graph_updates).updates else prefix(operand, axes, graph=True)
 
     @functools.wraps(f)
     def batch(x: Any, *operands: Any) -> Any:
-        size = jnp.shape(jax.tree_util.tree_leaves(state(x))[0])[0]
+        size = jnp.shape(jax.tree_util.tree_leaves(state(x, graph=True))[0])[0]
 
         def with_streams(*operands: Any) -> Any:
             axes = jax.tree_util.tree_map(axes_of, operands, is_leaf=is_graph_leaf)
-            return vmap(one, in_axes=(0, *axes), crossing=crossing)(x, *operands)  # pyright: ignore[reportCallIssue]
+            return vmap(one, in_axes=(0, *axes), graph=graph, graph_updates=graph_updates)(x, *operands)
 
-        return split_rngs(with_streams, splits=size, crossing=crossing)(*operands)
+        return split_rngs(with_streams, splits=size, graph=graph, graph_updates=graph_updates)(*operands)
 
     return batch

@@ -15,13 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..core.graph.modes import Crossing
 from ..core.nodes.nodes import Static
 from ..errors import ArgumentError, ArgumentTypeError
 from ..util.sentinels import NOTHING
 from .axis_names import read_axis_name
 from .batching import check_axes, check_axes_alone
 from .call.body import Body, NamedAsUsers, OfBody
-from .call.call import STRUCTURE, Call, Crossing, check_function, curried, prefixed_call, prefixes_of
+from .call.call import Call, check_function, curried, prefixed_call, prefixes_of
 from .call.outcome import Outcome, Traces
 from .call.prefixes import Carry, FilterMapping
 from .loop_rules import LoopRules
@@ -74,7 +75,8 @@ def scan(  # pyright: ignore[reportInconsistentOverload] - the options are liste
     in_axes: Any = (Carry, 0),
     out_axes: Any = (Carry, 0),
     transform_metadata: Mapping[str, Any] = {},
-    crossing: Crossing = STRUCTURE,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> Any:
     """``jax.lax.scan`` for functions of modules.
 
@@ -88,6 +90,7 @@ def scan(  # pyright: ignore[reportInconsistentOverload] - the options are liste
             single argument.
         out_axes: the same for the output, without ``None``.
         transform_metadata: ``{PARTITION_NAME: name}`` names the scanned axis, as in ``vmap``.
+        graph, graph_updates: as in ``jit``.
 
     Returns:
         A function with the outputs of ``f``: the last carry, and outputs stacked along their axes.
@@ -111,6 +114,7 @@ def scan(  # pyright: ignore[reportInconsistentOverload] - the options are liste
         >>> forward(jnp.ones((2, 3)), make(plait.Rngs(0))).shape
         (2, 3)
     """
+    crossing = Crossing(graph, graph_updates)
     options = {"reverse": reverse, "unroll": unroll, "_split_transpose": _split_transpose}
     check_function(f, SCAN)
     f, axis = read_axis_name(f, transform_metadata)
@@ -249,7 +253,8 @@ def while_loop(
     body_fun: Callable[[Any], R],
     init_val: Any,
     *,
-    crossing: Crossing = STRUCTURE,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> R:
     """``jax.lax.while_loop`` for a value that may hold modules.
 
@@ -257,6 +262,7 @@ def while_loop(
         cond_fun: value → whether to continue; it must not change the modules.
         body_fun: value → value, with the same modules, changed in place.
         init_val: the initial value.
+        graph, graph_updates: as in ``jit``.
 
     Returns:
         The last value, which holds the caller's own modules.
@@ -272,6 +278,7 @@ def while_loop(
         >>> plait.while_loop(lambda counter: counter[...] < 5, body, counter) is counter, float(counter[...])
         (True, 6.0)
     """
+    crossing = Crossing(graph, graph_updates)
     check_function(cond_fun, WHILE_LOOP)
     check_function(body_fun, WHILE_LOOP)
     call = _loop_call(WHILE_LOOP, body_fun, (init_val,), (Carry,), crossing)
@@ -347,7 +354,8 @@ def fori_loop(
     init_val: Any,
     *,
     unroll: int | bool | None = None,
-    crossing: Crossing = STRUCTURE,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> R:
     """``jax.lax.fori_loop`` for a value that may hold modules.
 
@@ -356,6 +364,7 @@ def fori_loop(
         body_fun: ``(index, value) -> value``, with the same modules, changed in place.
         init_val: the initial value.
         unroll: as in ``jax.lax.fori_loop``.
+        graph, graph_updates: as in ``jit``.
 
     Returns:
         The last value, which holds the caller's own modules.
@@ -372,7 +381,7 @@ def fori_loop(
         10
     """
     check_function(body_fun, FORI_LOOP)
-    call = _loop_call(FORI_LOOP, body_fun, (0, init_val), (_Index, Carry), crossing)
+    call = _loop_call(FORI_LOOP, body_fun, (0, init_val), (_Index, Carry), Crossing(graph, graph_updates))
     turn = call.cached("fori_loop", _LoopBody)
     loop = functools.partial(jax.lax.fori_loop, lower, upper, turn, unroll=unroll)
     last = call.run(loop, call.port(Carry, call.inputs))

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 import jax
 
+from ..core.graph.modes import Crossing
 from .call.arguments import with_statics
-from .call.call import STRUCTURE, Call, Crossing, check_function, curried
+from .call.call import Call, check_function, curried
 
 if TYPE_CHECKING:
     from .signatures import RematOptions
@@ -33,7 +34,8 @@ def remat(  # pyright: ignore[reportInconsistentOverload] - the options are list
     prevent_cse: bool = True,
     static_argnums: int | Sequence[int] = (),
     policy: Callable[..., bool] | None = None,
-    crossing: Crossing = STRUCTURE,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> Any:
     """``jax.checkpoint`` for functions of modules. (``plait.checkpoint`` saves to disk.)
 
@@ -44,6 +46,7 @@ def remat(  # pyright: ignore[reportInconsistentOverload] - the options are list
             an argument.
         prevent_cse, policy: as in ``jax.checkpoint``.
         static_argnums: positions of hashable arguments that are not arrays.
+        graph, graph_updates: as in ``jit``.
 
     Example:
         >>> class Block(plait.Module):
@@ -62,7 +65,7 @@ def remat(  # pyright: ignore[reportInconsistentOverload] - the options are list
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         args = with_statics(REMAT, f, args, static_argnums)
-        call = Call(REMAT, f, args, kwargs, crossing=crossing)
+        call = Call(REMAT, f, args, kwargs, crossing=Crossing(graph, graph_updates))
         body = call.cached("remat", lambda body: body)
         recomputed = jax.checkpoint(body, prevent_cse=prevent_cse, policy=policy)
         return call.finish(*call.run(recomputed, call.inputs, stepwise=body))

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 
 from ..core.graph.graphdef import VariableDef
+from ..core.graph.modes import Crossing
 from ..core.graph.unflatten import Builder, own_variables
 from ..core.graph.walks import is_graph_leaf
 from ..core.nodes.nodes import Static
@@ -27,7 +28,7 @@ from ..util.sentinels import Sentinel
 from ..util.words import describe_type
 from .call.arguments import Structure, argument_name, parameter_names
 from .call.body import Propagation, guarded
-from .call.call import Call, Crossing
+from .call.call import Call
 from .call.enter_leave import TracedArguments, rebuild
 from .call.outcome import Address, Outcome
 from .selections import DIFFERENTIATED, DiffState, check_argnums, spread_filters

@@ -9,11 +9,12 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec
 
+from ..core.graph.modes import Crossing
 from ..core.transform import Transformation
 from ..errors import ArgumentError
 from ..util.jax_versions import varying_axes
 from .call.arguments import named_as_user_s
-from .call.call import STRUCTURE, Call, Crossing, check_function, curried, prefixed_call, prefixes_of
+from .call.call import Call, check_function, curried, prefixed_call, prefixes_of
 from .call.outcome import Address, Outcome
 from .jit.shardings import axes_of, check_spec, check_specs, reshard_read_values
 
@@ -34,7 +35,8 @@ def shard_map(
     out_specs: Any,
     axis_names: Set[Any] = frozenset(),
     check_vma: bool = True,
-    crossing: Crossing = STRUCTURE,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> Any:
     """``jax.shard_map`` for functions of modules.
 
@@ -50,6 +52,7 @@ def shard_map(
         out_specs: the same for the output.
         axis_names: the mesh axes that are mapped; empty means all.
         check_vma: whether to check that values written with a replicated spec are the same on all devices.
+        graph, graph_updates: as in ``jit``.
 
     Raises:
         ArgumentError: a spec is longer than the rank or names an axis that the mesh does not have, the mesh axes do not
@@ -67,6 +70,7 @@ def shard_map(
         >>> forward(model, jnp.ones((8, 2))).shape
         (8, 3)
     """
+    crossing = Crossing(graph, graph_updates)
     check_function(f, SHARD_MAP)
     options = {"in_specs": in_specs, "out_specs": out_specs}
     check_specs(SHARD_MAP, prefixes_of(SHARD_MAP, options, crossing), lambda spec: isinstance(spec, PartitionSpec))

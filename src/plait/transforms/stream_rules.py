@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..core.graph.modes import Crossing
 from ..core.rngs import RngStream, key_shape
 from ..core.variables.filters import to_predicate
 from ..errors import ArgumentError
@@ -16,7 +17,6 @@ from ..typing import FilterLiteral
 from ..util.paths import Path, describe_path
 from ..util.sentinels import NOTHING
 from ..util.words import describe_filter
-from .call.call import STRUCTURE, Crossing
 from .streams import Rewrite, apply_rules, forked
 
 
@@ -28,7 +28,8 @@ def with_rngs(
     fork: FilterLiteral | Sequence[FilterLiteral] = None,
     broadcast: int | tuple[int, ...] | Mapping[FilterLiteral, int | tuple[int, ...]] | None = None,
     only: FilterLiteral = True,
-    crossing: Crossing = STRUCTURE,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> Any:
     """A copy of a graph whose streams are split, broadcast or forked according to rules.
 
@@ -43,6 +44,7 @@ def with_rngs(
         broadcast: the same; a broadcast stream has copies of one draw.
         fork: one or several filters; a forked stream has one draw.
         only: the streams that the rules apply to.
+        graph, graph_updates: as in ``jit``.
 
     Raises:
         ArgumentError: a stream matches the filters of two of ``split``, ``broadcast`` and ``fork`` (a filter of ``...``
@@ -64,7 +66,7 @@ def with_rngs(
     def choose(path: Path, stream: RngStream) -> Rewrite | None:
         return _rule_for(rules, path, stream) if selected(path, stream) else None
 
-    return apply_rules("with_rngs", node, choose, crossing, in_place=False)
+    return apply_rules("with_rngs", node, choose, Crossing(graph, graph_updates), in_place=False)
 
 
 def _sizes(sizes: Any) -> Iterable[tuple[FilterLiteral, tuple[int, ...]]]:

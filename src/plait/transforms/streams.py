@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from ..core.functional.merge import clone
+from ..core.graph.modes import Crossing, check_mode
 from ..core.nodes.nodes import Kind, check_node, iter_graph_nodes, kind_of
 from ..core.rngs import RngStream, drawn_keys, key_shape
 from ..core.traces.guard import check_trace
@@ -27,7 +28,6 @@ from ..typing import FilterLiteral
 from ..util.paths import Path, parse_path
 from ..util.sentinels import NOTHING
 from .call.arguments import parameter_names
-from .call.call import STRUCTURE, Crossing
 
 Rewrite = Callable[[jax.Array], jax.Array]
 Choose = Callable[[Path, RngStream], Rewrite | None]
@@ -67,7 +67,8 @@ def split_rngs(
     splits: int | tuple[int, ...],
     only: FilterLiteral = ...,
     squeeze: bool = False,
-    crossing: Crossing = STRUCTURE,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> Any:
     """Give the streams of a graph a batch of keys, for a function that is mapped over an axis.
 
@@ -80,6 +81,7 @@ def split_rngs(
         splits: the number of keys, or their shape.
         only: the streams to split; their key and their counter must both match.
         squeeze: whether to remove the axis of length 1, with ``splits=1``.
+        graph, graph_updates: as in ``jit``.
 
     Returns:
         For a node, ``SplitBackups``: pass them to ``restore_rngs``, or use them as a context manager. (With
@@ -114,7 +116,7 @@ def split_rngs(
         )
     split = functools.partial(jax.random.split, num=key_shape(splits))
     rules = [(to_predicate(only), (lambda key: split(key)[0]) if squeeze else split)]
-    return apply_rules("split_rngs", node, _by_both(rules), crossing)
+    return apply_rules("split_rngs", node, _by_both(rules), Crossing(graph, graph_updates))
 
 
 def fork_rngs(
@@ -122,7 +124,8 @@ def fork_rngs(
     /,
     *,
     split: int | tuple[int, ...] | Mapping[FilterLiteral, int | tuple[int, ...] | None] | None = None,
-    crossing: Crossing = STRUCTURE,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> Any:
     """Give the streams of a graph new keys, each from one draw of the stream.
 
@@ -130,6 +133,7 @@ def fork_rngs(
         node: as in ``split_rngs``; without it a decorator.
         split: a number or shape also splits the new keys. A mapping from filters to numbers forks only the streams that
             a filter matches (the first match counts; ``None`` forks without splitting).
+        graph, graph_updates: as in ``jit``.
 
     Returns:
         As in ``split_rngs``.
@@ -148,7 +152,7 @@ def fork_rngs(
         (to_predicate(filter), forked if size is None else functools.partial(jax.random.split, num=key_shape(size)))
         for filter, size in mapping.items()
     ]
-    return apply_rules("fork_rngs", node, _by_both(rules), crossing)
+    return apply_rules("fork_rngs", node, _by_both(rules), Crossing(graph, graph_updates))
 
 
 def forked(key: jax.Array) -> jax.Array:
@@ -220,8 +224,11 @@ def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
             backup.stream.count.set_value(backup.count)
 
 
-def backup_keys(node: Any, /) -> list[StreamBackup]:
+def backup_keys(node: Any, /, *, graph: bool | None = None) -> list[StreamBackup]:
     """The keys of all streams of a graph, for ``restore_rngs``; counters are neither saved nor restored.
+
+    Args:
+        graph: as in ``split``.
 
     Example:
         >>> rngs = plait.Rngs(0)
@@ -231,6 +238,7 @@ def backup_keys(node: Any, /) -> list[StreamBackup]:
         >>> bool(rngs.default.key[...] == jax.random.key(0))
         True
     """
+    check_mode(node, graph)
     check_node(node, "backup_keys")
     return [StreamBackup(stream, stream.key.get_value()) for _, stream in iter_streams(node)]
 
@@ -279,7 +287,7 @@ def _changed(node: Any, choose: Choose, named: Callable[[Path], Path]) -> SplitB
 
 def _copied(node: Any, choose: Choose, named: Callable[[Path], Path]) -> Any:
     """A copy of the graph, with new variables in the chosen streams; the others are shared."""
-    copied = clone(node, variables=False)  # the caller has already checked the mode
+    copied = clone(node, variables=False, graph=True)  # the caller has already checked the mode
     fresh: dict[int, tuple[Variable[Any], Variable[Any]]] = {}
     for stream, key, count in _draws(copied, choose, named):
         stream.count.set_value(count)

@@ -15,12 +15,13 @@ from typing import Any
 import jax
 from jax.tree_util import Partial
 
+from ..core.graph.modes import Crossing
 from ..core.transform import Transformation
 from ..errors import ArgumentError, ArgumentTypeError
 from ..util.words import describe_type
 from .autodiff import Differentiated
 from .call.arguments import Structure
-from .call.call import STRUCTURE, Crossing, check_function, curried
+from .call.call import check_function, curried
 from .call.enter_leave import rebuild
 from .call.outcome import Outcome
 from .tangent_trees import flatten_like, shapes_of
@@ -41,7 +42,8 @@ def vjp(
     *primals: Any,
     has_aux: bool = False,
     reduce_axes: Sequence[Any] = (),
-    crossing: Crossing = STRUCTURE,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> Any:
     """``jax.vjp`` for functions of modules: the output, and a function from its cotangent to the gradients.
 
@@ -49,6 +51,7 @@ def vjp(
         f: the function. Without it ``vjp`` returns a decorator; without primals, a function of them.
         *primals: the arguments; every leaf of a module among them is differentiated.
         has_aux: whether ``f`` returns a pair of an output and anything.
+        graph, graph_updates: as in ``jit``.
 
     Returns:
         ``(out, vjp_fn)``, or ``(out, vjp_fn, aux)``. ``vjp_fn(cotangent)`` is a tuple with a gradient for each primal,
@@ -71,7 +74,7 @@ def vjp(
 
     @functools.wraps(f)
     def of(*primals: Any) -> Any:
-        call = _OfValues(VJP, f, primals, has_aux, crossing)
+        call = _OfValues(VJP, f, primals, has_aux, Crossing(graph, graph_updates))
         values, pull, rest = call.run(jax.vjp, call.inputs)
         out, output = call.finished(values, rest)
         shapes, treedef = jax.tree_util.tree_flatten(shapes_of(values))
@@ -88,7 +91,8 @@ def jvp(
     tangents: Any = None,
     *,
     has_aux: bool = False,
-    crossing: Crossing = STRUCTURE,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> Any:
     """``jax.jvp`` for functions of modules: the output, and its derivative in one direction.
 
@@ -99,6 +103,7 @@ def jvp(
             ``State`` with its paths, where missing leaves have tangent zero. Values for integers and random keys are
             ignored, since they have no tangent.
         has_aux: whether ``f`` returns a pair of an output and anything.
+        graph, graph_updates: as in ``jit``.
 
     Returns:
         ``(out, tangent)``, or ``(out, tangent, aux)``; the tangent has the type of the output. Values that ``f``
@@ -121,7 +126,7 @@ def jvp(
     def of(primals: Any, tangents: Any) -> Any:
         check_tuple("jvp", "primals", primals, None)
         check_tuple("jvp", "tangents", tangents, len(primals))
-        call = _OfValues(JVP, f, tuple(primals), has_aux, crossing)
+        call = _OfValues(JVP, f, tuple(primals), has_aux, Crossing(graph, graph_updates))
         moves = call.tangents()(tuple(tangents))
         values, slopes, rest = call.run(jax.jvp, (call.inputs,), (moves,))
         out, output = call.finished(values, rest)
@@ -136,11 +141,15 @@ def linearize(
     f: Any = None,
     *primals: Any,
     has_aux: bool = False,
-    crossing: Crossing = STRUCTURE,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> Any:
     """``jax.linearize`` for functions of modules: the output, and its derivative as a linear function.
 
     Computes the same as ``jvp``, but evaluates ``f`` only once for any number of directions. Arguments as in ``vjp``.
+
+    Args:
+        graph, graph_updates: as in ``jit``.
 
     Returns:
         ``(out, jvp_fn)``, or ``(out, jvp_fn, aux)``. ``jvp_fn(*tangents)``, with tangents as in ``jvp``, is the
@@ -156,7 +165,7 @@ def linearize(
 
     @functools.wraps(f)
     def of(*primals: Any) -> Any:
-        call = _OfValues(LINEARIZE, f, primals, has_aux, crossing)
+        call = _OfValues(LINEARIZE, f, primals, has_aux, Crossing(graph, graph_updates))
         values, push, rest = call.run(jax.linearize, call.inputs)
         out, output = call.finished(values, rest)
         count, to_tangents = len(primals), call.tangents()

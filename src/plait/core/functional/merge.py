@@ -9,6 +9,7 @@ import jax
 
 from ...errors import ArgumentError, GraphError, GraphTypeError
 from ..graph.graphdef import GraphDef, NodeDef, NodeRef
+from ..graph.modes import check_mode
 from ..graph.state_leaves import joined, leaves_in_order
 from ..graph.unflatten import Builder, copied_variables, own_variables, raw_leaves
 from ..graph.walks import Walk, find_walk
@@ -105,16 +106,18 @@ def _check_mergeable(graphdef: Any, state: Any, states: tuple[Any, ...]) -> None
         )
 
 
-def clone(node: N, variables: bool = True, *, arrays: bool = False) -> N:
+def clone(node: N, variables: bool = True, *, arrays: bool = False, graph: bool | None = None) -> N:
     """A deep copy of the structure, with the same sharing and cycles.
 
     Args:
         variables: whether the copy gets new variables; ``False`` shares the variable objects.
         arrays: whether to copy the arrays too, instead of sharing them.
+        graph: as in ``split``.
 
     Raises:
         ArgumentError: ``arrays=True`` with ``variables=False``.
     """
+    check_mode(node, graph)
     if arrays and not variables:
         raise ArgumentError(
             "clone cannot copy arrays if it shares the variables",

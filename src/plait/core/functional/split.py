@@ -10,6 +10,7 @@ from typing import Any, TypeVar, overload
 
 from ...typing import FilterLiteral
 from ..graph.graphdef import GraphDef, NodeDef
+from ..graph.modes import check_mode
 from ..graph.state_leaves import nested_state
 from ..graph.walks import CachedWalk, find_walk
 from ..nodes.nodes import check_node
@@ -79,12 +80,14 @@ def split(
     *more: FilterLiteral,
     graph: bool | None = None,
 ) -> tuple[GraphDef[N], State, State, State, *tuple[State, ...]]: ...
-def split(node: Any, *filters: FilterLiteral) -> Any:  # pyright: ignore[reportInconsistentOverload] - plait.flax.compat adds graph=
+def split(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
     """Split a graph into its structure and its values.
 
     Args:
         node: a module, a variable, or a container of them. Any other value is its own state.
         *filters: one state for each; together they must match every leaf.
+        graph: whether shared objects and cycles are allowed or raise an error (tree mode); ``None`` means the thread's
+            mode.
 
     Returns:
         ``(graphdef, state)``, or ``(graphdef, state_1, …, state_n)`` for n filters. The variables in the states are
@@ -99,6 +102,7 @@ def split(node: Any, *filters: FilterLiteral) -> Any:  # pyright: ignore[reportI
         >>> list(params), list(rest)
         (['bias', 'scale'], ['mean', 'var'])
     """
+    check_mode(node, graph)
     walk = find_walk((node,))
     return (walk.graphdefs[0], *_states(walk, filters, exhaustive=True))
 
@@ -109,22 +113,29 @@ def state(node: Any, only: FilterLiteral = ..., /, *, graph: bool | None = None)
 def state(
     node: Any, first: FilterLiteral, second: FilterLiteral, /, *filters: FilterLiteral, graph: bool | None = None
 ) -> tuple[State, ...]: ...
-def state(node: Any, *filters: FilterLiteral) -> Any:  # pyright: ignore[reportInconsistentOverload] - plait.flax.compat adds graph=
+def state(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
     """The values of a graph, in variables of their own: changing them does not change the model.
 
     Args:
         *filters: without filters the whole state is returned, with one filter one state, with several a tuple of
             states. The filters need not match every leaf; a leaf goes to the state of the first that matches it.
+        graph: as in ``split``.
 
     Example:
         >>> plait.state(plait.Linear(2, 3, rngs=plait.Rngs(0)), plait.Param)["bias"].shape
         (3,)
     """
+    check_mode(node, graph)
     check_node(node, "state")
     states = _states(find_walk((node,)), filters, exhaustive=False)
     return states[0] if len(states) == 1 else tuple(states)
 
 
-def graphdef(node: N, /) -> GraphDef[N]:
-    """The structure of a graph; graphs of equal structure have the same object."""
+def graphdef(node: N, /, *, graph: bool | None = None) -> GraphDef[N]:
+    """The structure of a graph; graphs of equal structure have the same object.
+
+    Args:
+        graph: as in ``split``.
+    """
+    check_mode(node, graph)
     return find_walk((node,)).graphdefs[0]

@@ -31,19 +31,24 @@ from ..states.state import FlatState, group_leaves
 from ..variables.cells import ARRAYS
 from ..variables.filters import to_predicate
 from ..variables.variables import Variable
+from .modes import check_mode
 from .walks import Walk, path_of
 
 
-def iter_graph(node: Any, /) -> Iterator[tuple[Path, Any]]:
+def iter_graph(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Path, Any]]:
     """Every node and leaf with its path, static values included; children first, the root last.
 
     Graph nodes, variables and containers are yielded once, at their first path; numbers, strings and ``None`` at every
     path.
 
+    Args:
+        graph: as in ``split``.
+
     Example:
         >>> [path for path, _ in plait.iter_graph([1, plait.Param(2.0)])]
         [(0,), (1,), ()]
     """
+    check_mode(node, graph)
     for place in children_first(visit(node, is_shared=_comes_once)):
         if place.first is None:
             yield place.path, place.value
@@ -75,19 +80,27 @@ def _comes_once(value: Any, kind: Kind) -> bool:
     return has_identity(value, kind) or (kind is Kind.PYTREE and value is not None and id(value) != _EMPTY)
 
 
-def iter_modules(module: Any, /) -> Iterator[tuple[Path, Module]]:
-    """Every module of a graph with its path; children first, the root last."""
-    for path, value in iter_graph(module):
+def iter_modules(module: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Path, Module]]:
+    """Every module of a graph with its path; children first, the root last.
+
+    Args:
+        graph: as in ``split``.
+    """
+    for path, value in iter_graph(module, graph=graph):
         if isinstance(value, Module):
             yield path, value
 
 
-def iter_children(node: Any, /) -> Iterator[tuple[Any, Any]]:
+def iter_children(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Any, Any]]:
     """The immediate children that are graph nodes or variables, with their keys.
+
+    Args:
+        graph: as in ``split``.
 
     Raises:
         GraphError: ``node`` is not a node.
     """
+    check_mode(node, graph)
     if kind_of(node) not in (Kind.GRAPH, Kind.PYTREE):
         raise not_a_node(GraphError, node, "iter_children")
     for key, child in children_of(node):
@@ -95,9 +108,13 @@ def iter_children(node: Any, /) -> Iterator[tuple[Any, Any]]:
             yield key, child
 
 
-def iter_module_children(node: Any, /) -> Iterator[tuple[Any, Any]]:
-    """The immediate children that are modules, with their keys."""
-    for key, child in iter_children(node):
+def iter_module_children(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Any, Any]]:
+    """The immediate children that are modules, with their keys.
+
+    Args:
+        graph: as in ``split``.
+    """
+    for key, child in iter_children(node, graph=graph):
         if isinstance(child, Pytree):
             yield key, child
 
@@ -139,14 +156,18 @@ def set_metadata(node: Any, /, *, only: FilterLiteral = Variable, **metadata: An
         variable.set_metadata(**metadata)
 
 
-def variables(node: Any, *filters: FilterLiteral) -> Any:
+def variables(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
     """The live variables of a graph: a state whose leaves are the model's own ``Variable`` objects.
+
+    Args:
+        *filters, graph: as in ``state``.
 
     Example:
         >>> model = plait.Linear(2, 3, rngs=plait.Rngs(0))
         >>> plait.variables(model)["kernel"] is model.kernel
         True
     """
+    check_mode(node, graph)
     check_node(node, "variables")
     flat = FlatState(iter_variables(node), sort=False)
     groups = group_leaves(flat, filters, exhaustive=False) if filters else [flat]

@@ -9,6 +9,7 @@ from ...errors import RegistryError
 from ..functional.merge import leaves_of
 from ..functional.split import detached
 from ..graph.graphdef import GraphDef
+from ..graph.modes import check_mode
 from ..graph.unflatten import Builder, copied_variables, own_variables, raw_leaves
 from ..graph.walks import RefMap, Walk, path_of
 from ..nodes.journal import Journal
@@ -19,7 +20,9 @@ from .state import FlatState
 N = TypeVar("N")
 
 
-def flatten(node: N, /, ref_index: RefMap | None = None, *, with_paths: bool = True) -> tuple[GraphDef[N], Any]:
+def flatten(
+    node: N, /, ref_index: RefMap | None = None, *, with_paths: bool = True, graph: bool | None = None
+) -> tuple[GraphDef[N], Any]:
     """A graph as its graphdef and its leaves in walk order.
 
     Args:
@@ -27,10 +30,12 @@ def flatten(node: N, /, ref_index: RefMap | None = None, *, with_paths: bool = T
         ref_index: indices shared by several calls; objects from an earlier call become back-references.
         with_paths: whether to return the leaves as a ``FlatState`` of detached variables; otherwise they are a list of
             raw values.
+        graph: as in ``split``.
 
     Raises:
         RegistryError: the root is not a node.
     """
+    check_mode(node, graph)
     return flattened(root_of(node), ref_index, with_paths=with_paths)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, MutableMapping
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from jax.tree_util import DictKey, GetAttrKey
@@ -14,6 +14,11 @@ from ..functional.merge import Bundle
 from ..functional.split import split
 from ..graph.graphdef import GraphDef
 from .state import State, tree_entries, tree_state
+
+N = TypeVar("N")
+
+# What `pure` and `split` return; Flax names it in signatures.
+PureState = tuple[GraphDef[N], State]
 
 
 class GraphState(MutableMapping[Any, Any], Bundle):
@@ -106,9 +111,13 @@ def _unflatten(aux: tuple[GraphDef, type[State] | None, Any], children: Iterable
 jax.tree_util.register_pytree_with_keys(GraphState, _flatten, _unflatten)
 
 
-def unpack(node: Any, *filters: FilterLiteral) -> Any:
-    """One ``GraphState`` per filter; without filters, one for the whole graph."""
-    return bundled(*split(node, *filters))
+def unpack(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
+    """One ``GraphState`` per filter; without filters, one for the whole graph.
+
+    Args:
+        graph: as in ``split``.
+    """
+    return bundled(*split(node, *filters, graph=graph))
 
 
 def bundled(graphdef: GraphDef, *states: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from ...typing import FilterLiteral
 from ..functional import merge as merging, split as splitting
 from ..graph.graphdef import GraphDef
+from ..graph.modes import check_mode
 from ..graph.walks import RefMap, Walk, path_of
 from ..nodes.nodes import check_node
 from ..settings import Restoring, Settings, declared, set_default
@@ -83,22 +84,27 @@ def _states(node: Any, filters: tuple[FilterLiteral, ...], *, exhaustive: bool) 
     return root, splitting.states_of(root, walk.links, paths, walk.leaves, filters, exhaustive=exhaustive)
 
 
-def _split(node: Any, *filters: FilterLiteral) -> Any:
+def _split(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
+    check_mode(node, graph)
     root, states = _states(node, filters, exhaustive=True)
     return (root, *states)
 
 
-def _state(node: Any, *filters: FilterLiteral) -> Any:
+def _state(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
+    check_mode(node, graph)
     check_node(node, "state")
     _, states = _states(node, filters, exhaustive=False)
     return states[0] if len(states) == 1 else tuple(states)
 
 
-def _unpack(node: Any, *filters: FilterLiteral) -> Any:
-    return graph_state.bundled(*_split(node, *filters))
+def _unpack(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
+    return graph_state.bundled(*_split(node, *filters, graph=graph))
 
 
-def _flatten(node: Any, /, ref_index: RefMap | None = None, *, with_paths: bool = True) -> Any:
+def _flatten(
+    node: Any, /, ref_index: RefMap | None = None, *, with_paths: bool = True, graph: bool | None = None
+) -> Any:
+    check_mode(node, graph)
     return flat_graphs.flattened(flat_graphs.root_of(node), ref_index, with_paths=with_paths, leaf_of=itself)
 
 
@@ -116,14 +122,17 @@ def _call(graphdef_state: tuple[GraphDef, Any], /) -> Any:
     return _apply(*graphdef_state)
 
 
-if TYPE_CHECKING:  # with their overloads
+if TYPE_CHECKING:  # their definitions
     from ..functional.merge import merge
     from ..functional.split import split, state
+    from .flat_graphs import flatten
+    from .graph_state import unpack
+    from .proxy_caller import call
 else:
     split = or_live(_split, splitting.split)
     state = or_live(_state, splitting.state)
     merge = or_live(_merge, merging.merge)
-unpack = or_live(_unpack, graph_state.unpack)
-flatten = or_live(_flatten, flat_graphs.flatten)
-call = or_live(_call, proxy_caller.call)
+    unpack = or_live(_unpack, graph_state.unpack)
+    flatten = or_live(_flatten, flat_graphs.flatten)
+    call = or_live(_call, proxy_caller.call)
 GraphDef.apply = or_live(_apply, proxy_caller.apply)  # type: ignore[attr-defined]

@@ -85,13 +85,13 @@ def apply(graphdef: GraphDef, state: Any, *states: Any, graph: bool | None = Non
     return proxied(lambda: merge(graphdef, state, *states), split)
 
 
-def proxied(make: Callable[[], Any], split: Callable[[Any], Any]) -> CallableProxy:
+def proxied(make: Callable[[], Any], split: Callable[..., Any]) -> CallableProxy:
     """A proxy whose call makes an object, calls a part of it, and returns the output and the object, split."""
 
     def run(accessor: DelayedAccessor, *args: Any, **kwargs: Any) -> Any:
         node = make()
         out = accessor(node)(*args, **kwargs)
-        return out, split(node)
+        return out, split(node, graph=True)
 
     return CallableProxy(run)
 

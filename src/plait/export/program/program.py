@@ -128,8 +128,8 @@ def _program_of_module(
             do=f"define {where}.{method}, or pass the name of an existing method",
         )
     if any(variable.get_metadata("ref", False) for _, variable in iter_variables(model)):
-        model = with_vars(model, ref=False, allow_duplicates=True)  # what reads a reference returns a new array
-    graphdef, flat = split(model)
+        model = with_vars(model, ref=False, allow_duplicates=True, graph=True)
+    graphdef, flat = split(model, graph=True)
     flat = to_flat_state(flat)
     is_state, may_change = to_predicate(state), to_predicate((state, frozen))
     leaves = dict(flat)
@@ -156,7 +156,7 @@ def _program_of_module(
         with layer_scopes(inner):
             args, kwargs = arguments_of(xs)
             outputs = named_outputs(getattr(inner, method)(*args, **kwargs))
-        after = {path: plain_value(leaf) for path, leaf in to_flat_state(split(inner)[1])}
+        after = {path: plain_value(leaf) for path, leaf in to_flat_state(split(inner, graph=True)[1])}
         changed = [path for path in leaves if after.get(path) is not given[path]]
         _check_changes([path for path in changed if not may_change(path, leaves[path])], leaves)
         _check_names([*(("an output", name) for name in outputs), *states])

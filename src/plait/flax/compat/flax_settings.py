@@ -12,10 +12,10 @@ import functools
 import importlib
 from typing import Any
 
+from ...core.graph.modes import modes
 from ...core.intermediates import sowing
 from ...core.settings import defaults, set_default
 from ...partitioning import axis_rules
-from .modes import modes
 
 # Flag → the setting that it is the default of.
 FLAGS = {

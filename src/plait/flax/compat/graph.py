@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ...core.functional.merge import clone as clone
+from ...core.functional.split import graphdef as graphdef
 from ...core.functional.update import update as update
 from ...core.graph.graphdef import (
     GraphDef as GraphDef,
@@ -12,7 +14,16 @@ from ...core.graph.graphdef import (
     SubGraphAttribute as SubGraphAttribute,
     VariableDef as VariableDef,
 )
-from ...core.graph.traversal import find_duplicates as find_duplicates, set_metadata as set_metadata
+from ...core.graph.modes import set_graph_mode as set_graph_mode, set_graph_updates as set_graph_updates
+from ...core.graph.traversal import (
+    find_duplicates as find_duplicates,
+    iter_children as iter_children,
+    iter_graph as iter_graph,
+    iter_module_children as iter_module_children,
+    iter_modules as iter_modules,
+    set_metadata as set_metadata,
+    variables as variables,
+)
 from ...core.graph.walks import RefMap as RefMap
 from ...core.nodes.nodes import (
     DataElem as DataElem,
@@ -26,26 +37,17 @@ from ...core.nodes.nodes import (
 )
 from ...core.states.flat_graphs import unflatten as unflatten
 from ...core.states.graph_state import GraphState as GraphState
-from ...core.states.live import call as call, merge as merge
-from ...edit.pop import graph_pop as graph_pop, pop as pop
-from ...util.static_values import HashableMapping as HashableMapping
-from .functions import (
-    clone as clone,
+from ...core.states.live import (
+    call as call,
     flatten as flatten,
-    graphdef as graphdef,
-    iter_children as iter_children,
-    iter_graph as iter_graph,
-    iter_module_children as iter_module_children,
-    iter_modules as iter_modules,
-    map as map,
-    recursive_map as recursive_map,
+    merge as merge,
     split as split,
     state as state,
     unpack as unpack,
-    variables as variables,
-    with_vars as with_vars,
 )
-from .modes import set_graph_mode as set_graph_mode, set_graph_updates as set_graph_updates
+from ...edit.pop import graph_pop as graph_pop, pop as pop
+from ...edit.views import map as map, recursive_map as recursive_map, with_vars as with_vars
+from ...util.static_values import HashableMapping as HashableMapping
 from .node_predicates import (
     get_node_impl_for_type as get_node_impl_for_type,
     is_graph_node as is_graph_node,

@@ -18,17 +18,17 @@ from ...partitioning.layouts import (
     map_sharding as map_sharding,
     shard_value as shard_value,
 )
+from ...partitioning.shardings import (
+    abstract_with_sharding as abstract_with_sharding,
+    as_abstract as as_abstract,
+    get_abstract_model as get_abstract_model,
+)
 from ...partitioning.specs import (
     get_named_sharding as get_named_sharding,
     get_partition_spec as get_partition_spec,
     get_var_pspec as get_var_pspec,
 )
 from ...partitioning.tree_axes import add_axis as add_axis, remove_axis as remove_axis
-from .functions import (
-    abstract_with_sharding as abstract_with_sharding,
-    as_abstract as as_abstract,
-    get_abstract_model as get_abstract_model,
-)
 
 __all__ = sorted(name for name in globals() if not name.startswith("_") and name != "annotations")
 __dir__ = __all__.copy

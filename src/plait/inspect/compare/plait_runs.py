@@ -121,9 +121,9 @@ def _by_layer(root: Any) -> Modules:
 
 def _copied(model: Any) -> tuple[Any, Callable[..., Any]]:
     if isinstance(model, MethodType):
-        root = clone(model.__self__)
+        root = clone(model.__self__, graph=True)
         return root, lambda *args, **kwargs: getattr(root, model.__name__)(*args, **kwargs)
-    root = clone(model)
+    root = clone(model, graph=True)
     return root, root
 
 

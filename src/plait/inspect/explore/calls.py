@@ -49,7 +49,7 @@ def calls_of(model: Any, inputs: tuple[Any, ...], options: Mapping[str, Any]) ->
     call, given = on_arrays("__call__", (inputs, options))
     paths: list[Path] = []
     shut_in: list[tuple[Path, Call]] = []
-    seen = eval_shape(functools.partial(_run, call, paths, shut_in), model, *given)
+    seen = eval_shape(functools.partial(_run, call, paths, shut_in), model, *given, graph=True, graph_updates=True)
     found: dict[Path, dict[Call, int]] = {}
     for (*path, method), variable in zip(paths, seen, strict=True):
         calls = found.setdefault(tuple(path), {})

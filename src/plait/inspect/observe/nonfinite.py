@@ -50,7 +50,7 @@ def find_nonfinite(node: Any, filter: FilterLiteral = ...) -> dict[str, int]:
         {'mean': 1, 'var': 1}
     """
     found = {}
-    for (_, *path), leaf in to_flat_state(state([node], filter)):  # in a list: it may be a leaf itself
+    for (_, *path), leaf in to_flat_state(state([node], filter, graph=True)):  # in a list: it may be a leaf itself
         value = leaf.get_raw_value() if isinstance(leaf, Variable) else leaf
         found |= {describe_path(place): count for place, count in _counts(tuple(path), value)}
     return found
@@ -84,7 +84,7 @@ def has_nan(node: Any, filter: FilterLiteral = ..., *, on_host: bool = False) ->
         on_host: whether to look at copies in memory: the devices may wait for another process.
     """
     parts: collections.defaultdict[Any, list[jax.Array]] = collections.defaultdict(list)
-    for leaf in jax.tree.leaves(state([node], filter)):
+    for leaf in jax.tree.leaves(state([node], filter, graph=True)):
         if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jnp.inexact):
             for shard in leaf.addressable_shards:
                 parts[shard.device].append(shard.data)

@@ -56,7 +56,7 @@ def capture_gradients(f: Callable[..., Any], *, only: FilterLiteral = ..., has_a
     def perturbed(perturbations: State, *args: Any, **kwargs: Any) -> Any:
         return capture(loss, init=perturbations, method_outputs=Perturbation, only=only)(*args, **kwargs)
 
-    step = value_and_grad(perturbed, has_aux=has_aux)
+    step = value_and_grad(perturbed, has_aux=has_aux, graph=True, graph_updates=True)
 
     @functools.wraps(loss)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -67,7 +67,7 @@ def capture_gradients(f: Callable[..., Any], *, only: FilterLiteral = ..., has_a
         def perturbations(*args: Any, **kwargs: Any) -> Any:
             return look(*args, **kwargs)[1]
 
-        described = eval_shape(perturbations, *args, **kwargs)
+        described = eval_shape(perturbations, *args, graph=True, graph_updates=True, **kwargs)
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), described)
         return step(zeros, *args, **kwargs)
 

@@ -222,11 +222,11 @@ class Stack(Module, Generic[B]):
             step = {name: np.uint32(sum(each[name] for each in draws)) for name in streams}
             counts = {name: start[name] + np.arange(len(layers), dtype=np.uint32) * step[name] for name in streams}
             make = functools.partial(_made, makers[layers[0] % self.period], streams)
-            names = {PARTITION_NAME: self.axis}
+            options: Any = {"transform_metadata": {PARTITION_NAME: self.axis}, "graph": True, "graph_updates": True}
             if all(map(_draws_alone, streams.values())):
-                block = vmap(make, axis_size=len(layers), transform_metadata=names)(counts)
+                block = vmap(make, axis_size=len(layers), **options)(counts)
             else:
-                one_by_one: Any = scan(make, in_axes=0, out_axes=0, length=len(layers), transform_metadata=names)
+                one_by_one: Any = scan(make, in_axes=0, out_axes=0, length=len(layers), **options)
                 block = one_by_one(counts)
             place_new(block)
             setattr(self, layers_key(layers), block)

@@ -146,7 +146,7 @@ def _without_records(block: Any) -> Any:
     """The block itself, or during a capture a copy with the same variables and without what was sown."""
     if not any(sows(node) for _, node in iter_graph_nodes(block)):
         return block
-    copied = clone(block, variables=False)
+    copied = clone(block, variables=False, graph=True)
     for _, node in iter_graph_nodes(copied):
         if sows(node):
             set_record(node, None)
@@ -171,7 +171,7 @@ def _write_layer(block: Any, path: Path, leaf: Any, index: int, value: Any, jour
 
 def layer_copy(stacked: Any, index: int, count: int, axis: str | None) -> Any:
     """A copy of one layer of a stacked block."""
-    return clone(layer_view(stacked, index, count, axis))
+    return clone(layer_view(stacked, index, count, axis), graph=True)
 
 
 def stacked(blocks: Sequence[Any], axis: str | None, names: Callable[[int], str] = "blocks[{}]".format) -> Any:

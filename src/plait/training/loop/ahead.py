@@ -195,7 +195,7 @@ class Pace:
                 if len(self._results) == self._ahead:
                     oldest.block_until_ready()
                 return True
-        arrays = _shared(oldest) or _shared(state(list(objects.values())))
+        arrays = _shared(oldest) or _shared(state(list(objects.values()), graph=True))
         if len(self._results) == self._ahead:
             for array in arrays:
                 array.block_until_ready()

@@ -36,7 +36,7 @@ class BeforeEvaluation:
     def __init__(self, objects: Mapping[str, Any]) -> None:
         positioned = {name: each for name, each in objects.items() if has_position(each)}
         self._positions = {name: KeptPosition(positions_of(each)()) for name, each in positioned.items()}
-        self._variables: State = state(objects)
+        self._variables: State = state(objects, graph=True)
         buffers = [leaf for leaf in jax.tree.leaves(self._variables) if is_buffer(leaf)]
         self._buffers = {id(buffer): (buffer, buffer.copy()) for buffer in buffers}  # it may count in them, in place
         self._structure = [*map(_KeptChildren, _changeable(objects))]
@@ -56,7 +56,7 @@ class BeforeEvaluation:
 
     def donated_parameters(self) -> list[str]:
         """The paths of the parameters whose arrays were donated since."""
-        parameters = state(self._variables, Param).flat_state()
+        parameters = state(self._variables, Param, graph=True).flat_state()
         return [describe_path(path) for path, leaf in parameters if _is_donated(leaf)]
 
     def put_back(self, objects: Mapping[str, Any]) -> None:
@@ -66,7 +66,9 @@ class BeforeEvaluation:
         for buffer, before in self._buffers.values():
             buffer[...] = before
         kept = state(
-            self._variables, lambda _, leaf: isinstance(leaf, Variable) and not _is_donated(leaf.get_raw_value())
+            self._variables,
+            lambda _, leaf: isinstance(leaf, Variable) and not _is_donated(leaf.get_raw_value()),
+            graph=True,
         )
         update(objects, kept)
         for name, position in self._positions.items():

@@ -15,8 +15,8 @@ the middle:
     call = Call(REMAT, f, args, kwargs, crossing=crossing)
     return call.finish(*call.run(call.cached("remat", jax.checkpoint), call.inputs))
 
-Before it stand the functions that transforms accept, transforms as decorators, and the ``Crossing``, which a transform
-asks in each call whether structure is carried out, or only values; ``flax/compat/modes.py`` chooses it.
+Before it stand the functions that transforms accept, transforms as decorators, and the ``Crossing``: the two modes that
+each transform takes, which say in each call whether structure is carried out, or only values.
 
 (rules U8 to U23, U27)
 """
@@ -29,19 +29,20 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from types import MethodType, SimpleNamespace
+from types import MethodType
 from typing import Any, TypeVar
 
 import jax
 
 from ...core import hooks
 from ...core.graph.locate import describe_place
+from ...core.graph.modes import STRUCTURE, Crossing
 from ...core.graph.walks import is_graph_leaf
 from ...core.transform import Transformation
 from ...core.variables.cells import Value
 from ...errors import ArgumentError, ArgumentTypeError
 from ...util.words import describe_type
-from .arguments import Gathered, gather, positional
+from .arguments import Gathered, gather, joined, positional
 from .body import (
     ALL_CHANGES,
     CACHEABLE_FUNCTIONS,
@@ -98,44 +99,14 @@ def check_function(f: Any, name: Transformation) -> None:
         )
 
 
-class Crossing:
-    """What a transform propagates to the caller: structure and values, or values only. This one: everything."""
+def carries_structure(crossing: Crossing, gathered: Gathered, f: Callable[..., Any]) -> bool | str | None:
+    """Whether a call of ``f`` with these arguments carries out structural changes, as ``Propagation`` has it.
 
-    # Has an attribute ``ever``: whether the answers may have changed since the process began.
-    touched: Any = SimpleNamespace(ever=False)
-
-    @property
-    def updates(self) -> bool:
-        """Whether structural changes are carried out, not only values."""
-        return True
-
-    def check(self, roots: Any, labels: Callable[[], Sequence[str]] | None = None) -> None:
-        """Raise if some objects are not accepted; ``labels`` returns their names, if they have any."""
-
-    def structural(self, gathered: Gathered, f: Callable[..., Any]) -> bool | str | None:
-        """Whether a call of ``f`` with these arguments carries out structural changes, as ``Propagation`` has it.
-
-        Raises:
-            ArgumentError, SharingError: some objects are not accepted.
-        """
-        self.check(gathered.roots, lambda: gathered.structure.labels(f)[0])
-        return self.updates or (hooks.recorded_in and hooks.recorded_in(gathered.roots))
-
-    def values_only(self) -> Crossing:
-        """The policy that accepts the same graphs, and carries out only values."""
-        return _ValuesOnly(self)
-
-
-STRUCTURE = Crossing()
-
-
-class _ValuesOnly(Crossing):
-    def __init__(self, crossing: Crossing) -> None:
-        self.check, self.touched = crossing.check, crossing.touched
-
-    @property
-    def updates(self) -> bool:
-        return False
+    Raises:
+        GraphError: some objects are not accepted.
+    """
+    crossing.check(gathered.roots, lambda path: joined(gathered.structure.labels(f)[0][int(path[0])], path[1:]))
+    return crossing.updates or (hooks.recorded_in and hooks.recorded_in(gathered.roots))
 
 
 T = TypeVar("T")
@@ -179,7 +150,7 @@ class Call:
     ) -> None:
         self.name, self.f = name, f
         self.gathered = gathered = gather((args, dict(kwargs or {})), f) if gathered is None else gathered
-        propagation = propagation._replace(structural=crossing.structural(gathered, f))
+        propagation = propagation._replace(structural=carries_structure(crossing, gathered, f))
         spread = ins.broadcast(args) if isinstance(ins, Prefix) else ins
         self.body = Body.of(name, f, gathered, spread, outs, kinds, propagation, rules)
         self.ports = self.body.ports

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec, Sharding
 
+from ...core.graph.modes import check_mode
 from ...core.graph.unflatten import Builder, raw_leaves
 from ...core.graph.walks import Walk, is_graph_leaf, path_of
 from ...core.nodes.attributes import DATA
@@ -377,12 +378,15 @@ def _aliasing_error(name: str, kind: type, places: tuple[str, str], values: tupl
     )
 
 
-def prefix(node: Any, filter_map: Mapping[Any, Any] | Callable[[Path, Any], Any], /) -> Any:
+def prefix(
+    node: Any, filter_map: Mapping[Any, Any] | Callable[[Path, Any], Any], /, *, graph: bool | None = None
+) -> Any:
     """A tree like ``node`` whose leaves are prefix values, for transforms with ``graph_updates=False``.
 
     Args:
         node: a module, variable or pytree of them.
         filter_map: filter → value, tried in order; or a function ``(path, leaf) -> value``.
+        graph: as in ``split``.
 
     Raises:
         FilterError: no filter matches a leaf; names its path.
@@ -393,6 +397,7 @@ def prefix(node: Any, filter_map: Mapping[Any, Any] | Callable[[Path, Any], Any]
         >>> axes.kernel, axes.bias
         (0, None)
     """
+    check_mode(node, graph)
     select = filter_map if callable(filter_map) else FilterMapping(filter_map).map_prefix
     walk = Walk()
     graphdef = walk.add(node)

@@ -60,13 +60,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from ...core.graph.modes import Crossing, touched
 from ...core.graph.walks import CachedWalk, containers_unchanged, drop_runs, is_graph_leaf
 from ...core.variables.cells import clock
 from ...core.variables.variables import Variable
 from ...util.jax_versions import ArrayImpl, KeyArray, refuses_shared_donation, top_level_trace, trace_state
 from ...util.sentinels import NOTHING, Sentinel
 from ..call.arguments import gather
-from ..call.call import Crossing
 from .compiled import Compiled, Layout, OutputsWithOutcome
 
 UNROLL = 256
@@ -318,7 +318,7 @@ def make_run(
     """The run of one walk.
 
     Args:
-        crossing: the policy that was passed to ``jit``; runs carry structure.
+        crossing: the modes that were passed to ``jit``; runs carry structure.
         check: compares the walk with a fresh one before each call.
     """
     assert compiled.layout is not None
@@ -410,7 +410,7 @@ def _run_factory(
     between, inside = "\n    ", "\n        "
     source = f"""\
 def make(*, compiled, walk, identities, crossing, check):
-    call, build, touched, explain = compiled.jitted, compiled.build_output, crossing.touched, compiled.explain
+    call, build, explain = compiled.jitted, compiled.build_output, compiled.explain
     cells, graphdefs, containers = walk.cells, walk.graphdefs, walk.containers
     stamp, stamps, versions = walk.stamp, walk.stamps, walk.versions
     lists, saved = [current for current, _ in walk.lists], [copy for _, copy in walk.lists]
@@ -437,6 +437,7 @@ def make(*, compiled, walk, identities, crossing, check):
 """
     scope: dict[str, Any] = {
         "TAKE_GENERAL_PATH": TAKE_GENERAL_PATH,
+        "touched": touched,
         "ArrayImpl": ArrayImpl,
         "OutputsWithOutcome": OutputsWithOutcome,
         "clock": clock,

@@ -26,6 +26,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
+from ...core.graph.modes import Crossing
 from ...core.graph.untrained import warn_of_flax
 from ...core.graph.walks import CachedWalk
 from ...core.variables.filters import to_predicate
@@ -41,7 +42,7 @@ from ..call.arguments import (
     with_statics,
 )
 from ..call.body import Body, Propagation
-from ..call.call import STRUCTURE, Crossing, check_function, curried
+from ..call.call import carries_structure, check_function, curried
 from ..call.errors import explain
 from .compiled import Compiled, Donation, Layout, TraceSignature
 from .dispatch import Entrance
@@ -78,7 +79,8 @@ def jit(  # pyright: ignore[reportInconsistentOverload] - the options are listed
     device: Any = None,
     backend: str | None = None,
     inline: bool = False,
-    crossing: Crossing = STRUCTURE,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> Any:
     """``jax.jit`` for functions of modules, variables and pytrees of them.
 
@@ -99,6 +101,9 @@ def jit(  # pyright: ignore[reportInconsistentOverload] - the options are listed
         donate: a filter that selects written variables of any argument whose buffers are donated; ``True`` selects all.
             If a donating call fails while running, the donated buffers are lost.
         keep_unused, device, backend, inline: as in ``jax.jit``.
+        graph: whether shared objects and cycles are allowed or raise an error (tree mode); ``None`` means the thread's
+            mode.
+        graph_updates: whether structural changes are propagated, or values only; ``None`` means the thread's mode.
 
     Returns:
         A function with the signature of ``fun``. If ``fun`` raises, no argument is changed. Its ``trace(...)`` and
@@ -121,6 +126,7 @@ def jit(  # pyright: ignore[reportInconsistentOverload] - the options are listed
         >>> float(step(counter, 2.0)), float(step(counter, 2.0)), int(counter.count)
         (2.0, 4.0, 2)
     """
+    crossing = Crossing(graph, graph_updates)
     check_function(fun, JIT)
     chosen = {"keep_unused": keep_unused, "device": device, "backend": backend, "inline": inline}
     options = {name: value for name, value in chosen.items() if value}
@@ -257,7 +263,7 @@ class JittedFunction:
 
     def find(self, args: tuple[Any, ...], kwargs: dict[str, Any], gathered: Gathered) -> Compiled:
         """The compiled function for the structure of a call."""
-        structure, structural = gathered.structure, self.crossing.structural(gathered, self.f)
+        structure, structural = gathered.structure, carries_structure(self.crossing, gathered, self.f)
         layout = None if any(self.statics) else Layout.of(args, kwargs, len(gathered.roots))
         objects = (structure.treedef, structure.graphdefs) if layout is None else (layout, structure.roots)
         key: Any = *objects, structural

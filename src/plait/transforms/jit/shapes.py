@@ -12,11 +12,12 @@ from typing import Any, TypeVar
 import jax
 
 from ...core import hooks
+from ...core.graph.modes import Crossing
 from ...core.transform import Transformation
 from ...util.jax_versions import is_mutable_array
 from ...util.paths import describe_path
 from ..call.arguments import Structure, named_as_user_s, with_statics
-from ..call.call import STRUCTURE, Call, Crossing, check_function, curried
+from ..call.call import Call, check_function, curried
 from ..call.enter_leave import TracedArguments
 
 EVAL_SHAPE = Transformation("eval_shape", "plait.eval_shape({f}, {x})", copies_captured=True, abstract=True)
@@ -27,12 +28,17 @@ CHECKIFY = Transformation("checkify", copies_captured=True)
 R = TypeVar("R")
 
 
-def eval_shape(f: Callable[..., R], *args: Any, crossing: Crossing = STRUCTURE, **kwargs: Any) -> R:
+def eval_shape(
+    f: Callable[..., R], *args: Any, graph: bool | None = None, graph_updates: bool | None = None, **kwargs: Any
+) -> R:
     """The result of ``f(*args, **kwargs)``, with ``jax.ShapeDtypeStruct`` in place of arrays. Allocates nothing.
 
     Modules in the output are new ones, whose variables hold shapes. The arguments do not change, and may themselves
     hold shapes. If there is a mesh, a variable's shape has the sharding from its ``out_sharding`` and the current
     rules; the mesh is the variable's metadata ``mesh``, or else that of ``jax.set_mesh``.
+
+    Args:
+        graph, graph_updates: as in ``jit``.
 
     Raises:
         ArgumentError: ``f`` is a bound method, returns a captured object, or creates a variable whose ``out_sharding``
@@ -47,7 +53,7 @@ def eval_shape(f: Callable[..., R], *args: Any, crossing: Crossing = STRUCTURE, 
         (8, 1000000)
     """
     check_function(f, EVAL_SHAPE)
-    return shapes_of_call(f, args, kwargs, crossing)
+    return shapes_of_call(f, args, kwargs, Crossing(graph, graph_updates))
 
 
 def shapes_of_call(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], crossing: Crossing) -> Any:
@@ -72,7 +78,8 @@ def make_jaxpr(
     f: Any = None,
     *,
     static_argnums: int | Sequence[int] = (),
-    crossing: Crossing = STRUCTURE,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> Any:
     """``jax.make_jaxpr`` for functions of modules: a function from the arrays of the arguments to those of the output.
 
@@ -82,6 +89,7 @@ def make_jaxpr(
     Args:
         f: the function; without it ``make_jaxpr`` returns a decorator.
         static_argnums: positions of hashable arguments that are not arrays.
+        graph, graph_updates: as in ``jit``.
 
     Raises:
         ArgumentError: two arguments share a variable, or an argument's variable is returned.
@@ -97,7 +105,7 @@ def make_jaxpr(
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         args = with_statics(MAKE_JAXPR, f, args, static_argnums)
-        call = Call(MAKE_JAXPR, f, args, kwargs, crossing=crossing.values_only())
+        call = Call(MAKE_JAXPR, f, args, kwargs, crossing=Crossing(graph, graph_updates).values_only())
         structure = call.gathered.structure
 
         def with_values(structure: Structure, values: Iterable[Any], plain: Iterable[Any]) -> Any:
@@ -116,12 +124,13 @@ def make_jaxpr(
 
 
 @curried
-def checkify(f: Any = None, errors: Any = None, *, crossing: Crossing = STRUCTURE) -> Any:
+def checkify(f: Any = None, errors: Any = None, graph: bool | None = None, graph_updates: bool | None = None) -> Any:
     """``jax.experimental.checkify.checkify`` for functions of modules.
 
     Args:
         f: the function; without it ``checkify`` returns a decorator.
         errors: the checks to enable; ``None`` means ``checkify.user_checks``.
+        graph, graph_updates: as in ``jit``.
 
     Returns:
         A function that returns ``(error, out)``. Changes to the arguments are made even if there is an error.
@@ -144,7 +153,7 @@ def checkify(f: Any = None, errors: Any = None, *, crossing: Crossing = STRUCTUR
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         from jax.experimental import checkify as jax_checkify  # importing it takes half as long as importing plait
 
-        call = Call(CHECKIFY, f, args, kwargs, crossing=crossing)
+        call = Call(CHECKIFY, f, args, kwargs, crossing=Crossing(graph, graph_updates))
         body = call.cached("checkify", lambda body: body)
         checked = jax_checkify.checkify(body, jax_checkify.user_checks if errors is None else errors)
         error, (outputs, outcome) = call.run(checked, call.inputs)

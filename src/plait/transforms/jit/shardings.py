@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
 
+from ...core.graph.modes import Crossing
 from ...core.nodes.nodes import Static
 from ...core.transform import Transformation
 from ...errors import ArgumentError, ArgumentTypeError
@@ -22,7 +23,7 @@ from ...util.jax_versions import ArrayImpl, top_level_trace, trace_state
 from ...util.words import describe_type, text_of
 from ..call.arguments import Gathered
 from ..call.body import Body, Propagation
-from ..call.call import Call, Crossing, prefixes_of
+from ..call.call import Call, prefixes_of
 from ..call.outcome import Address, Outcome
 from ..call.prefixes import Prefix
 

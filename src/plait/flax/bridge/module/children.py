@@ -103,7 +103,7 @@ def bind_children(entry: ModuleStackEntry, value: Any, waiting: Any) -> Any:
         if isinstance(waiting, type(value)):
             return waiting
         take_in(entry, value, waiting)
-        for part in [part for _, part in iter_modules(value) if isinstance(part, Hybrid)]:
+        for part in [part for _, part in iter_modules(value, graph=True) if isinstance(part, Hybrid)]:
             bind_children(entry, part, NOTHING)  # it has its variables already
     elif isinstance(value, _CONTAINERS):
         below = dict(_items(waiting)) if isinstance(waiting, _CONTAINERS) else {}

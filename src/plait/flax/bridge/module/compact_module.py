@@ -291,7 +291,7 @@ class Module(Hybrid, metaclass=_ModuleType):
         return out if mutable is False else (out, collections)
 
     def _bridge__run(self, scope: Scope, variables: Mapping[str, Any], method: Any, args: Any, kwargs: Any) -> Any:
-        module = clone(self)
+        module = clone(self, graph=True)
         function = _method_of(module, method)
         attrs = linen_vars_to_nnx_attrs(variables)
         before = [(path, leaf, leaf.get_raw_value()) for path, leaf in iter_leaves(attrs)]

@@ -169,7 +169,7 @@ def to_collections(model: Any) -> Collections:
         >>> plait.bridge.to_collections(plait.Linear(2, 3, rngs=plait.Rngs(0)))["params"]["kernel"].shape
         (2, 3)
     """
-    return nnx_attrs_to_linen_vars(state(model, Not(RngState)))
+    return nnx_attrs_to_linen_vars(state(model, Not(RngState), graph=True))
 
 
 def path_in_linen(path: Path) -> Path:
@@ -205,7 +205,7 @@ def from_collections(collections: Mapping[str, Any], like: Any) -> Any:
         >>> bool((copy.kernel[...] == model.kernel[...]).all())
         True
     """
-    graphdef, whole = split(like)
+    graphdef, whole = split(like, graph=True)
     flat = dict(to_flat_state(whole))
     taken: list[Path] = []
     for path, leaf in flat.items():

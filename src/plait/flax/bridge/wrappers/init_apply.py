@@ -33,7 +33,7 @@ class Functional(Generic[M]):
             rngs: passed to the constructor, unless it is ``None``.
         """
         kwargs = self.kwargs if rngs is None else {**self.kwargs, "rngs": rngs}
-        self.graphdef, state = split(self.module_type(*self.args, **kwargs))
+        self.graphdef, state = split(self.module_type(*self.args, **kwargs), graph=True)
         return state
 
     def apply(self, *states: State) -> Any:

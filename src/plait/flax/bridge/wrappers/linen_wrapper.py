@@ -251,7 +251,7 @@ def _leaves_of(module: Any, used: Leaves) -> list[tuple[tuple[str, Path], Any]]:
     """
     found = {path: collection for collection, path in used if collection in BARE_COLLECTIONS}
     leaves: list[tuple[tuple[str, Path], Any]] = []
-    for path, leaf in to_flat_state(state(module, Not(RngState))):
+    for path, leaf in to_flat_state(state(module, Not(RngState), graph=True)):
         path = path_in_linen(path)
         if isinstance(leaf, Variable):
             leaves.append(((collection_of(leaf), path), leaf))

@@ -41,7 +41,7 @@ def abstract_module(construct: Construct, keys: Mapping[str, Any], remedy: str =
         remedy: what the note of an error says, if ``construct`` reads the value of an array.
     """
     with _noting(remedy):
-        return eval_shape(lambda keys: construct(Rngs(keys)), typed(keys))
+        return eval_shape(lambda keys: construct(Rngs(keys)), typed(keys), graph=True, graph_updates=True)
 
 
 def abstract_in_streams(construct: Construct, rngs: Rngs, others: Mapping[str, Any], remedy: str) -> tuple[Any, Any]:
@@ -79,7 +79,7 @@ def abstract_in_streams(construct: Construct, rngs: Rngs, others: Mapping[str, A
 
     every = typed({**others, **keys})
     with _noting(remedy):
-        module, fresh = eval_shape(with_streams, every)
+        module, fresh = eval_shape(with_streams, every, graph=True, graph_updates=True)
     if not all(isinstance(count, (np.ndarray, np.generic)) for count in after.values()):
         after = jax.jit(ends)(every)  # the constructor draws inside a transform
     for name, stream in rngs.items():
@@ -114,7 +114,7 @@ def fill(module: Any, construct: Construct, keys: Mapping[str, Any], supply: Sup
     """
     given: dict[Path, Any] = {}
     missing: list[Path] = []
-    for path, leaf in to_flat_state(state(module)):
+    for path, leaf in to_flat_state(state(module, graph=True)):
         is_stored = not isinstance(leaf, RngState) if isinstance(leaf, Variable) else is_bare(leaf)
         value = supply(path, leaf) if is_stored else NOTHING
         if value is not NOTHING:
@@ -179,7 +179,7 @@ class _Same:
 
 def _program(construct: Construct, missing: tuple[Path, ...]) -> Any:
     def values(keys: dict[str, jax.Array]) -> list[Any]:
-        leaves = dict(to_flat_state(state(construct(Rngs(keys)))))
+        leaves = dict(to_flat_state(state(construct(Rngs(keys)), graph=True)))
         found = [leaves[path] for path in missing]
         return [leaf.get_raw_value() if isinstance(leaf, Variable) else leaf for leaf in found]
 

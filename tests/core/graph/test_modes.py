@@ -8,8 +8,8 @@ import pytest
 
 import plait
 from plait import Param
+from plait.core.graph.modes import Crossing, graph_mode, graph_updates_mode
 from plait.errors import ArgumentError, GraphError
-from plait.flax.compat.modes import graph_mode, graph_updates_mode
 from tests.environment import environment
 from tests.forked import run_python
 from tests.oracles import describe
@@ -81,6 +81,22 @@ def test_modes_belong_to_a_thread():
         thread.start()
         thread.join()
     assert seen == [True]
+
+
+def test_modes_are_read_when_the_transform_is_called():
+    """U32: not when it is made; so it is with the modes of the thread, and with one of them given."""
+    jitted = plait.jit(lambda model: setattr(model, "new", 1))
+    model = shared_model()
+    with plait.set_graph_mode(False), pytest.raises(GraphError, match=r"model\.a and model\.inner\.b"):
+        jitted(model)
+    with plait.set_graph_updates(False):
+        jitted(model)
+        assert "new" not in model
+    with plait.set_graph_mode(False):
+        assert (Crossing().updates, Crossing(graph=True).updates) == (False, True)
+    assert not Crossing(graph_updates=False).updates
+    jitted(model)
+    assert model.new == 1
 
 
 def test_value_only_updates_carry_values_and_no_structure():
@@ -211,6 +227,6 @@ def test_a_mode_holds_for_functions_that_were_called_before():
 
 def test_the_environment_sets_the_defaults():
     """S5."""
-    code = "from plait.flax.compat.modes import graph_mode, graph_updates_mode as u; print(graph_mode(), u())"
+    code = "from plait.core.graph.modes import Crossing, graph_mode, graph_updates_mode as u; print(graph_mode(), u())"
     done = run_python("-c", code, env=environment(PLAIT_GRAPH_MODE="0", PLAIT_GRAPH_UPDATES="false"), check=True)
     assert done.stdout.split() == ["False", "False"]
