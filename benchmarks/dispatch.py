@@ -8,7 +8,7 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 
 from .measure import QUICK, Effort, Loop, compare, fit_line
-from .models import STEPS, bound_loop, equinox_loop, floor_loop, functional_loop, object_loop
+from .models import STEPS, bound_loop, equinox_loop, floor_loop, functional_loop, in_tree_mode, object_loop
 from .table import Table
 
 SIZES = (5, 41, 201, 1_001)
@@ -42,6 +42,9 @@ def contenders(step: str, alone: bool = False) -> tuple[dict[str, Callable[[int]
     remarks = []
     if step not in ("sgd", "adam") or hasattr(plait, "Optimizer"):
         makers["plait.jit"] = lambda count: object_loop(plait, step, count)
+        makers["plait.jit(graph_updates=False)"] = lambda count: object_loop(plait, step, count, graph_updates=False)
+        makers["plait.jit(graph=False)"] = lambda count: object_loop(plait, step, count, graph=False)
+        makers["plait.jit under set_graph_mode(False)"] = lambda count: in_tree_mode(object_loop(plait, step, count))
     else:
         remarks.append("plait has no Optimizer yet: left out.")
     if alone:

@@ -219,6 +219,13 @@ def object_loop(nnx: types.ModuleType, step: str, count: int, **options: Any) ->
     return loop
 
 
+def in_tree_mode(loop: Loop) -> Loop:
+    """The loop with Flax's coming default set around it."""
+    import plait
+
+    return plait.set_graph_mode(False)(loop)
+
+
 def bound_loop(nnx: types.ModuleType, step: str, count: int) -> Loop:
     """The form that Flax's performance guide recommends first: the arguments bound once by ``cached_partial``."""
     model, x = object_model(nnx, count), jnp.ones(())

@@ -154,6 +154,11 @@ class Crossing:
         """Whether structural changes are carried out; otherwise, and for every tree, values only."""
         return graph_mode(self.graph) and graph_updates_mode(self.graph_updates)
 
+    @property
+    def now(self) -> tuple[bool, bool]:
+        """Whether graphs are allowed, and ``updates``, in a call now."""
+        return graph_mode(self.graph), self.updates
+
     def check(self, roots: Any, describe: Callable[[Path], str] = describe_path) -> None:
         """``check_mode`` with this mode."""
         check_mode(roots, self.graph, describe)

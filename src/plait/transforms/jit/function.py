@@ -218,7 +218,7 @@ class JittedFunction:
         if self.entrance.function() is None:  # unpickled
             self.entrance.find(sys._getframe(1))
         args, kwargs = self.prepare(args, kwargs)
-        gathered = gather((args, kwargs), self.f)
+        gathered, modes = gather((args, kwargs), self.f), self.crossing.now
         try:
             compiled = self.find(args, kwargs, gathered)
             positional, named = compiled.arguments(gathered, args, kwargs)
@@ -230,9 +230,9 @@ class JittedFunction:
                 self.shardings.explain(error, self.f, args)
             raise
         result = compiled.finish(gathered, returned)
-        if gathered.walk is not None and compiled.fits_fast_path and self.crossing.updates:
+        if gathered.walk is not None and compiled.fits_fast_path:
             check = check_cells if CHECK_DISPATCH else None
-            self.entrance.remember(compiled, gathered.walk, gathered.roots, self.crossing, check)
+            self.entrance.remember(compiled, gathered.walk, gathered.roots, self.crossing, modes, check)
         return result
 
     def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
