@@ -29,6 +29,18 @@ def test_pooling_is_flax_s(name, size, strides, padding, batch):
 
 
 @pytest.mark.oracle
+@pytest.mark.parametrize("name", POOLS)
+def test_by_default_windows_move_by_one_and_nothing_is_padded(name):
+    """F2, F3: ``strides=None``, the default, is 1 in each axis."""
+    x, window = some_input(2, 5, 4, 2), (2, 3)
+    pooled = getattr(plait, name)(x, window)
+    assert pooled.shape == (2, 4, 2, 2)
+    np.testing.assert_array_equal(pooled, getattr(plait, name)(x, window, (1, 1), "VALID"))
+    with users_promotion():
+        np.testing.assert_allclose(pooled, getattr(flax_nnx(), name)(x, window), rtol=1e-6)
+
+
+@pytest.mark.oracle
 @pytest.mark.parametrize("dtype", ["bfloat16", "int32", "float32"])
 @pytest.mark.parametrize("name", ["max_pool", "min_pool"])
 def test_the_dtype_stays(name, dtype):

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import plait
+from plait.errors import ArgumentTypeError
 from plait.training import metrics
 from plait.training.metrics import F1, ConfusionMatrix, Precision, Recall
 
@@ -118,3 +119,16 @@ def test_a_label_that_is_no_class_is_ignored_by_every_metric(kind, dtype):
     metric.update(logits=jnp.eye(5, 3), labels=labels)
     assert float(metric.compute()) == 0.5
     assert int(metric.matrix[...].sum() if hasattr(metric, "matrix") else metric.count[...]) == 2
+
+
+NO_NUMBERS = [None, "cat", ["cat", "dog"], np.array([None, 1])]
+
+
+@pytest.mark.parametrize("name", ["logits", "labels"])
+@pytest.mark.parametrize("kind", [metrics.Accuracy, *KINDS], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("value", NO_NUMBERS, ids=repr)
+def test_what_is_no_array_of_numbers_is_a_type_error(kind, name, value):
+    """O7."""
+    metric = plait.MultiMetric(score=kind() if kind is metrics.Accuracy else kind(2))
+    with pytest.raises(ArgumentTypeError, match=f"found +{name} of type {type(value).__name__}"):
+        metric.update(**{"logits": jnp.eye(2), "labels": jnp.array([0, 1]), name: value})

@@ -39,7 +39,7 @@ def pool(
         init: initial value of each window's reduction, and the value of the padding.
         reduce_fn: combines two values; gradients need ``jax.lax.add``, ``max`` or ``min``.
         window_shape: window length per spatial axis.
-        strides: steps between windows, one per spatial axis; ``None`` means 1, as in Flax (in PyTorch, the window).
+        strides: steps between windows, one per spatial axis; ``None``: 1 in each, as in Flax (in PyTorch, the window).
         padding: ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"``, or a pair (before, after) per spatial axis.
 
     Returns:
@@ -118,7 +118,7 @@ def max_pool(
     Args:
         inputs: ``(..., *spatial, channels)``.
         window_shape: window length per spatial axis.
-        strides: steps between windows, one per spatial axis; ``None`` means 1, as in Flax (in PyTorch, the window).
+        strides: steps between windows, one per spatial axis; ``None``: 1 in each, as in Flax (in PyTorch, the window).
         padding: ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"``, or a pair (before, after) per spatial axis.
 
     Raises:
@@ -141,7 +141,7 @@ def min_pool(
     Args:
         inputs: ``(..., *spatial, channels)``.
         window_shape: window length per spatial axis.
-        strides: steps between windows, one per spatial axis; ``None`` means 1, as in Flax (in PyTorch, the window).
+        strides: steps between windows, one per spatial axis; ``None``: 1 in each, as in Flax (in PyTorch, the window).
         padding: ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"``, or a pair (before, after) per spatial axis.
 
     Raises:
@@ -178,7 +178,7 @@ def avg_pool(
     Args:
         inputs: ``(..., *spatial, channels)``; integers are averaged as float32.
         window_shape: window length per spatial axis.
-        strides: steps between windows, one per spatial axis; ``None`` means 1, as in Flax (in PyTorch, the window).
+        strides: steps between windows, one per spatial axis; ``None``: 1 in each, as in Flax (in PyTorch, the window).
         padding: ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"``, or a pair (before, after) per spatial axis.
         count_include_pad: whether padding counts as zeros; otherwise only elements of the input count.
 

@@ -10,7 +10,7 @@ from ..core.variables.variable_kinds import Remainder
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..typing import Array
 from ..util.words import with_article
-from .metric import Metric, MetricState, as_mask
+from .metric import Metric, MetricState, as_mask, as_numbers
 from .remainders import as_number, carried, carries
 
 AVERAGES = ("macro", "micro", "weighted", None)
@@ -82,6 +82,7 @@ class ConfusionMatrix(Metric):
             mask: which examples count; ``None`` means all.
 
         Raises:
+            ArgumentTypeError: logits or labels are not numbers.
             ShapeError: logits, labels and classes do not match, or labels are not integers.
         """
         predictions, labels, counts = classified(self, logits, labels, mask)
@@ -250,9 +251,10 @@ def classified(metric: Any, logits: Any, labels: Any, mask: Any) -> tuple[Array,
     An example counts if the mask selects it and its label is a class.
 
     Raises:
+        ArgumentTypeError: logits or labels are not numbers.
         ShapeError: logits, labels and mask do not match, or labels are not integers.
     """
-    logits, labels = jnp.asarray(logits), jnp.asarray(labels)
+    logits, labels = as_numbers(metric, "logits", logits), as_numbers(metric, "labels", labels)
     name = type(metric).__name__
     place = f"{with_article(name)} with threshold={metric.threshold}"
     gap = 1 if metric.threshold is None else 0
@@ -262,7 +264,9 @@ def classified(metric: Any, logits: Any, labels: Any, mask: Any) -> tuple[Array,
             at=place,
             found=f"logits of shape {logits.shape} and labels of shape {labels.shape}",
             expected="logits with one more axis than labels, the classes" if gap else "equal shapes",
-            do=f"{name} takes one logit per label with threshold=0.5, or one per class; one-hot: labels.argmax(-1)",
+            do="remove the last axis of the labels: labels[..., 0]"
+            if labels.shape[-1:] == (1,) and labels.ndim > 1
+            else f"{name} takes one logit per label with threshold=0.5, or one per class; one-hot: labels.argmax(-1)",
         )
     if not jnp.issubdtype(labels.dtype, jnp.integer):
         raise ShapeError(

@@ -17,6 +17,7 @@ from ..core.nodes.pytree import Pytree
 from ..core.variables.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..typing import Array, FilterLiteral
+from ..util.words import with_article
 
 
 class MetricState(Variable[Any]):
@@ -74,7 +75,7 @@ def masked_values(metric: Any, kwargs: Mapping[str, Any], mask: Any) -> tuple[Ar
     """The values of an update and the mask, in one shape; float64 stays, and all else becomes float32.
 
     Raises:
-        ArgumentTypeError: the keyword with the values is missing.
+        ArgumentTypeError: the keyword with the values is missing, or they are not numbers.
         ArgumentError: there is a mask, and the values are not an array.
         ShapeError: the mask does not broadcast to them.
     """
@@ -93,7 +94,7 @@ def masked_values(metric: Any, kwargs: Mapping[str, Any], mask: Any) -> tuple[Ar
             expected="an array of values, which the mask selects from",
             do=f"pass an array: {metric.argname}=jnp.asarray([{values!r}])",
         )
-    values = jnp.asarray(values)
+    values = as_numbers(metric, metric.argname, values)
     if values.dtype != jnp.float64:
         values = values.astype(jnp.float32)
     if mask is None:
@@ -102,6 +103,24 @@ def masked_values(metric: Any, kwargs: Mapping[str, Any], mask: Any) -> tuple[Ar
     if not values.shape:  # one value for all that count
         values = jnp.broadcast_to(values, mask.shape)
     return values, as_mask(mask, values.shape)
+
+
+def as_numbers(metric: Any, name: str, value: Any) -> Array:
+    """An argument of ``update`` as an array.
+
+    Raises:
+        ArgumentTypeError: it is text, ``None`` or something else that JAX has no array of.
+    """
+    try:
+        return jnp.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise ArgumentTypeError(
+            f"the {name} of a metric must be numbers",
+            at=with_article(type(metric).__name__),
+            found=f"{name} of type {type(value).__name__}",
+            expected="an array, a list or a number",
+            do="convert them; names of classes: jnp.array([classes.index(label) for label in labels])",
+        ) from error
 
 
 def as_mask(mask: Any, shape: tuple[int, ...]) -> Array:

@@ -80,7 +80,7 @@ class Average(Metric):
             **kwargs: the values, as the keyword ``argname``; others are ignored.
 
         Raises:
-            ArgumentTypeError: the keyword with the values is missing.
+            ArgumentTypeError: the keyword with the values is missing, or they are not numbers.
             ArgumentError: there is a mask, and the values are not an array.
             ShapeError: the mask does not broadcast to them.
         """
@@ -242,6 +242,7 @@ class Accuracy(Average):
             mask: which examples count; ``None`` for all.
 
         Raises:
+            ArgumentTypeError: logits or labels are not numbers.
             ShapeError: the ranks of logits and labels do not match, or labels are not integers.
         """
         predictions, labels, counts = classified(self, logits, labels, mask)

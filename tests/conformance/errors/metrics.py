@@ -42,9 +42,32 @@ ROWS = {
               do        create the metric for them: F1(3)
         """,
     ),
-    "labels with too many axes": Row(
-        "plait.metrics.Accuracy().update(logits=jnp.eye(3), labels=jnp.ones((3, 1), int))", ShapeError,
-        ("at +an Accuracy with threshold=None", r"found +logits of shape \(3, 3\) and labels of shape \(3, 1\)")),
+    "labels in a column": Row("plait.metrics.Accuracy().update(logits=jnp.eye(3), labels=labels)", ShapeError,
+        setup="labels = jnp.ones((3, 1), int)",
+        fix="labels[..., 0]",
+        cure="plait.metrics.Accuracy().update(logits=jnp.eye(3), labels=$)",
+        text="""
+            For multi-class classification, the shapes of logits and labels do not match
+              at        an Accuracy with threshold=None
+              found     logits of shape (3, 3) and labels of shape (3, 1)
+              expected  logits with one more axis than labels, the classes
+              do        remove the last axis of the labels: labels[..., 0]
+        """,
+    ),
+    "labels that are names": Row(
+        "plait.metrics.Accuracy().update(logits=jnp.eye(2), labels=labels)",
+        ArgumentTypeError,
+        setup="labels, classes = ['dog', 'cat'], ['cat', 'dog']",
+        fix="jnp.array([classes.index(label) for label in labels])",
+        cure="plait.metrics.Accuracy().update(logits=jnp.eye(2), labels=$)",
+        text="""
+            the labels of a metric must be numbers
+              at        an Accuracy
+              found     labels of type list
+              expected  an array, a list or a number
+              do        convert them; names of classes: jnp.array([classes.index(label) for label in labels])
+        """,
+    ),
     "labels of another size": Row(
         "plait.metrics.F1(3).update(logits=jnp.eye(3), labels=jnp.ones(2, int))",
         ShapeError,
