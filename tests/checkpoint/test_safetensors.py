@@ -109,9 +109,9 @@ def test_a_file_that_changes_after_it_was_opened_is_refused(tmp_path, change):
     [
         ([[0, 8], [8, 12]], 12, None),
         ([[4, 12], [0, 4]], 12, None),
-        ([[0, 8], [12, 16]], 16, "b of other bytes"),
-        ([[0, 8], [4, 8]], 8, "b of other bytes"),
-        ([[0, 4], [4, 8]], 8, "a of other bytes"),
+        ([[0, 8], [12, 16]], 16, "b with too many or few bytes"),
+        ([[0, 8], [4, 8]], 8, "b with too many or few bytes"),
+        ([[0, 4], [4, 8]], 8, "a with too many or few bytes"),
         ([[0, 8], [8, 12]], 16, "bytes instead of"),
         ([[0, 8], [8, 12]], 10, "bytes instead of"),
         ([[0, -8], [8, 12]], 12, r"-8 as \['a'\]\['data_offsets'\]\[1\] instead of a whole number from 0"),

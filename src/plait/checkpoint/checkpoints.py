@@ -191,7 +191,7 @@ class Checkpoints:
             aside = move_aside(path, "damaged")
             warn(
                 CheckpointWarning,
-                "what was at the path of a checkpoint is none, and was moved aside",
+                "what was at the path of a checkpoint is not a checkpoint, and was moved aside",
                 at=str(path),
                 found=f"{'a folder' if aside.is_dir() else 'a file'} without a {MANIFEST}, now {aside.name}",
                 expected="a checkpoint of this step, or nothing",
@@ -331,8 +331,8 @@ class Checkpoints:
             step: the step to restore; ``None`` means the newest.
 
         Raises:
-            CheckpointError: all checkpoints are damaged, there is none of this step, or it does not match the objects.
-                Or the folder has none but those that another program wrote with Orbax; names the call that reads them.
+            CheckpointError: all checkpoints are damaged, this step has none, or it does not match the objects. Or
+                the folder has only checkpoints that another program wrote with Orbax; names the call that reads them.
         """
         self._wait()
         found = run_on_process_0(lambda: self._newest(step))

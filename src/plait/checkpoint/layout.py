@@ -205,7 +205,7 @@ def manifest_at(path: Path) -> Manifest:
     """The manifest of a checkpoint; the other files are not checked.
 
     Raises:
-        CheckpointError: there is none, it is damaged, or its format is unknown.
+        CheckpointError: the manifest is missing or damaged, or its format is unknown.
     """
     return _manifest_of(_read(path))
 

@@ -234,8 +234,8 @@ def show(description: Description) -> str:
 def is_same_kind(first: Description, second: Description, *, cast: bool) -> bool:
     """Whether a stored value of the first description can replace one of the second: same kind, dtype and shape.
 
-    ``jit`` makes arrays of Python numbers, and 32-bit arrays of NumPy's 64-bit ones. So what ``eval_shape`` made of one
-    can be replaced by it, and it can be replaced by what a step made of it.
+    ``jit`` turns Python numbers into arrays, and NumPy's 64-bit arrays into 32-bit ones. So such a value can replace,
+    and be replaced by, what ``eval_shape`` or a step turned it into.
 
     Args:
         cast: whether dtypes may differ if both are float or complex.
@@ -300,7 +300,7 @@ def on_devices(value: Any, name: str) -> Any:
     """A shape with the devices of the current mesh, if its own mesh is abstract, as in what ``eval_shape`` returns.
 
     Raises:
-        ArgumentError: the current mesh is another one, or there is none.
+        ArgumentError: the current mesh is another one, or there is no mesh.
     """
     sharding = value.sharding if isinstance(value, jax.ShapeDtypeStruct) else None
     if not isinstance(sharding, NamedSharding) or isinstance(sharding.mesh, Mesh):

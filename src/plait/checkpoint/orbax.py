@@ -337,7 +337,7 @@ def read_into(source: Path, node: Any, *, partial: bool, cast: bool, is_whole: b
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:
-    """What tells a folder from one that was made later at its path, as TensorStore does; ``None`` if there is none."""
+    """What tells a folder from a later one at the same path, as for TensorStore; ``None`` if there is no folder."""
     try:
         found = os.stat(folder)
     except OSError:

@@ -67,7 +67,7 @@ def refused_if_damaged(path: Path) -> Iterator[None]:
     """Inside ``with``, what Orbax and TensorStore raise about files that they cannot read becomes plait's error.
 
     Raises:
-        CheckpointError: the checksums of the checkpoint may be right all the same.
+        CheckpointError: also if the checksums of the checkpoint are right.
     """
     try:
         yield
@@ -85,7 +85,7 @@ def refused_if_damaged(path: Path) -> Iterator[None]:
 
 
 def raise_interrupt(error: BaseException) -> None:
-    """Raise the ``KeyboardInterrupt`` that led to an error, if one did: Orbax's tasks make other exceptions of it."""
+    """Raise the ``KeyboardInterrupt`` that led to an error, if one did: Orbax's tasks turn it into others."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, KeyboardInterrupt):

@@ -126,7 +126,7 @@ def _read_file(place: Path) -> Iterator[tuple[str, StoredArray]]:
             raise _damaged(place, f"{name} of dtype {entry['dtype']}, which NumPy does not have")
         start, stop = entry["data_offsets"]
         if start != end or stop - start != math.prod(entry["shape"]) * _dtype_of(entry).itemsize:
-            raise _damaged(place, f"{name} of other bytes than its shape needs, or than those after the array before")
+            raise _damaged(place, f"{name} with too many or few bytes for its shape, or not after the array before")
         end = stop
     if identity.size != 8 + length + end:
         raise _damaged(place, f"{identity.size:,} bytes instead of {8 + length + end:,}")

@@ -80,8 +80,8 @@ class Layout:
     ignored: tuple[str, ...] = ()
 
 
-# A layout may return several alternatives, the usual one first; the one whose names are in the checkpoint is used. If
-# there is none, each part of the layer is looked up separately.
+# A layout may return several alternatives, the usual one first; the one whose names are in the checkpoint is used.
+# If there is no such layout, each part of the layer is looked up separately.
 LayoutOf = Callable[[Any], Sequence[Layout]]
 
 # By library, then by class. ``register_layout`` fills it. It is never emptied, and keeps the classes alive.

@@ -61,7 +61,7 @@ class Settings(threading.local):
 
 S = TypeVar("S", bound=Settings)
 
-# JAX's setting: those that differ from their defaults; ``None`` if there are none.
+# A setting of JAX: our settings that differ from their defaults; ``None`` if all are at their defaults.
 in_force = jax.make_user_context(None)
 _declared: dict[str, Settings] = {}
 _defaults: dict[str, tuple[Any, ...]] = {}

@@ -54,7 +54,7 @@ def add_lora(
     Raises:
         ArgumentError: a selected part is not such a layer, or has an adapter of this name, or is the root of the model;
             the model is unchanged.
-        ArgumentTypeError: ``selection`` is none, for example a model.
+        ArgumentTypeError: ``selection`` is something else, for example a model.
 
     Example:
         >>> attention = plait.MultiHeadAttention(2, 8, decode=False, rngs=plait.Rngs(0))

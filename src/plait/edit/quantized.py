@@ -92,7 +92,7 @@ class QuantizedWeight(Module):
         )
 
     def __getitem__(self, index: Any) -> Array:
-        """The weight, or a part of it, as of the variable that it replaces."""
+        """The weight, or a part of it, as from the variable it replaces."""
         return self.value if index is ... else self.value[index]
 
     @property

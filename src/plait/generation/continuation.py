@@ -131,7 +131,7 @@ def stream(
 
     Returns:
         An iterator over lists: the new tokens of each prompt, none for those that have ended. It ends when all have.
-        The arguments are checked, and the prompts run, when it is asked for the first item.
+        The arguments are checked, and the prompts run, when the first item is requested.
 
     Example:
         >>> class LM(plait.Module):

@@ -264,7 +264,7 @@ def _defaults(cls: type) -> dict[str, Any]:
             found.setdefault(parameter.name, _OF_REST.get(parameter.kind, parameter.default))
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             break
-    return {**found, "rngs": None}  # a layer that needs no more random numbers has none
+    return {**found, "rngs": None}  # ``None`` in a layer that needs no more random numbers
 
 
 def _of_class(cls: type, name: str) -> Any:

@@ -28,8 +28,8 @@ from jax import lax
 
 from ..util.jax_versions import SINGLE_OPERATIONS, SINGLE_PRODUCTS, is_within_staged, top_level_trace, trace_state
 
-# How JAX is asked to copy the operations of a function into the program that is recorded. JAX 0.11 cannot be: it puts
-# ``jit(affine)`` into their names, between a module and its operation.
+# The value of ``inline=`` that copies the operations of a function into the recorded program. JAX 0.11 puts
+# ``jit(affine)`` into their names nevertheless, between a module and its operation.
 COPIED: Any = getattr(getattr(jax, "Inline", None), "JAX_EARLY", True)
 KEEPS_NAMES = COPIED is not True or jax.__version_info__ < (0, 11)
 

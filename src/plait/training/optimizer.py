@@ -375,8 +375,7 @@ def _check_order(model: Any, grads: Any, selected: Mapping[Path, Any]) -> None:
 
 
 def _unshared(tree: Any, values: Mapping[Path, Any]) -> Any:
-    """The tree with copies of the model's own arrays, and of its own that stand at several places: a jitted step may
-    donate each of them."""
+    """The tree with copies of the arrays that it shares with the model or holds twice: a step may donate each."""
     met = {id(leaf) for leaf in jax.tree.leaves(list(values.values()))}
 
     def own(leaf: Any) -> Any:

@@ -68,7 +68,7 @@ class AliasSpec(ModuleSpec):
 
 
 class AliasLoader:
-    """Imports the module itself, and puts it in the place of the one that was asked for.
+    """Imports the module itself, and puts it in the place of the requested one.
 
     Args:
         own: the spec of the module itself.

@@ -37,7 +37,7 @@ def repr_leaf(value: Any) -> str:
         if callable(value) and hasattr(value, "__name__") and not isinstance(value, type):
             return f"<function {value.__name__}>"
         return repr(value) if isinstance(value, str) else _ADDRESS.sub(">", repr(value))
-    except Exception as error:  # of a user's class; a model that holds such an object can be printed all the same
+    except Exception as error:  # of a user's class; the rest of the model can still be printed
         return unprintable(value, error)
 
 

@@ -62,8 +62,8 @@ def own_leaves(
     Args:
         node: the graph.
         only: the filter.
-        what: the name of what needs the graph, for the error if it is none.
-        is_asked_for: the filter is asked for these leaves.
+        what: the name of what needs the graph, for the error if ``node`` is not a graph.
+        is_asked_for: which leaves the filter is applied to.
     """
     check_node(node, what)
     predicate = to_predicate(only)

@@ -1,4 +1,4 @@
-"""The first of the two walks, from an object graph to its graphdef and leaves; and what is remembered of it.
+"""The first of the two walks, from an object graph to its graphdef and leaves; and its cache.
 
 The walk is depth-first and pre-order, with an explicit stack, so deep graphs need no recursion. A graph node gets its
 index before its children are visited, a variable or reference when it is visited; both use the same counter. An object

@@ -3,7 +3,7 @@
 While ``capture`` runs, each module has a record in ``_pytree__sown``: the captured kinds and the variables sown so
 far. It is an ordinary attribute, so transforms handle it like any other. Without a record, values become attributes.
 
-Around the body of a transform it is known what cannot get out of it. ``Module`` gets its methods here.
+A transform declares here what cannot leave its body. ``Module`` gets its methods here.
 """
 
 from __future__ import annotations

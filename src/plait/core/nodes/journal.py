@@ -65,7 +65,7 @@ class Journal:
             self._outer.notes += self.notes
 
     def put_back(self) -> None:
-        """Put back what was noted, the latest first; all of it, even if a function of a registered type raises."""
+        """Undo every note, the latest first, even if a function of a registered type raises."""
         with contextlib.ExitStack() as restores:
             for note in self.notes:
                 restores.callback(*note)

@@ -18,7 +18,7 @@ class WriteOptions:
         overwrite: whether to replace an existing export.
 
     Raises:
-        ArgumentError: a platform is unknown, or there is none.
+        ArgumentError: no platform is given, or an unknown one.
     """
 
     platforms: Sequence[str] = PLATFORMS

@@ -100,7 +100,7 @@ def formats_of(names: Any) -> list[Format]:
     """The rows of one name or of several, each once.
 
     Raises:
-        ArgumentError: there is none, or an unknown one.
+        ArgumentError: no format is given, or an unknown one.
     """
     wanted = list(dict.fromkeys([names] if isinstance(names, str) else names))
     advice = "plait.export.save(model, path, formats=['stablehlo', 'onnx'], inputs=('batch', 8))"

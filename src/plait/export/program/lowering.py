@@ -30,7 +30,7 @@ def known_platforms(platforms: str | Sequence[str]) -> tuple[str, ...]:
     """The platforms, each once, checked: JAX would accept an unknown one.
 
     Raises:
-        ArgumentError: there is none, or an unknown one.
+        ArgumentError: no platform is given, or an unknown one.
     """
     wanted = tuple(dict.fromkeys([platforms] if isinstance(platforms, str) else platforms))
     advice = "platforms=('cpu', 'cuda'), or omit it"

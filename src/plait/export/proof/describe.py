@@ -15,7 +15,7 @@ def describe_exports(path: str | os.PathLike[str]) -> list[Description]:
     """Describe every export at ``path``: one, or all in a folder that ``save`` wrote.
 
     Raises:
-        ExportError: there is none, or it cannot be read.
+        ExportError: there is no export, or it cannot be read.
         MissingDependencyError: reading it needs a package that is not installed.
     """
     return [row.describe(place) for row, place in find_exports(path)]
@@ -25,7 +25,7 @@ def find_exports(path: str | os.PathLike[str]) -> list[tuple[Format, Path]]:
     """The format and path of every export at ``path``.
 
     Raises:
-        ExportError: there is none.
+        ExportError: there is no export.
     """
     given, found = given_path(path, ExportError), exports_at(path)
     if not found:

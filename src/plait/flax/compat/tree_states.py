@@ -68,7 +68,7 @@ class NodeStates:
         """The graphdef.
 
         Raises:
-            GraphError: there is none.
+            GraphError: there is no graphdef.
         """
         if self._graphdef is None:
             raise GraphError(

@@ -21,7 +21,7 @@ class Found:
     Attributes:
         pair: the calls whose inputs agree and whose outputs depart; the whole models if their inputs depart.
         inside: the first call directly inside whose inputs depart already; ``None`` if only the output departs.
-        inputs, output: the differences of the pair; that of the inputs is ``None`` if there are none to compare.
+        inputs, output: the differences of the pair; ``inputs`` is ``None`` if there are no inputs to compare.
     """
 
     pair: Pair

@@ -1,8 +1,8 @@
 """The check that a graph holds no layer of a stack twice: in the stack and in a view of it, or in two views.
 
-A walk takes a view for a block of its own, so a state, a copy or a checkpoint would hold its values twice, and what is
-written to one of the two would be lost. A list of blocks has one object in both places. Walks have the variables that
-they found checked, and ``visit`` before it starts; neither does anything in a program without views. (rule ST17)
+To a walk a view is a separate block, so a state, a copy or a checkpoint would hold its values twice, and what is
+written to one of the two would be lost. (In a list of blocks both places have one object.) Walks check the variables
+that they found, and ``visit`` checks before it starts; a program without views pays nothing. (rule ST17)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Batches that are in hand before their step begins, each with the position of the data after it.
+"""Batches that are read before their step begins, each with the position of the data after it.
 
 With none ahead, a batch is fetched when its step is about to begin. The position before each fetch is kept, so that a
 signal need not wait for slow data: what was being fetched is fetched again.
@@ -25,7 +25,7 @@ from .placing import owned
 
 
 class Interrupted(BaseException):
-    """A signal has arrived while the data was asked for a batch."""
+    """A signal has arrived while a batch was being read."""
 
 
 class Ahead:
@@ -40,7 +40,7 @@ class Ahead:
     Attributes:
         last: the last step whose batch is in hand or used.
         ended: what the data has raised: ``StopIteration`` at its end; ``None`` if it goes on.
-        may_interrupt: whether the data is asked for a batch now that the run can do without; the first signal then
+        may_interrupt: whether a batch is being read that the run can do without; the first signal then
             raises ``Interrupted``. Without a position, what was being fetched would be lost.
         is_interrupted: whether a second signal has raised ``KeyboardInterrupt``, which ends the run at once. One that
             the data itself has raised is an error of the data.

@@ -144,7 +144,7 @@ class Callbacks:
                     raise
                 self._listening = [each for each in self._listening if each is not callback]
                 failed.append(error)
-        if failed:  # the states of the others are those after this step all the same
+        if failed:  # after all others have seen this step
             raise failed[0]
 
     def states(self, attempt: Callable[..., object]) -> dict[str, Any]:

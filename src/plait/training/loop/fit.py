@@ -51,7 +51,7 @@ def fit(
     raised. If a step raises, training ends at once; the newest checkpoint is the last periodic one. If a logger raises,
     it is closed with a ``LoggerWarning``, and training continues. Only the main thread hears signals: in another one,
     ``fit`` does not end with a checkpoint by them. Handlers of SIGCHLD, such as PyTorch's for a worker that has died,
-    are called while the data is asked for a batch.
+    are called while a batch is being read.
 
     In a multi-process run, all processes call it with the same arguments, and what ends one of them (a signal, an
     error, the end of its data) ends all after the same step, at most two later. All raise the error of the first

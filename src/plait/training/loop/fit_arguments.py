@@ -1,4 +1,4 @@
-"""The arguments of ``fit``: what is wrong with them is said before the first step."""
+"""The checks of the arguments of ``fit``, before the first step."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def check_kinds(
 
 
 def check_intervals(evaluate: object, callbacks: Sequence[object], **numbers: int | None) -> None:
-    """Raise for a number of steps below 1, for none, and where no evaluation can do what is asked of it."""
+    """Raise for a number of steps that is below 1 or missing, and for arguments that need an evaluation."""
     for name, value in numbers.items():
         if value is not None:
             check_count(name, value, name if name == "epochs" else "steps")
@@ -133,8 +133,8 @@ def iterator_of(data: Any, *, needs_position: bool, counts_epochs: bool = False)
     """The data as an iterator; an iterable without a position is wrapped in ``Batches``.
 
     Raises:
-        ArgumentTypeError: it has a position and is no iterator, it has none and needs one, or its epochs are to be
-            counted, and it is another iterator than ``Batches``.
+        ArgumentTypeError: it has a position but is not an iterator, or lacks a position that is needed, or its epochs
+            are to be counted but it is an iterator other than ``Batches``.
     """
     positioned = has_position(data)
     if not isinstance(data, Iterator):

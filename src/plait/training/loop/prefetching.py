@@ -26,10 +26,10 @@ PATIENCE = 5.0  # seconds
 def prefetch(
     batches: Iterable[Any], size: int = 2, *, sharding: Sharding | Mesh | None = None, whole: bool = False
 ) -> Prefetched:
-    """The same batches, of which the next ones are put on the devices ahead of time.
+    """The same batches, each put on the devices ahead of time.
 
     A thread reads and transfers them, so that a step waits only for data that is slower than it. If the data hangs, a
-    program that ends does not wait for it, but for a few seconds.
+    program that ends waits for it for a few seconds only.
 
     Args:
         batches: pytrees of arrays, such as ``Batches`` or a data loader.
@@ -41,8 +41,8 @@ def prefetch(
             their rows; otherwise each passes its own rows.
 
     Returns:
-        An iterator. If ``batches`` has ``get_state`` and ``set_state``, so has it: the position is that of the batches
-        that were taken, whatever is held.
+        An iterator. If ``batches`` has ``get_state`` and ``set_state``, it has them too: its position is after the
+        last batch that it returned, whatever is held.
 
     Raises:
         ArgumentError: ``size`` is not positive, or there is an axis in the mesh that the recipe does not know. While
@@ -85,7 +85,7 @@ class Prefetched(Iterator[Any]):
             batch, state = first.result()
         except BaseException:
             if first.done() and first.exception() is not None:  # otherwise a signal has ended the waiting
-                self._drop()  # what was asked for after the error
+                self._drop()  # what was requested after the error
             raise
         self._state = state  # first: a signal may end this between the two, and the caller go back
         self._held.popleft()
@@ -97,14 +97,14 @@ class Prefetched(Iterator[Any]):
             self._held.append(self._submit(self._take))
 
     def _submit(self, act: Callable[[], Any]) -> Future[Any]:
-        """Let the thread act, after what it was asked for before."""
+        """Queue a task for the thread."""
         future: Future[Any] = Future()
         self._asked.put(functools.partial(_act, future, act))
         return future
 
     def _take(self) -> tuple[Any, Any]:
         """The next batch on the devices, and the position after it; in the thread."""
-        if self._has_failed:  # what comes after an error is asked for again, and must not be lost
+        if self._has_failed:  # what comes after an error is requested again, and must not be lost
             raise CancelledError
         try:
             self._read = self._read or [next(self._batches)]

@@ -63,12 +63,12 @@ class TimedData:
 
     def __init__(self, data: Any, seconds: float) -> None:
         self.data, self.seconds = data, seconds
-        # What the thread was given to do, and has done. Each number has one writer, so a signal leaves no lock held.
-        # One that comes before something is given makes the first too large: then the thread is asked in vain.
+        # How many tasks the thread has got, and has done. Each number has one writer, so a signal leaves no lock held.
+        # A signal just before a task is queued makes the first number too large: then the thread counts as busy.
         self.given = self.done = 0
         self.asked: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self.answers, _ = _AWAITED.get(id(data), (_Answers(), None))
-        self.number = self.answers.asked  # of the last item that was asked for
+        self.number = self.answers.asked  # of the last item that was requested
         self.is_awaited = id(data) in _AWAITED  # it may still come; a signal or a timeout may have ended the waiting
         self._kept = _keeps_alive(data)
         self._get_next = functools.partial(_get_next, data, positions_of(data), self.answers)
@@ -100,12 +100,12 @@ class TimedData:
         _AWAITED.pop(id(self.data), None)
 
     def submit(self, act: Callable[[], object]) -> None:
-        """Let the thread act, after what it has to do."""
+        """Queue a task for the thread."""
         self.given += 1
         self.asked.put(functools.partial(self.act, act))
 
     def act(self, act: Callable[[], object]) -> None:
-        """Act; in the thread."""
+        """Run a task, in the thread."""
         act()
         self.done += 1
 
@@ -127,7 +127,7 @@ class PositionedTimedData(TimedData):
         return self.position
 
     def set_state(self, position: Any) -> None:
-        """Move to a position: at once, or when the data has returned the item that it was asked for."""
+        """Move to a position: now, or when the data has returned the pending item."""
         self.wait_no_more()
         if self.is_busy:
             self.submit(functools.partial(_set_state, self.data, position, self.answers, self.number + 1))
@@ -137,7 +137,7 @@ class PositionedTimedData(TimedData):
 
 
 def serve(asked: queue.SimpleQueue[Callable[[], object] | None]) -> None:
-    """Do what is asked for, until that is ``None``."""
+    """Run the tasks of a queue until one is ``None``."""
     while (act := asked.get()) is not None:
         act()
         del act
@@ -151,7 +151,7 @@ class _Answers:
     """
 
     def __init__(self) -> None:
-        self.asked = 0  # the number of the last item that was asked for
+        self.asked = 0  # the number of the last item that was requested
         self._items: collections.deque[tuple[int, str, Any, Any]] = collections.deque()
         self._has_more = threading.Lock()  # held while nothing was put
         self._has_more.acquire()
