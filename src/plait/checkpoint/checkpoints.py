@@ -295,7 +295,7 @@ class Checkpoints:
             )
 
     def _warn_of_grace(self, seconds: float) -> None:
-        """Warn, once, if whoever ends this run will not wait for a checkpoint: before it happens."""
+        """Warn, once and in advance, if the grace period of this run is too short for a checkpoint."""
         allowed = grace()
         if allowed is not None and seconds > allowed and not self._has_warned_of_grace and jax.process_index() == 0:
             self._has_warned_of_grace = True

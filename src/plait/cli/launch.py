@@ -35,7 +35,7 @@ PATIENCE = 5.0
 GRACE = 30.0
 MOMENT = 0.25
 # A closed terminal sends SIGHUP twice (the shell and the kernel), ``timeout`` signals a process and then its group, and
-# systemd may send SIGHUP after SIGTERM: what comes within so many seconds of the first is the same request.
+# systemd may send SIGHUP after SIGTERM: within this many seconds of the first they are one request.
 ONE_REQUEST = 1.0
 _REQUESTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 HELD = 100  # lines that wait until they are read

@@ -42,7 +42,7 @@ from .name_map import NameMap, Names
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 _PREFIX = "base_model.model."
-# A regular expression of the file may take for ever, so only those that stand for one name of a known length are run.
+# A regular expression of the file may take for ever, so only those that match one fixed name are run.
 _FIXED = re.compile(r"\^?(?:[^\\^$*+?{}\[\]|()]|\\[^\w\s])+\$?")
 
 

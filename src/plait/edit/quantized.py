@@ -148,9 +148,9 @@ class QuantizationReport(tuple[QuantizedLayer, ...]):
 def quantize(selection: Selection, bits: int = 8, *, group_size: int | None = None) -> QuantizationReport:
     """Store the weights of layers as integers, with one scale for each output channel, or for each group in it.
 
-    The layers compute in their own dtype, with the weights that codes and scales make. Biases, norms and whatever is
-    not selected stay. Each layer of a ``Stack`` is quantized for itself. Adapters of ``plait.add_lora`` go on top, and
-    are what is trained then; a quantized model is saved and exported like any other.
+    The layers compute in their own dtype, with the weights that codes and scales make. Biases, norms and unselected
+    layers stay. Each layer of a ``Stack`` is quantized separately. Adapters of ``plait.add_lora`` go on top, and only
+    they are trained then; a quantized model is saved and exported like any other.
 
     Args:
         selection: layers of kind ``Linear``, ``LinearGeneral``, ``Einsum``, ``Conv`` or ``Embed``, from

@@ -59,8 +59,8 @@ def as_stack(model: N, /, only: FilterLiteral = None, **options: Unpack[StackOpt
 def as_stack(model: Any, /, only: FilterLiteral = None, **options: Any) -> Any:
     """A copy of a model with a ``Stack`` in place of its lists of equal blocks; the values are the same.
 
-    The code of the model has to call the stack where it went through the list: ``x = self.blocks(x)``. A loop goes on
-    to work, and is traced block by block as before.
+    The code of the model must call the stack where it iterated over the list: ``x = self.blocks(x)``. A loop still
+    works, and is traced block by block as before.
 
     Args:
         only: which lists: a path pattern such as ``"encoder.blocks"``, or a filter; ``None`` means all lists of two

@@ -241,7 +241,7 @@ class LinearGeneral(Module):
         return affine(inputs, kernel, bias, product=product, axes=axes, **options)
 
     def contraction(self, ndim: int) -> Any:
-        """The dimension numbers of the product of an input with so many axes and the kernel. An axis that the input
+        """The dimension numbers of the product of the kernel and an input with ``ndim`` axes. An axis that the input
         lacks is kept, so that the check reports it."""
         contracted = tuple(sorted(axis + ndim if -ndim <= axis < 0 else axis for axis in self.axis))
         batch = tuple(range(len(self.batch_axis)))

@@ -141,7 +141,7 @@ def _two_layers(path: Path, value: Any) -> Any:
 
 
 def _layer_of(path: Path, values: Values) -> tuple[Any, int] | None:
-    """The group of layers of a leaf of one of the two layers, and which of them it is of."""
+    """The group of layers that a leaf belongs to, and which of the two layers it is from."""
     parameter = _parameter_of(path, values)
     stacks = _stacks_of(parameter)
     return (stacks[-1], path[len(parameter)]) if stacks else None

@@ -1,9 +1,8 @@
 """Models that a function captures instead of taking as an argument.
 
-Such a model becomes a constant of the compiled program, so later changes to it have no effect. That a function reads
-one is recorded (``core/variables/cells.py``); here it gets a name, for a warning and for the names of modules in
-programs: that of the closure's variable, global or default through which the function has it. Nothing is decided by
-these names.
+Such a model becomes a constant of the compiled program, so later changes to it have no effect. Reads of it are
+recorded in ``core/variables/cells.py``; here it gets a name, for a warning and for the names of modules in programs:
+that of the closure's variable, global or default through which the function reaches it. Only texts depend on it.
 
 Variables and modules raise an error if they are changed in another trace. Plain lists and dicts cannot do that, so
 those of the models that have a name are compared afterwards. (rule G64)

@@ -1,4 +1,4 @@
-"""Text of nested objects, each described by a generator: ``nnx.reprlib``, as far as packages use it."""
+"""Text of nested objects, each described by a generator: the part of ``nnx.reprlib`` that packages use."""
 
 from __future__ import annotations
 

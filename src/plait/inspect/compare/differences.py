@@ -67,7 +67,7 @@ class Difference:
 
 
 def in_digits(number: complex, digits: int) -> str:
-    """A number with so many digits; an integer with all of them."""
+    """A number with this many digits; an integer with all its digits."""
     return str(number) if isinstance(number, int) else f"{number:.{digits}g}"
 
 

@@ -37,7 +37,7 @@ def find_nonfinite(node: Any, filter: FilterLiteral = ...) -> dict[str, int]:
 
     Args:
         node: a model, a variable, an array, a state, or a pytree of them; not inside a transform.
-        filter: which of them to check.
+        filter: which variables to check.
 
     Returns:
         ``{path: count}``, with the number of non-finite entries; empty if there are none. The layers of a ``Stack``

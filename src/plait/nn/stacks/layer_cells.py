@@ -173,7 +173,7 @@ def layer_of(array: Any, index: int, count: int) -> Any:
     """One layer of a stacked array or of a stacked ``ShapeDtypeStruct``.
 
     Raises:
-        ShapeError: the array has no axis of so many layers.
+        ShapeError: the array has no axis of ``count`` layers.
     """
     shape = np.shape(array)
     if not shape or shape[0] != count:

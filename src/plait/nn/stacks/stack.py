@@ -274,7 +274,7 @@ class Stack(Module, Generic[B]):
     def __setitem__(self, index: int | slice, block: Any) -> None:
         """Write the values of another block of the same structure into a layer; or of a list of blocks into a slice.
 
-        Earlier views of the layer keep its old values, and are views no more, as a block that was taken out of a list.
+        Earlier views of the layer become separate blocks with its old values, like a block taken out of a list.
         So ``stack[0], stack[1] = stack[1], stack[0]`` exchanges two layers.
         """
         layers = [*range(self.depth)[index]] if isinstance(index, slice) else [self._layer(index)]

@@ -40,7 +40,7 @@ def next_key(kind: str) -> str:
 
 @contextlib.contextmanager
 def numbered_apart(key: str) -> Iterator[None]:
-    """What the processes do together meanwhile has numbers of its own: one that fails in it goes on as the others."""
+    """Inside ``with``, joint actions have numbers of their own: a process that fails there keeps in step afterwards."""
     outer = _WITHIN.get()
     token = _WITHIN.set((f"{outer[0] if outer else 'plait'}/{key}", itertools.count()))
     try:

@@ -35,7 +35,7 @@ def put_once(key: str, text: str) -> bool:
 
 
 def await_entry(key: str, seconds: float | None = None, *, each: float = _SLICE) -> str | None:
-    """Wait for an entry, and return its text; ``None`` if it was not posted in so many seconds.
+    """Wait for an entry, and return its text; ``None`` if it was not posted within ``seconds``.
 
     Args:
         each: seconds of one request. Python handles signals between two of them.

@@ -38,7 +38,7 @@ class Ahead:
         children: whose signals are heard while a batch is fetched.
 
     Attributes:
-        last: the last step whose batch is in hand or used.
+        last: the last step whose batch has been read.
         ended: what the data has raised: ``StopIteration`` at its end; ``None`` if it goes on.
         may_interrupt: whether a batch is being read that the run can do without; the first signal then
             raises ``Interrupted``. Without a position, what was being fetched would be lost.

@@ -1,8 +1,8 @@
 """Signals of child processes while ``fit`` runs.
 
 PyTorch's handler of SIGCHLD raises an error when a worker of a ``DataLoader`` has died, wherever the program is: in a
-step, or in the save with which a signal to all processes ends the run. Here such handlers are called when the data is
-asked for a batch, so that what they raise is an error of the data.
+step, or in the save with which a signal to all processes ends the run. Here such handlers are called while a batch is
+read, so that what they raise is an error of the data.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def check_intervals(evaluate: object, callbacks: Sequence[object], **numbers: in
 
 
 def arguments_of(step: Callable[..., Any], objects: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The objects in the order in which a step takes them. JAX sorts dicts, so that of ``objects`` may be another.
+    """The objects in the order in which a step takes them. JAX sorts dicts, so ``objects`` may have another.
 
     Raises:
         ArgumentError: only some of the parameters have the names of objects, and one would get another object.

@@ -63,7 +63,7 @@ class FitResult:
     def exit_status(self) -> int:
         """0, or if a signal ended the run, 128 and its number, as in shells.
 
-        A program that ends with it is started again by whatever runs it: a scheduler takes 0 for finished.
+        Exit with it, so that a scheduler restarts the program: 0 would mean that it has finished.
         """
         number = getattr(signal, self.reason, None)
         return 128 + number if isinstance(number, signal.Signals) else 0
@@ -212,7 +212,7 @@ class Run:
         return self.ahead.take() if self.begins(number) else NOTHING
 
     def begins(self, number: int) -> bool:
-        """Whether this step is done, by all processes; then its batch is in hand."""
+        """Whether all processes do this step; then its batch has been read."""
         self.pass_on_signal()
         if number > self.steps:
             self.agreement.call(Ending("steps", "steps", last=self.steps))
@@ -244,11 +244,11 @@ class Run:
         return True
 
     def pass_on_signal(self) -> None:
-        """Tell if a signal has arrived."""
+        """Inform the other processes of a signal."""
         self.signals.pass_on(lambda name: self.agreement.call(Ending("signal", name)))
 
     def pass_on_end(self) -> None:
-        """Tell if there are no more batches."""
+        """Inform the other processes of the end of the data."""
         if isinstance(self.ahead.ended, StopIteration):
             self.agreement.call(Ending(DATA, DATA, last=self.ahead.last))
         elif self.ahead.ended is not None:
@@ -473,7 +473,7 @@ class Run:
             self.pass_on_signal()  # then a thread of every process saves
 
     def save_before(self) -> None:
-        """Save the state from before the evaluation that runs: whoever has sent a signal may not wait for its end."""
+        """Save the state from before the running evaluation: the sender of a signal may not wait for its end."""
         with self.state.lock:
             self.signals.is_known = True
             can = self.before is not None and not self.before.is_donated

@@ -1,6 +1,6 @@
-"""The states of a run, and what leads from one to another.
+"""The states of a run, and the events between them.
 
-Two threads move a run: the one that trains, and in a multi-process run the one that hears of the other processes. If
+Two threads move a run: the one that trains, and in a multi-process run the one that listens to other processes. If
 the user's code waits for a process that has failed, the second thread takes the run over and ends it.
 """
 
@@ -43,7 +43,7 @@ TRANSITIONS = {
     (State.STEPPING, Event.AGREE): State.AGREED,
     (State.STOPPED, Event.AGREE): State.AGREED,
     (State.TAKEN_OVER, Event.AGREE): State.TAKEN_OVER_AND_AGREED,
-    # A run inside the evaluation of another hears of a second error, while the outer one ends.
+    # A run inside the evaluation of another learns of a second error while the outer one ends.
     (State.TAKEN_OVER, Event.TAKE_OVER): State.TAKEN_OVER,
     (State.TAKEN_OVER_AND_AGREED, Event.TAKE_OVER): State.TAKEN_OVER_AND_AGREED,
     (State.TAKEN_OVER_AND_AGREED, Event.AGREE): State.TAKEN_OVER_AND_AGREED,
@@ -63,7 +63,7 @@ class RunState:
         self.lock = threading.RLock()
 
     def move(self, event: Event) -> None:
-        """Go on to the next state, once no other thread ends the run."""
+        """Move to the next state, once no other thread ends the run."""
         with self.lock:
             assert (self.now, event) in TRANSITIONS, f"a run that is {self.now.name} cannot {event.name}"
             self.now = TRANSITIONS[self.now, event]
@@ -75,7 +75,7 @@ class RunState:
 
     @property
     def is_taken_over(self) -> bool:
-        """Whether the thread that hears of other processes ends the run."""
+        """Whether the thread that listens to other processes ends the run."""
         return self.now in (State.TAKEN_OVER, State.TAKEN_OVER_AND_AGREED)
 
     @property

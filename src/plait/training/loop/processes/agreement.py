@@ -113,7 +113,7 @@ class SingleProcess:
         Args:
             step: one more than the steps done.
             have: the last step for which there is a batch.
-            is_over: whether there will be no more.
+            is_over: whether there are no batches after it.
         """
         return self.ending is None or step <= self.ending.last
 
@@ -151,10 +151,10 @@ class SingleProcess:
         """This process is done, and so are all."""
 
     def lose(self, error: BaseException) -> None:
-        """This process cannot go on: tell the others, and give them time to end."""
+        """This process has failed: inform the others, and give them time to end."""
 
     def leave(self) -> None:
-        """This process ends because another cannot go on."""
+        """This process ends because another has failed."""
 
 
 class MultiProcess:
