@@ -27,7 +27,7 @@ from ..util.jax_versions import Tracer, top_level_trace, trace_state
 from ..util.notices import deprecated
 from ..util.paths import Path, describe_path, layers_of
 from .nodes.pytree import Pytree
-from .traces.guard import check_trace, path_of
+from .traces.guard import check_trace, known_path
 from .variables.filters import to_predicate
 from .variables.operators import usable
 from .variables.variables import Variable
@@ -164,7 +164,7 @@ def raise_many_keys(stream: RngStream, at: str | None = None, layers: tuple[int,
     """Raise for a draw from a stream with an array of keys."""
     raise StreamError(
         f"the stream {stream.tag!r} has an array of keys, but a draw needs a single key",
-        at=at or path_of(stream),
+        at=at or known_path(stream),
         found=f"keys of shape {stream.key.shape}",
         expected=f"a single key{' for each layer' if layers else ''}, of shape {layers}",
         do="draw in a function that is mapped over the keys, or first restore the stream: plait.restore_rngs(backups)",

@@ -80,7 +80,7 @@ class Transformation(str):
         return self.form.format(name=self, f=f, x=x, tangents=tangents, curried=x.replace(", ", ")(", 1))
 
     def for_method(self, owner: str, method: str) -> str:
-        """What to do instead of passing a bound method of a module."""
+        """Advice for a call that passes a bound method of a module."""
         module = owner.lower()
         if self.of_method:
             return self.of_method.format(module=module, method=method)

@@ -1,4 +1,4 @@
-"""What is drawn from logits: the distribution of the next token, and a draw from it.
+"""Sampling: the distribution of the next token, and a draw from it.
 
 Each setting narrows the distribution, in the order of the fields of ``Sampling``; the thresholds keep tokens of equal
 probability together. All functions take one vocabulary in each row, and one value of a setting for each row.
@@ -132,5 +132,5 @@ def _top_p(logits: Array, p: Array) -> Array:
 
 
 def _min_p(logits: Array, p: Array) -> Array:
-    """Those whose probability is at least ``p`` times that of the most likely."""
+    """The tokens whose probability is at least ``p`` times the largest."""
     return _from(logits, jnp.max(logits, axis=-1, keepdims=True) + jnp.log(p))

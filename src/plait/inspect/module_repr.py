@@ -69,7 +69,7 @@ class Shown:
 
 
 class _Printing(threading.local):
-    """Of this thread: the objects that the outermost ``repr`` has met, if one runs; how deep it is; its form."""
+    """The state of this thread: the objects that the outermost running ``repr`` has met, its depth and its form."""
 
     met: Any = None
     depth = 0
@@ -310,7 +310,7 @@ def _folded(fields: list[tuple[str, Shown]]) -> list[tuple[str, Shown]]:
 
 
 def _what_is_equal(field: tuple[str, Shown]) -> Any:
-    """What is compared to fold neighbours: of modules all but their numbers, of variables their text."""
+    """The key by which neighbours are folded: modules without their numbers, variables as text."""
     label, value = field
     if label or (value.fields is None and not value.is_variable):
         return object()  # equal to no other
@@ -318,7 +318,7 @@ def _what_is_equal(field: tuple[str, Shown]) -> Any:
 
 
 def _without_numbers(value: Shown) -> Shown:
-    """With shapes in place of numbers, which may differ between neighbours."""
+    """A key with shapes in place of numbers, which may differ between neighbours."""
     if value.fields is None:
         return Shown(_cut(value.same), value.same)
     return dataclasses.replace(value, fields=[(label, _without_numbers(each)) for label, each in value.fields])

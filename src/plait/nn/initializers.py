@@ -168,7 +168,7 @@ _PLAIN = {bool, int, float, str, tuple, type(None)}
 
 
 def _known(init: Any) -> _Known | None:
-    """What to compare an initializer by, if it is one of JAX's own, undecorated, and made with plain values."""
+    """The key by which two initializers are equal, for JAX's own, undecorated, made with plain values."""
     if getattr(init, "__globals__", None) is not _OF_JAX:
         return None
     parameters = [cell.cell_contents for cell in init.__closure__ or ()]

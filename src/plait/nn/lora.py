@@ -137,7 +137,7 @@ class LoRA(Module):
 
     @property
     def scale(self) -> float:
-        """What multiplies the low-rank product."""
+        """The factor of the low-rank product."""
         if self.alpha is None:
             return 1.0
         return self.alpha / (math.sqrt(self.lora_rank) if self.rank_stabilized else self.lora_rank)

@@ -79,7 +79,7 @@ def _is_state(node: Any) -> bool:
 
 
 def _paths(tree: Any) -> list[Path]:
-    """For each leaf its path in the ``State`` that it is in; ``()`` for a leaf outside of any."""
+    """The path of each leaf in its ``State``; ``()`` for a leaf outside any ``State``."""
     found: list[Path] = []
     for node in jax.tree.leaves(tree, is_leaf=_is_state):
         leaves = jax.tree_util.tree_flatten_with_path(node)[0] if _is_state(node) else [((), node)]

@@ -1,1 +1,1 @@
-"""What everything else stands on, and what knows nothing of models: words, paths, warnings, files."""
+"""Foundations without models: words, paths, warnings, files."""

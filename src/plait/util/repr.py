@@ -42,7 +42,7 @@ def repr_leaf(value: Any) -> str:
 
 
 def unprintable(value: Any, error: Exception) -> str:
-    """What stands for a value that raises when it is printed."""
+    """The text for a value that raises when it is printed."""
     return f"<{type(value).__name__}, whose repr raises {type(error).__name__}>"
 
 

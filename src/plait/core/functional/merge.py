@@ -10,7 +10,7 @@ import jax
 from ...errors import ArgumentError, GraphError, GraphTypeError
 from ..graph.graphdef import GraphDef, NodeDef, NodeRef
 from ..graph.modes import check_mode
-from ..graph.state_leaves import joined, leaves_in_order
+from ..graph.state_leaves import leaves_in_order, nested_mapping
 from ..graph.unflatten import Builder, copied_variables, own_variables, raw_leaves
 from ..graph.walks import Walk, find_walk
 from ..nodes.pytree import copied_buffers
@@ -26,7 +26,7 @@ def leaves_of(graphdef: GraphDef, *states: Any) -> list[Any]:
     if isinstance(states[0], list):
         return states[0]
     if isinstance(graphdef, NodeDef):
-        return leaves_in_order(graphdef, joined(states, "merge"))
+        return leaves_in_order(graphdef, nested_mapping(states, "merge"))
     full = [state for state in states if not (isinstance(state, State) and not state)]
     return [] if isinstance(graphdef, NodeRef) else full[-1:]
 

@@ -11,7 +11,7 @@ from ...util.paths import describe_path, sorted_keys
 from ...util.sentinels import NOTHING
 from ...util.words import describe_type
 from ..graph.graphdef import Link, path_of
-from ..graph.state_leaves import joined, mismatch
+from ..graph.state_leaves import mismatch, nested_mapping
 from ..nodes.containers import List
 from ..nodes.journal import Journal, put_back_cell
 from ..nodes.nodes import (
@@ -65,7 +65,7 @@ def update(node: Any, state: Any, /, *states: Any) -> None:
     if kind_of(node) not in (Kind.GRAPH, Kind.PYTREE):
         raise not_a_node(RegistryError, node, "update")
     with Journal() as journal:
-        _write(node, joined((state, *states), "update"), journal)
+        _write(node, nested_mapping((state, *states), "update"), journal)
 
 
 def _write_leaf(target: Any, value: Any, journal: Journal) -> None:

@@ -32,7 +32,7 @@ from .graphdef import (
 from .unflatten import picker
 
 
-def joined(states: Sequence[Any], operation: str) -> Mapping[Any, Any]:
+def nested_mapping(states: Sequence[Any], operation: str) -> Mapping[Any, Any]:
     """States of any form as one nested mapping.
 
     Raises:

@@ -240,7 +240,7 @@ def _unflattened(unflatten: Callable[..., Any], metadata: Any, keys: list[Any], 
 
 
 def _dict_of(keys: list[Any], children: tuple[Any, ...]) -> dict[Any, Any]:
-    """As registered in ``nodes.py``, but without pairs."""
+    """The ``unflatten`` of dicts in ``nodes.py``, but without pairs."""
     return dict(zip(keys, children, strict=True))
 
 

@@ -22,7 +22,7 @@ from ...errors import ShapeError
 from ...util.jax_versions import trace_state
 from ...util.sentinels import NOTHING
 from ...util.words import with_article
-from ..traces.guard import is_excused, path_of, raise_foreign_trace
+from ..traces.guard import is_excused, known_path, raise_foreign_trace
 from ..variables.cells import PLAIN_METADATA, Cell, has_ref, is_gone, mark_changed
 from ..variables.variables import Variable
 from .nodes import GRAPH_REGISTRY, DataElem, Kind, Static, get_node_impl, kind_of, pytree_impl, unwrapped
@@ -128,7 +128,7 @@ class Journal:
             else:
                 self.put_back()  # so that the path is found
                 what = f"{action[:-2]} {with_article(type(node).__name__)}"
-                raise node._pytree__info.structure_error(f"a change that would {what}", path_of(node))
+                raise node._pytree__info.structure_error(f"a change that would {what}", known_path(node))
 
     def refuse(self, owner: Any, action: str) -> None:
         """Put everything back and raise the error of ``raise_foreign_trace``, unless the owner is exempt."""
@@ -181,7 +181,7 @@ def _put_back_entries(node: Any, children: list[tuple[Any, Any]]) -> None:
 
 
 def _identity(child: Any) -> Any:
-    """What a child of a node is, apart from what is below it. Plain containers are rebuilt, so their contents count."""
+    """A child of a node without what is below it. Plain containers are rebuilt, so their contents count."""
     value = unwrapped(child)
     if kind_of(child) is Kind.STATIC and type(child) is not DataElem:
         return Static(value)

@@ -32,7 +32,7 @@ from ...util.repr import repr_fields
 from ...util.sentinels import NOTHING
 from ...util.static_values import HashableMapping, same_static
 from ...util.words import describe_type, name_of_class
-from ..traces.guard import check_trace, path_of, raise_foreign_trace
+from ..traces.guard import check_trace, known_path, raise_foreign_trace
 from ..variables.cells import ARRAYS, NodeInfo, UnseenInfo, is_gone, mark_changed, run_through, unusable
 from ..variables.variables import Variable
 from .attributes import (
@@ -325,7 +325,7 @@ def _in_order(marks: dict[Any, str]) -> tuple[tuple[Any, str], ...]:
 
 
 def _warn_of_replaced(node: Pytree, name: str, variable: Variable[Any]) -> None:
-    owner, kind = path_of(node) or type(node).__name__, type(variable).__name__
+    owner, kind = known_path(node) or type(node).__name__, type(variable).__name__
     warn(
         ReplacedVariableWarning,
         f"a {kind} was replaced by an array",

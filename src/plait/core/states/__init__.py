@@ -1,1 +1,1 @@
-"""What is done with states: plain dicts of values, functions of states, and calls of a split model."""
+"""Operations on states: plain dicts of values, functions of states, and calls of a split model."""

@@ -30,7 +30,7 @@ def raise_foreign_trace(trace: Trace, owner: Any, action: str) -> None:
     """Raise the error of ``check_trace``, unless the owner is exempt."""
     if is_excused(owner):
         return
-    path = path_of(owner)
+    path = known_path(owner)
     kind = type(owner).__name__
     what = f"{action[:-2]} {with_article(kind)}" if action.endswith(" a") else f"{action} {kind}"
     here, there = describe_trace(current_trace()), describe_trace(trace)
@@ -64,6 +64,6 @@ def call_with_model(transform: str) -> str:
     return f"plait.{transform}(f)(model, x)" if known is None else known.of_model
 
 
-def path_of(owner: Any) -> str | None:
+def known_path(owner: Any) -> str | None:
     """The path of an object, if it is found in a known model."""
     return None if hooks.find_path is None else hooks.find_path(owner)

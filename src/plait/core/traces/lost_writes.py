@@ -19,7 +19,7 @@ from typing import Any
 from ...errors import LostUpdateWarning
 from ...util.words import with_article
 from ..variables.cells import DETACHED, Cell
-from .guard import path_of
+from .guard import known_path
 
 
 class _LatestFlatten(threading.local):
@@ -107,7 +107,7 @@ def _warn(cell: UnreadCell) -> None:
 
 @atexit.register
 def _warn_at_exit() -> None:
-    """What lives as long as the program, as the state of a script does, is found before its module is taken apart."""
+    """Warn about lost writes to objects that live as long as the program, before this module is taken apart."""
     for cell in gc.get_objects() if _WRITTEN else ():
         if type(cell) is UnreadCell and id(cell) in _WRITTEN:
             _warn(cell)
@@ -126,7 +126,7 @@ def note_write(variable: Any) -> None:
         cell.__class__ = UnreadCell
         _WRITTEN[id(cell)] = type(variable).__name__, _line_of_program()
     elif type(cell) is LentCell and cell.written is None:
-        cell.written = path_of(variable), _line_of_program()
+        cell.written = known_path(variable), _line_of_program()
 
 
 def _line_of_program() -> tuple[Any, ...]:

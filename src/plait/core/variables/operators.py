@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from ...util.jax_versions import ArrayImpl
-from ..traces.guard import path_of
+from ..traces.guard import known_path
 from .cells import is_unusable, unusable
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def _own_value(variable: VariableOperators) -> Any:
 def usable(value: Any, variable: VariableOperators) -> Any:
     """The value of a variable, unless it was donated or has no values."""
     if value.is_deleted() if type(value) is ArrayImpl else is_unusable(value):  # inlined, to save a call
-        raise unusable(value, path_of(variable))
+        raise unusable(value, known_path(variable))
     return value
 
 

@@ -28,7 +28,7 @@ from ...util.sentinels import NOTHING
 from ...util.static_values import HashableMapping
 from ...util.words import describe_type, name_of_class, with_article
 from ..settings import defaults
-from ..traces.guard import check_trace, path_of, raise_foreign_trace
+from ..traces.guard import check_trace, known_path, raise_foreign_trace
 from ..traces.lost_writes import LentCell, latest_flatten, note_write
 from .cells import (
     ARRAYS,
@@ -574,7 +574,7 @@ def _store_part(variable: Variable[Any], index: Any, value: Any) -> None:
         place = "[...]" if index is ... else f"[{index!r:.40}]"
         raise ShapeError(
             "a value cannot be broadcast to the part of a variable that it is assigned to",
-            at=(path_of(variable) or with_article(type(variable).__name__)) + place,
+            at=(known_path(variable) or with_article(type(variable).__name__)) + place,
             found=f"an array of shape {np.shape(value)}: {str(error).splitlines()[0]}",
             expected=f"an array that broadcasts to that part of an array of shape {raw.shape}",
             do="to change the shape of the variable, write variable.value = value",

@@ -148,7 +148,7 @@ def _tf_function(
 
 
 def describe(place: Path) -> Description:
-    """What the file says of itself; its functions are not loaded."""
+    """The description of a file; its functions are not loaded."""
     tf = require("tensorflow", extra="tensorflow", purpose="to read a SavedModel")
     check_files(place)
     content = _protocol("saved_model", "SavedModel").FromString((place / "saved_model.pb").read_bytes())

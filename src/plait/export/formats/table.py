@@ -52,7 +52,7 @@ class Format:
         return importlib.import_module(f".{self.name}", __package__)
 
     def describe(self, place: Path) -> Description:
-        """What a file or folder says of itself, and its arrays.
+        """The description of a file or folder, and its arrays.
 
         Raises:
             ExportError: it is incomplete or damaged; also raised where the arrays are read.

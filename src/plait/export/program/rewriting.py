@@ -356,7 +356,7 @@ def _moved_inside(eqn: Any, known: list[Any]) -> Any:
 
 
 def _gathered_inside(eqn: Any, known: list[Any]) -> Any:
-    """As ``_moved_inside``, for slices at many places; or what lies outside is filled."""
+    """``_moved_inside`` for slices at many places, or a fill for what lies outside."""
     numbers, sizes, mode = (eqn.params[name] for name in ("dimension_numbers", "slice_sizes", "mode"))
     axes, ndim = numbers.start_index_map, len(eqn.outvars[0].aval.shape)
     last = [eqn.invars[0].aval.shape[axis] - sizes[axis] for axis in axes]
@@ -377,7 +377,7 @@ def _gathered_inside(eqn: Any, known: list[Any]) -> Any:
 
 
 def _scattered_inside(eqn: Any, known: list[Any]) -> Any:
-    """As ``_moved_inside``, for updates at many places."""
+    """``_moved_inside`` for updates at many places."""
     numbers = eqn.params["dimension_numbers"]
     shape, _, new = (var.aval.shape for var in eqn.invars)
     absent = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
@@ -391,7 +391,7 @@ def _scattered_inside(eqn: Any, known: list[Any]) -> Any:
 
 
 def _fill(eqn: Any) -> Any:
-    """What a gather puts where nothing is, as ``jax.lax.gather`` says."""
+    """The fill value of a gather, as in ``jax.lax.gather``."""
     value, dtype = eqn.params["fill_value"], eqn.outvars[0].aval.dtype
     if value is not None:
         return value

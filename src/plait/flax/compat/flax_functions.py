@@ -86,7 +86,7 @@ def uuid() -> UUID:
 
 
 def _conv_dimension_numbers(input_shape: Sequence[int]) -> lax.ConvDimensionNumbers:
-    """Those of a convolution whose inputs have this shape: ``(batch, *spatial, features)``."""
+    """The dimension numbers of a convolution for inputs of this shape: ``(batch, *spatial, features)``."""
     return channels_last(len(input_shape) - 2)
 
 
@@ -124,7 +124,7 @@ def _resolve_bound_callable(f: Callable[..., Any]) -> tuple[Callable[..., Any], 
 
 
 def _select_last_carry(sequence: Any, seq_lengths: Array) -> Any:
-    """For each sequence of ``(time, batch, ...)`` the step before its end, ``(batch, ...)``."""
+    """The last step of each sequence in ``(time, batch, ...)``, as ``(batch, ...)``."""
     return jax.tree.map(lambda x: x[seq_lengths - 1, jnp.arange(x.shape[1])], sequence)
 
 

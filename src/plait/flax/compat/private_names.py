@@ -95,7 +95,7 @@ class PytreeState:
 
 
 class _StateOfAny:
-    """What an object has as ``_pytree__state`` unless it has been given one."""
+    """The default ``_pytree__state`` of an object."""
 
     def __get__(self, node: Pytree | None, cls: type) -> Any:
         return self if node is None else _State(node)

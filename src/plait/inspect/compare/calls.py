@@ -111,7 +111,7 @@ class Recorder:
         return output
 
     def begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Begun:
-        """What is known of a call before it runs."""
+        """The record of a call before it runs."""
         return self.tick(), *self.inputs(args, kwargs)
 
     def end(self, begun: Begun, output: Any, paths: tuple[Path, ...], method: str, module: Any) -> None:

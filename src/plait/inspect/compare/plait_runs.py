@@ -34,7 +34,7 @@ class _Seen(Intermediate):
 
 @dataclasses.dataclass
 class _Traced:
-    """What is known about a call when it runs; its arrays may be traced."""
+    """The record of a running call; its arrays may be traced."""
 
     method: str
     inputs: tuple[str, ...]

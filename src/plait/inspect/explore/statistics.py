@@ -31,7 +31,7 @@ class Statistics:
 
 
 @dataclasses.dataclass(frozen=True)
-class Difference:
+class ArrayDifference:
     """The difference of two arrays with the same shape.
 
     Attributes:
@@ -81,7 +81,7 @@ def histogram(array: np.ndarray, low: float, high: float, bins: int = BINS) -> l
     return counts.tolist()
 
 
-def difference(first: np.ndarray, second: np.ndarray) -> Difference:
+def difference(first: np.ndarray, second: np.ndarray) -> ArrayDifference:
     """How two arrays with the same shape differ."""
     changed = compared = 0
     largest, total = 0.0, 0.0
@@ -99,11 +99,11 @@ def difference(first: np.ndarray, second: np.ndarray) -> Difference:
                 squares += [float(np.square(each).sum()) for each in (distance, a, b)]
             compared += a.size
     if not compared:
-        return Difference(changed, None, None, None)
+        return ArrayDifference(changed, None, None, None)
     norms = np.sqrt(squares)
     larger = max(norms[1], norms[2])
     relative = float(norms[0] / larger) if larger and math.isfinite(larger) else 0.0 if not norms[0] else None
-    return Difference(changed, largest, total / compared, relative)
+    return ArrayDifference(changed, largest, total / compared, relative)
 
 
 def _parts(array: np.ndarray) -> Iterator[np.ndarray]:

@@ -48,7 +48,7 @@ class PerLayer(Generic[T], _OfOneLayer):
 
     @classmethod
     def stacked(cls, tree: T) -> PerLayer[T]:
-        """From arrays whose first axis is the layer.
+        """A ``PerLayer`` of arrays whose first axis is the layer.
 
         Raises:
             ArgumentError: the arrays differ in the length of that axis, or there are none.
@@ -70,7 +70,7 @@ class PerLayer(Generic[T], _OfOneLayer):
 
     @classmethod
     def grouped(cls, groups: dict[str, Any]) -> PerLayer[Any]:
-        """From stacked trees, keyed by their layers: ``{"0:4:2": locals, "1:4:2": globals}``."""
+        """A ``PerLayer`` of stacked trees, keyed by their layers: ``{"0:4:2": locals, "1:4:2": globals}``."""
         made = cls([])
         made._groups = dict(groups)
         return made

@@ -292,7 +292,7 @@ class Stack(Module, Generic[B]):
                 write(journal)
 
     def _writes(self, layer: int, block: Any) -> list[Write]:
-        """What gives a layer the values of a block; nothing if the block is that layer."""
+        """A function that writes the values of a block into a layer; does nothing if the block is that layer."""
         view = self[layer]
         if is_same_layer(view, block):
             return []
@@ -485,7 +485,7 @@ def _iteration(x: Any, blocks: dict[str, Any], each: list[Any], shared: list[Any
 
 
 def _called(f: Any, block: Any, x: Any, treedef: Any, leaves: list[Any]) -> Any:
-    """What one block hands on, and its own output."""
+    """The carry after one block, and the block's own output."""
     args, kwargs = tree_unflatten(treedef, leaves)
     if f is _call:
         return block(x, *args, **kwargs), None

@@ -123,7 +123,7 @@ def is_same_layer(view: Any, other: Any) -> bool:
 
 
 def layer_writes(stacked: Any, view: Any, index: int, block: Any, names: tuple[str, str]) -> list[Write]:
-    """What writes the values of another block into one layer of a stacked block. They are read now.
+    """A function that writes the values of another block into one layer of a stacked block. They are read now.
 
     Args:
         view: a view of the layer.
@@ -175,7 +175,7 @@ def layer_copy(stacked: Any, index: int, count: int, axis: str | None) -> Any:
 
 
 def stacked(blocks: Sequence[Any], axis: str | None, names: Callable[[int], str] = "blocks[{}]".format) -> Any:
-    """One block with the arrays of all of these, stacked along a new first axis.
+    """One block with the arrays of all blocks, stacked along a new first axis.
 
     Args:
         axis: the name of the axis.

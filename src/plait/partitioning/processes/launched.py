@@ -1,4 +1,4 @@
-"""What a process tells ``plait launch``, which started it, in files of a folder: that it failed first, that it saves.
+"""Messages of a process to the ``plait launch`` that started it, as files: that it failed first, that it saves.
 
 first       the number of the process whose error ended the run
 saving-1.0  while process 1 saves a checkpoint; its time, on the monotonic clock of the machine, is kept current

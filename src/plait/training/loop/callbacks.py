@@ -193,7 +193,7 @@ def stored_states(of_all: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def own_states(extra: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Those of this process in the extra data of a checkpoint; those of process 0 if there were more or fewer."""
+    """The states of this process in the extra data of a checkpoint; of process 0 if the number of processes differs."""
     of_all = extra.get(_OF_ALL, ())
     return of_all[jax.process_index()] if len(of_all) == jax.process_count() else extra.get(_OF_FIRST, {})
 

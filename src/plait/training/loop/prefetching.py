@@ -121,7 +121,7 @@ class Prefetched(Iterator[Any]):
 
 
 class PositionedPrefetched(Prefetched):
-    """One whose batches have a position: that after the last one that was taken."""
+    """``Prefetched`` with a position: after the last batch that was taken."""
 
     def __init__(self, batches: Any, size: int, sharding: Sharding | Mesh | None, *, whole: bool) -> None:
         self._source = batches

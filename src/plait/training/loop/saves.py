@@ -52,7 +52,7 @@ class Saves:
 
     @contextlib.contextmanager
     def nothing_after(self) -> Iterator[None]:
-        """What a NaN or a failed write ends saves nothing more. The user's own code may raise such errors too."""
+        """Inside ``with``, a NaN or a failed write forbids later saves. The user's own code may raise them too."""
         try:
             yield
         except (NonFiniteError, CheckpointError) as error:

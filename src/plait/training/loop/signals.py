@@ -90,7 +90,7 @@ class Signals(Generic[R]):
         ahead.interrupt()
 
     def outer(self, number: int = signal.SIGTERM) -> Signals[R] | None:
-        """Those of the run inside which this one runs, which a signal has to end too."""
+        """The signals of the run around this one, which a signal must end too."""
         outer = getattr(self._outer_handlers.get(number), "__self__", None)
         return outer if isinstance(outer, Signals) else None
 

@@ -116,7 +116,7 @@ class TimedData:
 
 
 class PositionedTimedData(TimedData):
-    """One whose data has a position: that after the last item that arrived."""
+    """``TimedData`` with a position: after the last item that arrived."""
 
     def __init__(self, data: Any, seconds: float) -> None:
         self.position = positions_of(data)()
