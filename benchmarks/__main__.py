@@ -12,7 +12,7 @@ from typing import Any
 
 NAMES = (
     "dispatch", "graph", "transitions", "tracing", "memory", "imports", "whole_models", "scaling", "exports",
-    "export_zoo", "loop", "build", "stack", "tabulate", "compare", "eager", "checkpoint",
+    "export_zoo", "loop", "build", "stack", "tabulate", "compare", "eager", "checkpoint", "generate",
 )  # fmt: skip
 
 

@@ -224,7 +224,7 @@ def test_a_traced_prompt_is_an_error():
 
 def test_parameters_are_no_outputs_of_the_loop():
     """The loop carries them, and gives none of them back: else each call would copy the model."""
-    run = continuation._Run(model_of(), PROMPTS, 4)
-    before = jax.tree.leaves(plait.state(run.decoder, plait.Param))
-    run.advance(2)
-    assert all(a is b for a, b in zip(before, jax.tree.leaves(plait.state(run.decoder, plait.Param)), strict=True))
+    with continuation._running(model_of(), PROMPTS, 4) as run:
+        before = jax.tree.leaves(plait.state(run.decoder, plait.Param))
+        run.advance(2)
+        assert all(a is b for a, b in zip(before, jax.tree.leaves(plait.state(run.decoder, plait.Param)), strict=True))

@@ -18,7 +18,7 @@ from ..transforms.jit.function import jit
 from ..transforms.loops import while_loop
 from ..typing import Array
 from .continuation import check_lengths, fill
-from .decoder import bucket, decoder_of, logits_of, set_positions, take_sequences
+from .decoder import bucket, decoder_for, logits_of, set_positions, take_sequences
 from .prompts import resolve_prompts
 
 
@@ -105,10 +105,8 @@ def beam_search(
     prompts = resolve_prompts(prompt, mask)
     batch, longest = prompts.tokens.shape
     check_lengths(longest + max_new_tokens, max_new_tokens, max_length)
-    decoder = decoder_of(model, batch * beams, bucket(longest + max_new_tokens, max_length))
     tokens = np.zeros((batch, bucket(longest, max_length)), np.int32)
     tokens[:, :longest] = prompts.tokens
-    fill(decoder, jnp.asarray(np.repeat(tokens, beams, axis=0)))
     last = prompts.tokens[np.arange(batch), prompts.lengths - 1]
     search = _Search(
         tokens=jnp.full((batch, beams, max_new_tokens), pad, jnp.int32),
@@ -121,7 +119,9 @@ def beam_search(
         stop=jnp.asarray(np.atleast_1d(np.asarray(stop, np.int32))),
         penalty=jnp.float32(length_penalty),
     )
-    search = _searched(decoder, search)
+    with decoder_for(model, batch * beams, bucket(longest + max_new_tokens, max_length)) as decoder:
+        fill(decoder, jnp.asarray(np.repeat(tokens, beams, axis=0)))
+        search = _searched(decoder, search)
     found = Beams(search.tokens, search.lengths, _scores(search.sums, search.lengths, search.penalty))
     return Beams(*(each[0] for each in found)) if prompts.is_single else found
 

@@ -7,6 +7,8 @@ at a time. Nothing else differs, so both return the same tokens.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -22,7 +24,7 @@ from ..transforms.jit.function import jit
 from ..transforms.loops import while_loop
 from ..typing import Array, ArrayLike
 from ..util.words import describe_type
-from .decoder import bucket, decoder_of, logits_of, set_positions
+from .decoder import bucket, decoder_for, logits_of, set_positions
 from .progress import Progress, folded
 from .prompts import Prompts, resolve_prompts
 from .sampling import Sampling, draw, log_probabilities, resolve_sampling, seen_in
@@ -86,10 +88,12 @@ def generate(model: Any, prompt: Any, max_new_tokens: int, *, pad: int = 0, **op
         >>> out.tokens.shape, out.lengths.tolist()
         ((2, 5), [5, 5])
     """
-    run = _Run(model, prompt, max_new_tokens, **options)
-    steps = int(run.advance(max_new_tokens))
-    tokens, lengths = _new_tokens(run.progress, run.starts, jnp.int32(pad), count=max_new_tokens)
-    return Generated(*((tokens[0], lengths[0]) if run.is_single else (tokens, lengths)), steps)
+    with _running(model, prompt, max_new_tokens, **options) as run:
+        steps = run.advance(max_new_tokens)
+        tokens, lengths = _new_tokens(
+            run.progress, run.starts, np.int32(pad), count=max_new_tokens, is_single=run.is_single
+        )
+        return Generated(tokens, lengths, int(steps))
 
 
 def stream(
@@ -148,55 +152,70 @@ def stream(
     """
     options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     options |= {"mask": mask, "repetition_penalty": repetition_penalty, "stop": stop, "max_length": max_length}
-    run = _Run(model, prompt, max_new_tokens, rngs=rngs, **options)
-    shown = run.starts
-    while not run.progress.done.all():
-        run.advance(steps)
-        tokens, lengths = np.asarray(run.progress.tokens), np.asarray(run.progress.lengths)
-        rows = [row[start:end].tolist() for row, start, end in zip(tokens, shown, lengths, strict=True)]
-        yield rows[0] if run.is_single else rows
-        shown = lengths
+    with _running(model, prompt, max_new_tokens, rngs=rngs, **options) as run:
+        shown = run.starts
+        while not run.progress.done.all():
+            run.advance(steps)
+            tokens, lengths = np.asarray(run.progress.tokens), np.asarray(run.progress.lengths)
+            rows = [row[start:end].tolist() for row, start, end in zip(tokens, shown, lengths, strict=True)]
+            yield rows[0] if run.is_single else rows
+            shown = lengths
 
 
+@contextlib.contextmanager
+def _running(
+    model: Any,
+    prompt: Any,
+    max_new_tokens: int,
+    *,
+    mask: Any = None,
+    stop: int | Sequence[int] = (),
+    max_length: int | None = None,
+    rngs: Rngs | RngStream | Array | None = None,
+    **settings: Any,
+) -> Iterator[_Run]:
+    """Inside ``with``, a decoder has the prompts in its caches."""
+    prompts = resolve_prompts(prompt, mask)
+    batch, longest = prompts.tokens.shape
+    sampling = resolve_sampling(batch, **settings)
+    needed = longest + max_new_tokens
+    check_lengths(needed, max_new_tokens, max_length)
+    capacity = bucket(needed, max_length)
+    keys = None if sampling.temperature is None else _keys(rngs, batch)
+    progress = _begun(prompts, capacity, max_new_tokens, stop, keys)
+    with decoder_for(model, batch, capacity) as decoder:
+        fill(decoder, progress.tokens[:, : bucket(longest, capacity)])
+        yield _Run(prompts.is_single, prompts.lengths, sampling, progress, decoder)
+
+
+@dataclasses.dataclass
 class _Run:
-    """One call: the decoder, with the prompts in its caches, and how far the sequences have come."""
+    """One call: the decoder, and how far the sequences have come.
 
-    def __init__(
-        self,
-        model: Any,
-        prompt: Any,
-        max_new_tokens: int,
-        *,
-        mask: Any = None,
-        stop: int | Sequence[int] = (),
-        max_length: int | None = None,
-        rngs: Rngs | RngStream | Array | None = None,
-        **settings: Any,
-    ) -> None:
-        prompts = resolve_prompts(prompt, mask)
-        batch, longest = prompts.tokens.shape
-        self.is_single, self.starts = prompts.is_single, prompts.lengths
-        self.sampling = resolve_sampling(batch, **settings)
-        needed = longest + max_new_tokens
-        check_lengths(needed, max_new_tokens, max_length)
-        capacity = bucket(needed, max_length)
-        keys = None if self.sampling.temperature is None else _keys(rngs, batch)
-        self.progress = _begun(prompts, capacity, max_new_tokens, stop, keys)
-        self.decoder = decoder_of(model, batch, capacity)
-        fill(self.decoder, self.progress.tokens[:, : bucket(longest, capacity)])
+    Attributes:
+        is_single: whether there is one prompt without a batch axis.
+        starts: the lengths of the prompts.
+    """
+
+    is_single: bool
+    starts: np.ndarray
+    sampling: Sampling
+    progress: Progress
+    decoder: Any
 
     def advance(self, steps: int) -> Array:
         """Run some steps, and return how many there were."""
-        self.progress, count = _continue(self.decoder, self.progress, self.sampling, jnp.int32(steps))
+        self.progress, count = _continue(self.decoder, self.progress, self.sampling, np.int32(steps))
         return count
 
 
 def _begun(prompts: Prompts, capacity: int, count: int, stop: int | Sequence[int], keys: Array | None) -> Progress:
-    tokens = np.zeros((len(prompts.tokens), capacity), np.int32)
+    tokens: Any = np.zeros((len(prompts.tokens), capacity), np.int32)  # NumPy's arrays reach the device with the call
     tokens[:, : prompts.tokens.shape[1]] = prompts.tokens
-    lengths = jnp.asarray(prompts.lengths)
-    stops = jnp.asarray(np.atleast_1d(np.asarray(stop, np.int32)))
-    return Progress(jnp.asarray(tokens), lengths, lengths + count, jnp.zeros(lengths.shape, bool), stops, keys)
+    lengths: Any = prompts.lengths
+    stops: Any = np.atleast_1d(np.asarray(stop, np.int32))
+    done: Any = np.zeros(lengths.shape, bool)
+    return Progress(tokens, lengths, lengths + np.int32(count), done, stops, keys)
 
 
 @jit(donate=Cache, graph=True, graph_updates=True)
@@ -206,7 +225,7 @@ def fill(decoder: Any, tokens: Array) -> None:
 
 
 @jit(donate=Cache, graph=True, graph_updates=True)
-def _continue(decoder: Any, progress: Progress, sampling: Sampling, steps: Array) -> tuple[Progress, Array]:
+def _continue(decoder: Any, progress: Progress, sampling: Sampling, steps: ArrayLike) -> tuple[Progress, Array]:
     """Run steps until all sequences have ended; the sequences then, and how many steps there were."""
 
     def goes_on(carry: Any) -> Array:
@@ -233,13 +252,15 @@ def _next_token(decoder: Any, progress: Progress, sampling: Sampling) -> Progres
     return progress.with_token(draw(progress.keys_of_step(), log_probabilities(logits, sampling, seen)))
 
 
-@functools.partial(jax.jit, static_argnames="count")
-def _new_tokens(progress: Progress, starts: Array, pad: Array, count: int) -> tuple[Array, Array]:
-    """What follows the prompts, ``(batch, count)``, and how much of it each sequence has."""
+@functools.partial(jax.jit, static_argnames=("count", "is_single"))
+def _new_tokens(progress: Progress, starts: Any, pad: ArrayLike, count: int, is_single: bool) -> tuple[Array, Array]:
+    """What follows the prompts, ``(batch, count)``, and how much of it each sequence has; without a batch axis for a
+    single one."""
     lengths = progress.lengths - starts
     places = jnp.arange(count, dtype=jnp.int32)[None]
     tokens = jnp.take_along_axis(progress.tokens, starts[:, None] + places, axis=1)
-    return jnp.where(places < lengths[:, None], tokens, pad), lengths
+    tokens = jnp.where(places < lengths[:, None], tokens, pad)
+    return (tokens[0], lengths[0]) if is_single else (tokens, lengths)
 
 
 def _keys(rngs: Any, batch: int) -> Array:

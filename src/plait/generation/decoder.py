@@ -3,25 +3,110 @@
 A decoder is called with the next tokens of each sequence. The caches called ``cache_index`` say how many positions each
 sequence has behind it. To write them is all that is needed after a padded prompt: entries of a cache from its index on
 are ignored, and then overwritten.
+
+A decoder that has been used is kept beside its model, without the arrays of its caches, for the next call with the same
+sizes: making it takes milliseconds. It is as long as the structure of the model stands, and the shapes and dtypes of
+its values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import functools
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
+from ..core.graph.walks import CachedWalk, find_walk
 from ..core.nodes.nodes import iter_variables
 from ..core.variables.variable_kinds import Cache
 from ..edit.views import view
 from ..errors import ArgumentError, ShapeError
 from ..typing import Array
+from ..util.jax_versions import trace_settings
 from ..util.paths import describe_path, layers_of
 from ..util.words import describe_type
 
 INDEX = "cache_index"
 SMALLEST = 32  # positions
+
+
+# The decoders that are not in use, of each walk over a model, by their sizes and those of the model's values.
+_idle: weakref.WeakKeyDictionary[CachedWalk, dict[Any, _Kept]] = weakref.WeakKeyDictionary()
+_NO_VALUE = jnp.zeros(())  # in the caches of a decoder that is not in use
+
+
+@contextlib.contextmanager
+def decoder_for(model: Any, batch: int, length: int) -> Iterator[Any]:
+    """Inside ``with``, a decoder with empty caches: a new one, or one that a call like this has used.
+
+    Raises:
+        ArgumentError: as ``decoder_of``.
+    """
+    walk = find_walk((model,))
+    values = tuple((np.shape(cell.raw), getattr(cell.raw, "dtype", None)) for cell in walk.cells)
+    key = batch, length, values, trace_settings()
+    kept = _idle.get(walk, {}).pop(key, None)
+    if kept is None:
+        decoder = decoder_of(model, batch, length)
+        kept = _Kept.of(decoder, walk)
+    else:
+        decoder = kept.decoder
+        kept.fill()
+    yield decoder
+    if kept is not None and kept.is_as_made():
+        kept.empty()
+        _idle.setdefault(walk, {})[key] = kept
+
+
+class _Kept:
+    """A decoder that can be used again.
+
+    Args:
+        decoder: its caches have the values of an empty cache.
+        walk: over the decoder.
+        caches: the variables of its caches.
+    """
+
+    def __init__(self, decoder: Any, walk: CachedWalk, caches: Sequence[Any]) -> None:
+        self.decoder, self.walk, self.caches = decoder, walk, caches
+        shapes = tuple((cache.shape, cache.dtype) for cache in caches)
+        shardings = tuple(cache.sharding for cache in caches)
+        is_spread = any(len(each.device_set) > 1 for each in shardings)
+        self.zeros = _maker_of_zeros(shapes, shardings if is_spread else None)
+
+    @classmethod
+    def of(cls, decoder: Any, of_model: CachedWalk) -> _Kept | None:
+        """``None`` if a call can leave something in the decoder beside zeros in its caches and the model's values."""
+        walk, known = find_walk((decoder,)), set(map(id, of_model.cells))
+        caches = [variable for _, _, variable in _caches(decoder) if id(variable._cell) not in known]
+        known |= {id(variable._cell) for variable in caches}
+        if not walk.only_variables or not known.issuperset(map(id, walk.cells)):
+            return None
+        return None if any(bool(jnp.any(cache[...])) for cache in caches) else cls(decoder, walk, caches)
+
+    def is_as_made(self) -> bool:
+        """Whether nothing but values has changed."""
+        return find_walk((self.decoder,)) is self.walk
+
+    def fill(self) -> None:
+        """Give each cache its zeros."""
+        for cache, zeros in zip(self.caches, self.zeros(), strict=True):
+            cache.set_raw_value(zeros)
+
+    def empty(self) -> None:
+        """Let the arrays of the caches go."""
+        for cache in self.caches:
+            cache.set_raw_value(_NO_VALUE)
+
+
+@functools.lru_cache(maxsize=64)
+def _maker_of_zeros(shapes: Any, shardings: Any) -> Callable[[], Sequence[Array]]:
+    return jax.jit(lambda: tuple(jnp.zeros(shape, dtype) for shape, dtype in shapes), out_shardings=shardings)
 
 
 def decoder_of(model: Any, batch: int, length: int) -> Any:
@@ -86,8 +171,10 @@ def logits_of(decoder: Any, tokens: Array) -> Array:
 
 
 def bucket(length: int, longest: int | None) -> int:
-    """The power of two, from ``SMALLEST`` on, that holds a length, so that few lengths are compiled."""
-    size = max(SMALLEST, 1 << (length - 1).bit_length())
+    """4, 5, 6 or 7 times a power of two, from ``SMALLEST`` on, that holds a length: few lengths are compiled, and less
+    than a quarter is wasted."""
+    step = 1 << max(length - 1, SMALLEST - 1).bit_length() - 3
+    size = max(SMALLEST, -(-length // step) * step)
     return size if longest is None else min(size, longest)
 
 

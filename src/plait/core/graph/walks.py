@@ -32,7 +32,7 @@ from ...errors import CapturedModelWarning
 from ...util.jax_versions import top_level_trace, trace_state
 from ...util.notices import warn
 from ...util.paths import format_path
-from ...util.static_values import closure_contents, closures_in, contents_of
+from ...util.static_values import HashableMapping, closure_contents, closures_in, contents_of
 from ...util.words import with_article
 from ..nodes.attributes import contains_itself
 from ..nodes.nodes import (
@@ -301,7 +301,7 @@ def _check_no_cycle(child: Any, stack: Sequence[tuple[Any, tuple[Any, ...]]], li
             raise contains_itself(child, format_path(path_of(link)))
 
 
-_UNCHANGING = tuple, MethodType, functools.partial  # tuples may be named
+_UNCHANGING = tuple, MethodType, functools.partial, HashableMapping  # tuples may be named
 _ARRAY = leaf_def()
 _NONE = node_def(type(None), None, (), None)
 
