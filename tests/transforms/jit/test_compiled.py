@@ -169,10 +169,10 @@ def test_a_call_that_changes_structure_donates_nothing():
 
 
 class FirstSeenByBoth:
-    """``Compiled.first``, for two threads of which each looks whether it is set before the other sets it."""
+    """``Compiled.first_outcome``, for two threads of which each looks whether it is set before the other sets it."""
 
     def __init__(self):
-        self.slot, self.both, self.looked = Compiled.__dict__["first"], threading.Barrier(2), threading.local()
+        self.slot, self.both, self.looked = Compiled.__dict__["first_outcome"], threading.Barrier(2), threading.local()
 
     def __get__(self, compiled, owner):
         found = self.slot.__get__(compiled, owner)
@@ -195,7 +195,7 @@ def test_the_outcomes_of_two_threads_that_trace_at_once_are_told_apart(monkeypat
         written[...] += x.sum()
 
     jitted, models = plait.jit(f), [plait.Dict(a=Param(jnp.float32(0)), b=Param(jnp.float32(10))) for _ in range(2)]
-    monkeypatch.setattr(Compiled, "first", FirstSeenByBoth())
+    monkeypatch.setattr(Compiled, "first_outcome", FirstSeenByBoth())
     calls = zip(models, (jnp.float32(1), jnp.ones(1)), strict=True)
     threads = [threading.Thread(target=jitted, args=call) for call in calls]
     for thread in threads:
