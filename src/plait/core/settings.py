@@ -1,13 +1,16 @@
-"""Thread-local settings on which traces may depend. ``Restoring`` sets attributes, and restores them on exit."""
+"""Settings on which traces may depend. ``Restoring`` sets attributes, and restores them on exit."""
 
 from __future__ import annotations
 
 import functools
-import threading
+import types
 from collections.abc import Callable
-from typing import Any, TypeVar
+from contextvars import ContextVar
+from typing import Any, ClassVar, TypeVar
 
 import jax
+
+from ..util.jax_versions import top_level_trace, trace_state
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,46 +50,84 @@ class Restoring:
         return wrapper  # type: ignore[return-value]
 
 
-class Settings(threading.local):
-    """Settings of a thread on which a trace may depend; a subclass lists its fields with annotations and defaults.
+class Settings:
+    """Settings of a thread or task on which a trace may depend; a subclass lists its fields with annotations and
+    defaults.
 
-    What JAX traces, lowers and compiles it keeps by the values of its own settings. ``in_force`` is one of them, and
-    changes with ours, so no call compares anything.
+    JAX keeps what it traces, lowers and compiles by settings of the thread; ``in_force``, which is one of them, holds
+    ours. A task that waits in a ``with`` leaves it to the next, so whatever reads a setting or calls a transform calls
+    ``put_in_force`` first. In a trace our settings are those by which JAX keeps it.
+
+    Until a field is set for the first time it is a plain attribute of its class, which is read faster.
     """
 
+    _fields: ClassVar[dict[str, _Field]]
+
+    def __init_subclass__(cls) -> None:
+        cls._fields = {name: _Field(getattr(cls, name)) for name in cls.__annotations__}
+
     def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        in_force(_unlike_defaults(settings_of_thread())).__enter__()
+        if getattr(self, name) == value:
+            return
+        values = _looked_up(self, name).changed(put_in_force(), value)
+        if trace_state.value is top_level_trace:
+            _own.set(None if values == in_force.get_global() else values)
+        in_force(values).__enter__()
+
+
+class _Field:
+    def __init__(self, default: Any) -> None:
+        self.default = default
+
+    def __get__(self, settings: Settings | None, cls: type) -> Any:
+        return dict(put_in_force()).get(self, self.default)
+
+    def changed(self, values: Values, value: Any) -> Values:
+        """The settings with another value of this one."""
+        return frozenset(each for each in {**dict(values), self: value}.items() if each[1] != each[0].default)
+
+
+def _looked_up(settings: Settings, name: str) -> _Field:
+    """A field, which from now on is looked up."""
+    touched.ever = True
+    field = settings._fields[name]
+    setattr(type(settings), name, field)
+    return field
 
 
 S = TypeVar("S", bound=Settings)
+Values = frozenset[tuple[_Field, Any]]  # settings that differ from their defaults
 
-# A setting of JAX: our settings that differ from their defaults; ``None`` if all are at their defaults.
-in_force = jax.make_user_context(None)
+# A setting of JAX: our settings of this thread, or those of the process.
+in_force = jax.make_user_context(frozenset())
+# The settings of a thread or task; ``None`` if they are those of the process.
+_own: ContextVar[Values | None] = ContextVar("plait_settings", default=None)
+# Whether a setting was ever changed.
+touched = types.SimpleNamespace(ever=False)
 _declared: dict[str, Settings] = {}
-_defaults: dict[str, tuple[Any, ...]] = {}
+
+
+def put_in_force() -> Values:
+    """The settings of this thread or task; from now on JAX has them too."""
+    if trace_state.value is not top_level_trace:
+        return in_force.value
+    own = _own.get()
+    values = in_force.get_global() if own is None else own
+    if in_force.value != values:  # those of another task
+        in_force(values).__enter__()
+    return values
 
 
 def declared(called: str, settings: S) -> S:
-    """Put settings, which have their defaults now, in force."""
+    """Put settings into ``settings_in_force``."""
     _declared[called] = settings
-    _defaults[called] = _values(settings, settings)
     return settings
 
 
 def set_default(settings: Settings, name: str, value: Any) -> None:
-    """Set a field in this thread and in those that have not set it."""
-    setattr(type(settings), name, value)
-    in_force.set_global(_unlike_defaults({called: _values(each, type(each)) for called, each in _declared.items()}))
+    """Set a field here, and in the threads and tasks that have no settings of their own."""
+    in_force.set_global(_looked_up(settings, name).changed(in_force.get_global(), value))
     setattr(settings, name, value)
-
-
-def _values(settings: Settings, owner: Any) -> tuple[Any, ...]:
-    return tuple(getattr(owner, name) for name in type(settings).__annotations__)
-
-
-def _unlike_defaults(values: dict[str, tuple[Any, ...]]) -> Any:
-    return tuple(each for each in values.items() if each not in _defaults.items()) or None
 
 
 class _VariableFlags(Settings):
@@ -95,9 +136,12 @@ class _VariableFlags(Settings):
     eager_sharding: bool = True
 
 
-def settings_of_thread() -> dict[str, tuple[Any, ...]]:
-    """All settings in force."""
-    return {called: _values(settings, settings) for called, settings in _declared.items()}
+def settings_in_force() -> dict[str, tuple[Any, ...]]:
+    """Our settings, by what they are called."""
+    return {
+        called: tuple(getattr(settings, name) for name in type(settings).__annotations__)
+        for called, settings in _declared.items()
+    }
 
 
 def _jax_settings() -> dict[str, Any]:
@@ -109,7 +153,7 @@ def _jax_settings() -> dict[str, Any]:
 
 def all_settings() -> dict[str, Any]:
     """All settings in force, and JAX's."""
-    return {**_jax_settings(), **settings_of_thread()}
+    return {**_jax_settings(), **settings_in_force()}
 
 
 defaults = declared("variable defaults", _VariableFlags())

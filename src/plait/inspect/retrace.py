@@ -20,13 +20,13 @@ from ..core.graph.graphdef import LeafDef, VariableDef, iter_places, path_of
 from ..core.nodes.nodes import Static
 from ..errors import ArgumentTypeError, RetraceError
 from ..transforms.call.arguments import argument_name, parameter_names
-from ..transforms.jit.compiled import TraceSignature, process_listeners, trace_listening
+from ..transforms.jit.compiled import TraceSignature, process_listeners, trace_listeners
 from ..util.paths import format_path
 from ..util.words import describe_type, with_article
 
 
 class Explanations(contextlib.ContextDecorator):
-    """Listens to the traces of its thread while it is active; ``messages`` has the messages so far."""
+    """Listens to the traces of its thread or task while it is active; ``messages`` has the messages so far."""
 
     def __init__(self, report: Callable[[str], Any], max_traces: int | None) -> None:
         self._report = report
@@ -46,13 +46,13 @@ class Explanations(contextlib.ContextDecorator):
 
     def __enter__(self) -> Explanations:
         self._counts.clear()
-        trace_listening.listeners = (*trace_listening.listeners, self._heard)
+        trace_listeners.set((*trace_listeners.get(), self._heard))
         return self
 
     def __exit__(self, *_: Any) -> None:
-        listeners = list(trace_listening.listeners)
+        listeners = list(trace_listeners.get())
         listeners.remove(self._heard)
-        trace_listening.listeners = tuple(listeners)
+        trace_listeners.set(tuple(listeners))
 
     def everywhere(self) -> None:
         """Listen to the traces of all threads from now on."""
@@ -75,7 +75,7 @@ class Explanations(contextlib.ContextDecorator):
 def explain_retraces(report: Callable[[str], Any] | None = None, *, max_traces: int | None = None) -> Explanations:
     """Report, for each new trace of a jitted function, what differed from the most similar earlier one, by path.
 
-    Use it as a context manager or decorator, which hear the traces of their own thread, or set
+    Use it as a context manager or decorator, which hear the traces of their own thread or task, or set
     ``PLAIT_EXPLAIN_RETRACES=1`` in the environment to enable it for a whole program, with all its threads.
 
     Args:

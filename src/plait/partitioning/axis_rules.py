@@ -39,7 +39,7 @@ class RulesFallback(enum.Enum):
 
 
 def logical_axis_rules(rules: Rules) -> Restoring:
-    """Set the rules of this thread for a ``with`` block or a decorated function.
+    """Set the rules of this thread or task for a ``with`` block or a decorated function.
 
     Args:
         rules: pairs of a logical name and a mesh axis: a name, a tuple of names, or ``None`` (not sharded).
@@ -53,12 +53,12 @@ def logical_axis_rules(rules: Rules) -> Restoring:
 
 
 def set_logical_axis_rules(rules: Rules) -> None:
-    """Set the rules of this thread."""
+    """Set the rules of this thread or task."""
     current.rules = rules
 
 
 def get_logical_axis_rules() -> Rules:
-    """The rules of this thread."""
+    """The rules of this thread or task."""
     return current.rules
 
 

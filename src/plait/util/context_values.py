@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 @contextlib.contextmanager
 def held(variable: ContextVar[T], value: T) -> Iterator[None]:
-    """Inside ``with``, in this thread, the variable has this value."""
+    """Inside ``with``, in this thread or task, the variable has this value."""
     token = variable.set(value)
     try:
         yield

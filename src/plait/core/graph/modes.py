@@ -1,4 +1,4 @@
-"""The modes of a thread that Flax's programs may set, and the check of tree mode. (G57, U32, S5)
+"""The modes of a thread or task that Flax's programs may set, and the check of tree mode. (G57, U32, S5)
 
 Graph mode, the default, allows shared objects and cycles; tree mode rejects them. With graph updates, the default,
 transforms propagate structural changes to the caller's objects; without them, and in tree mode, values only. Public
@@ -8,7 +8,6 @@ functions take ``graph=`` and ``graph_updates=``, where ``None`` means the mode 
 from __future__ import annotations
 
 import dataclasses
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -25,20 +24,12 @@ class _Modes(Settings):
     graph: bool = flag("PLAIT_GRAPH_MODE", "1")
     graph_updates: bool = flag("PLAIT_GRAPH_UPDATES", "1")
 
-    def __setattr__(self, name: str, value: bool) -> None:
-        touched.ever |= not value
-        super().__setattr__(name, value)
-
 
 modes = declared("modes", _Modes())
 
 
-# Whether any thread ever left the default modes; until then fast paths need not check their thread's modes.
-touched = types.SimpleNamespace(ever=not (_Modes.graph and _Modes.graph_updates))
-
-
 class set_graph_mode(Restoring):
-    """Set whether modules of this thread are graphs (the default) or plain trees without sharing.
+    """Set whether modules of this thread or task are graphs (the default) or plain trees without sharing.
 
     Takes effect immediately; as a context manager or decorator it restores the previous mode.
 
@@ -62,7 +53,7 @@ class set_graph_mode(Restoring):
 
 
 class set_graph_updates(Restoring):
-    """Set whether transforms of this thread propagate structural changes (the default), or values only.
+    """Set whether transforms of this thread or task propagate structural changes (the default), or values only.
 
     Takes effect immediately; as a context manager or decorator it restores the previous mode.
 
@@ -153,11 +144,6 @@ class Crossing:
     def updates(self) -> bool:
         """Whether structural changes are carried out; otherwise, and for every tree, values only."""
         return graph_mode(self.graph) and graph_updates_mode(self.graph_updates)
-
-    @property
-    def now(self) -> tuple[bool, bool]:
-        """Whether graphs are allowed, and ``updates``, in a call now."""
-        return graph_mode(self.graph), self.updates
 
     def check(self, roots: Any, describe: Callable[[Path], str] = describe_path) -> None:
         """``check_mode`` with this mode."""

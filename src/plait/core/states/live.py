@@ -30,7 +30,7 @@ _live = declared("live states", _Live())
 
 
 def live_states(value: bool = True, /) -> Restoring:
-    """Whether states hold the model's own variables in this thread, as Flax's do (default ``False``).
+    """Whether states hold the model's own variables in this thread or task, as Flax's do (default ``False``).
 
     With live states, ``split``, ``state``, ``flatten``, ``unpack`` and ``pop`` return the variables themselves,
     ``merge`` puts a state's variables into its result, and ``map`` keeps those that its function returns. So writing to

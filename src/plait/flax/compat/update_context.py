@@ -10,8 +10,8 @@ step 4 needs only the recorded graphdef. (U1 to U14, U37 to U40)
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Hashable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 from jax.tree_util import register_static
@@ -28,6 +28,7 @@ from ...core.states.state import group_leaves
 from ...core.transform import Transformation
 from ...errors import GraphError
 from ...typing import FilterLiteral
+from ...util.context_values import held
 from ...util.jax_versions import current_trace
 
 CONTEXT = Transformation("update_context", of_model="context.merge(*context.split((model, x)))")
@@ -86,14 +87,8 @@ class UpdateContext:
             return context.merge(graphdef, state, *states)
 
 
-class _Active(threading.local):
-    """The active contexts of this thread, outermost first."""
-
-    def __init__(self) -> None:
-        self.contexts: list[UpdateContext] = []
-
-
-_active = _Active()
+# The active contexts, outermost first.
+_active: ContextVar[tuple[UpdateContext, ...]] = ContextVar("update_contexts", default=())
 
 
 @contextlib.contextmanager
@@ -116,29 +111,28 @@ def update_context(tag: Hashable) -> Iterator[UpdateContext]:
         >>> same is model, model.extra.shape
         (True, (2,))
     """
-    context, contexts = UpdateContext(tag), _active.contexts
-    contexts.append(context)
+    context = UpdateContext(tag)
     try:
-        yield context
+        with held(_active, (*_active.get(), context)):
+            yield context
     finally:
-        contexts[:] = [each for each in contexts if each is not context]  # all contexts are equal
         context.ref_index = context.index_ref = None
 
 
 def current_update_context(tag: Hashable) -> UpdateContext:
-    """The innermost active context of a tag in this thread.
+    """The innermost active context of a tag in this thread or task.
 
     Raises:
         GraphError: there is no such context; the message names the tag.
     """
-    for context in reversed(_active.contexts):
+    for context in reversed(_active.get()):
         if context.tag == tag:
             return context
     raise GraphError(
         f"there is no active update context with the tag {tag!r}",
-        found=f"the tags {[context.tag for context in _active.contexts]} in this thread",
+        found=f"the tags {[context.tag for context in _active.get()]} in this thread or task",
         expected=f"a `with plait.update_context({tag!r})` around the call",
-        do="open the context in the same thread",
+        do="open the context in the same thread or task",
     )
 
 

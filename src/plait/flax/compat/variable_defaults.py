@@ -25,7 +25,7 @@ class _VariableDefaults(Restoring, Mapping[str, bool]):
 
 
 def var_defaults(*, hijax: bool | None = None, ref: bool | None = None) -> _VariableDefaults:
-    """The default flags of new variables in this thread; keywords set them.
+    """The default flags of new variables in this thread or task; keywords set them.
 
     Args:
         hijax: not supported by plait; with ``True``, constructing a variable raises an error.
@@ -45,7 +45,7 @@ def var_defaults(*, hijax: bool | None = None, ref: bool | None = None) -> _Vari
 
 
 class use_eager_sharding(Restoring):
-    """Set whether new variables of this thread are placed on devices according to their metadata (default ``True``).
+    """Set whether new variables of this thread or task are placed on devices as their metadata says (default ``True``).
 
     Takes effect immediately; as a context manager or decorator it restores the previous setting.
 

@@ -22,6 +22,7 @@ from ...core.graph.graphdef import GraphDef, LeafDef, NodeDef, NodeRef, Variable
 from ...core.graph.walks import CachedWalk, find_walk, is_graph_leaf
 from ...core.nodes.attributes import has_data
 from ...core.nodes.nodes import Static, jax_key_to_key
+from ...core.settings import put_in_force, touched
 from ...core.variables.cells import Value, dict_of
 from ...core.variables.variables import make_variables
 from ...errors import ArgumentError
@@ -322,6 +323,8 @@ def gather(tree: Any, f: Callable[..., Any] | None = None) -> Gathered:
     Raises:
         SharingError: a layer of a stack is among the objects twice.
     """
+    if touched.ever:
+        put_in_force()
     leaves, treedef = jax.tree_util.tree_flatten(tree, is_leaf=is_graph_leaf)
     flags = [is_graph_leaf(leaf) for leaf in leaves]
     roots = tuple(itertools.compress(leaves, flags))

@@ -24,6 +24,7 @@ import dataclasses
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from keyword import iskeyword
 from typing import Any, NamedTuple
 
@@ -53,17 +54,8 @@ class TraceSignature:
     settings: dict[str, Any] = dataclasses.field(default_factory=lambda: all_settings(), compare=False)
 
 
-class _TraceListening(threading.local):
-    """What listens to the traces of this thread.
-
-    Attributes:
-        listeners: called in each trace with the function, the signature of the trace, and those of its earlier traces.
-    """
-
-    listeners: tuple[Callable[[Callable[..., Any], TraceSignature, list[TraceSignature]], Any], ...] = ()
-
-
-trace_listening = _TraceListening()
+# What is called in each trace with the function, the signature of the trace, and those of its earlier traces.
+trace_listeners: ContextVar[tuple[Callable[..., Any], ...]] = ContextVar("trace_listeners", default=())
 process_listeners: list[Any] = []  # the same, for the traces of all threads
 
 
@@ -294,7 +286,7 @@ class Compiled:
             signature = TraceSignature(
                 whole.structure, tuple(map(_short_aval, values)), tuple(map(_short_aval, leaves))
             )
-            for listener in (*process_listeners, *trace_listening.listeners):
+            for listener in (*process_listeners, *trace_listeners.get()):
                 listener(f, signature, history)
             outputs, outcome = self.traced(whole, whole.ports.grouped(values, leaves))
             if shardings is not None:

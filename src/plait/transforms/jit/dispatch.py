@@ -20,7 +20,7 @@ results to the cells of the written variables. For a function of a model with tw
     def run(a0, a1):
         try:
             stale = (trace_state.value is not top_level or stamp != clock.now and not stamps_unchanged()
-                     or touched.ever and crossing.now != modes
+                     or touched.ever and put_in_force() != settings
                      or type(a1) is not ArrayImpl and not is_plain(a1))
         except Exception:
             stale = True
@@ -60,8 +60,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from ...core.graph.modes import Crossing, touched
 from ...core.graph.walks import CachedWalk, containers_unchanged, drop_runs, is_graph_leaf
+from ...core.settings import Values, put_in_force, touched
 from ...core.variables.cells import clock
 from ...core.variables.variables import Variable
 from ...util.jax_versions import ArrayImpl, KeyArray, refuses_shared_donation, top_level_trace, trace_state
@@ -213,7 +213,7 @@ class Entrance:
                 self.function, self._first_code = weakref.ref(function), function.__code__
 
     def remember(
-        self, compiled: Compiled, walk: CachedWalk, roots: Sequence[Any], crossing: Crossing, modes: Any, check: Any
+        self, compiled: Compiled, walk: CachedWalk, roots: Sequence[Any], settings: Values, check: Any
     ) -> None:
         """Cache a run on the first object, and make the function look for it; arguments as in ``make_run``."""
         first, layout = roots[0], compiled.layout
@@ -224,9 +224,9 @@ class Entrance:
             return  # a view of a stack, which may refuse a value
         run_key = self.run_keys.get(layout) or self._know(layout)
         run = walk.runs.get(run_key.number)
-        if run is None or run.modes != modes:
-            run = walk.runs[run_key.number] = make_run(compiled, walk, roots, crossing, modes, check)
-            run.modes = modes
+        if run is None or run.settings != settings:
+            run = walk.runs[run_key.number] = make_run(compiled, walk, roots, settings, check)
+            run.settings = settings
             run.guard = weakref.ref(run_key, _drop_from(weakref.ref(first), run_key.number))
         kept[run_key.number] = run
 
@@ -313,15 +313,13 @@ def make_run(
     compiled: Compiled,
     walk: CachedWalk,
     roots: Sequence[Any],
-    crossing: Crossing,
-    modes: tuple[bool, bool],
+    settings: Values,
     check: Callable[..., Any] | None,
 ) -> Any:
     """The run of one walk.
 
     Args:
-        crossing: the modes that were passed to ``jit``.
-        modes: those of the call that was compiled for this run, which calls in others cannot use.
+        settings: those of the call that was compiled for this run, which calls in others cannot use.
         check: compares the walk with a fresh one before each call.
     """
     assert compiled.layout is not None
@@ -339,7 +337,7 @@ def make_run(
         compiled.first_outcome.output is not None,  # type: ignore[union-attr]
     )
     identities = [getattr(root, kind) for root, kind in zip(roots[1:], kinds, strict=True)]
-    return make(compiled=compiled, walk=walk, identities=identities, crossing=crossing, modes=modes, check=check)
+    return make(compiled=compiled, walk=walk, identities=identities, settings=settings, check=check)
 
 
 @functools.lru_cache(maxsize=256)
@@ -377,7 +375,7 @@ def _run_factory(
     stale = [
         "trace_state.value is not top_level",
         "stamp != clock.now and not stamps_unchanged()",
-        "touched.ever and crossing.now != modes",
+        "touched.ever and put_in_force() != settings",
         *(f"type({a}) is not ArrayImpl and not is_plain({a})" for a in plain),
         *(f"{a}.{kind} is not i{i}" for i, (a, kind) in enumerate(zip(objects[1:], kinds, strict=True))),
         *["lists != saved"] * lists,
@@ -412,7 +410,7 @@ def _run_factory(
         body.insert(0, f"check(graphdefs, cells, [{', '.join(objects)}])")
     between, inside = "\n    ", "\n        "
     source = f"""\
-def make(*, compiled, walk, identities, crossing, modes, check):
+def make(*, compiled, walk, identities, settings, check):
     call, build, explain = compiled.jitted, compiled.build_output, compiled.explain
     cells, graphdefs, containers = walk.cells, walk.graphdefs, walk.containers
     stamp, stamps, versions = walk.stamp, walk.stamps, walk.versions
@@ -441,6 +439,7 @@ def make(*, compiled, walk, identities, crossing, modes, check):
     scope: dict[str, Any] = {
         "TAKE_GENERAL_PATH": TAKE_GENERAL_PATH,
         "touched": touched,
+        "put_in_force": put_in_force,
         "ArrayImpl": ArrayImpl,
         "OutputsWithOutcome": OutputsWithOutcome,
         "clock": clock,

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 from ...core.graph.modes import Crossing
 from ...core.graph.untrained import warn_of_flax
 from ...core.graph.walks import CachedWalk
+from ...core.settings import put_in_force
 from ...core.variables.filters import to_predicate
 from ...errors import ArgumentError, DispatchError
 from ...typing import FilterLiteral
@@ -218,7 +219,7 @@ class JittedFunction:
         if self.entrance.function() is None:  # unpickled
             self.entrance.find(sys._getframe(1))
         args, kwargs = self.prepare(args, kwargs)
-        gathered, modes = gather((args, kwargs), self.f), self.crossing.now
+        gathered, settings = gather((args, kwargs), self.f), put_in_force()
         try:
             compiled = self.find(args, kwargs, gathered)
             positional, named = compiled.arguments(gathered, args, kwargs)
@@ -232,7 +233,7 @@ class JittedFunction:
         result = compiled.finish(gathered, returned)
         if gathered.walk is not None and compiled.fits_fast_path:
             check = check_cells if CHECK_DISPATCH else None
-            self.entrance.remember(compiled, gathered.walk, gathered.roots, self.crossing, modes, check)
+            self.entrance.remember(compiled, gathered.walk, gathered.roots, settings, check)
         return result
 
     def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
