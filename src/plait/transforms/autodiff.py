@@ -248,7 +248,7 @@ class Differentiated:
     def finish(self, values: list[Any], rest: Any) -> Any:
         """Write back the written values. Returns the output."""
         beside, outcome = rest
-        found = {VALUE: values, AUXILIARY: beside}
+        found: dict[Any, Any] = {VALUE: values, AUXILIARY: beside}
         return self.call.finish([found.get(kind, []) for kind in self.call.ports.kinds], outcome)
 
     def gradients(self, part: Sequence[Any]) -> Any:
