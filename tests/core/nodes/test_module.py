@@ -552,6 +552,27 @@ def test_a_class_may_have_a_new_of_its_own():
     assert Other() == 7
 
 
+def test_the_new_of_another_base_runs():
+    """G58: as Keras stores the arguments of its layers."""
+
+    class Saved:
+        def __new__(cls, *args):
+            made = super().__new__(cls)
+            made.given = args
+            return made
+
+    class Layer(nnx.Module, Saved):
+        def __init__(self, n):
+            self.n, self.w = n, nnx.Param(jnp.ones(2))
+
+    class Sub(Layer):
+        def __new__(cls, n):
+            return super().__new__(cls, n)
+
+    for made in (Layer(1), Sub(1), nnx.clone(Sub(1))):
+        assert (made.n, made.given, nnx.jit(lambda m: m.w.sum())(made)) == (1, (1,), 2.0)
+
+
 def test_a_number_that_is_marked_as_static_is_so_in_the_place_of_an_array():
     """Without a mark, a number in the place of data is data."""
     node = nnx.Module()

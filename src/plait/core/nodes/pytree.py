@@ -118,10 +118,14 @@ class Pytree:
             )
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        return empty_object(cls)
+        new = super().__new__  # of another base, if one has it
+        return empty_object(cls) if new is _new else _with_info(new)(cls, *args, **kwargs)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        info = self._pytree__info
+        try:
+            info = self._pytree__info
+        except AttributeError:  # within a __new__
+            info = _made_info(self)
         if info.trace is not trace_state.value:
             raise_foreign_trace(info.trace, self, f"set the attribute {name!r} of a")
         status = None
@@ -376,14 +380,20 @@ def _with_info(new: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(cls: type, *args: Any, **kwargs: Any) -> Any:
         node = new(cls, *args, **kwargs)
         if isinstance(node, Pytree):
-            try:
-                _get_info(node)
-            except AttributeError:
-                _set_info(node, NodeInfo(trace_state.value))
-                _set_walks(node, None)
+            _made_info(node)
         return node
 
     return wrapper
+
+
+def _made_info(node: Pytree) -> NodeInfo:
+    """The info of an object that ``object.__new__`` may have made, without one."""
+    try:
+        return _get_info(node)
+    except AttributeError:
+        _set_info(node, NodeInfo(trace_state.value))
+        _set_walks(node, None)
+        return _get_info(node)
 
 
 def empty_objects(classes: Sequence[type]) -> list[Any]:
