@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ...core.graph.traversal import iter_children, iter_modules
 from ...core.nodes.module import Module
 from ...core.states.pure_dicts import replace_by_pure_dict, to_pure_dict
 from ...core.states.state import State
@@ -28,16 +28,17 @@ setattr(State, "to_pure_dict", _to_pure_dict)  # noqa: B010  # type checkers see
 setattr(State, "replace_by_pure_dict", _replace_by_pure_dict)  # noqa: B010
 
 
-def _iterator(name: str) -> Callable[[Any], Iterator[tuple[Any, Any]]]:
+def _method(function: Callable[[Any], Iterator[tuple[Any, Any]]]) -> Callable[[Any], Iterator[tuple[Any, Any]]]:
     """The older method form of a function, which warns."""
+    name = function.__name__
 
     def method(self: Any) -> Iterator[tuple[Any, Any]]:
         deprecated(f"module.{name}()", since="0.1", instead=f"plait.{name}(module)", removed_in="2.0")
-        return getattr(importlib.import_module(".functions", __package__), name)(self)
+        return function(self)
 
     method.__name__, method.__doc__ = name, f"The older form of ``plait.{name}(module)``; warns."
     return method
 
 
-for _name in ("iter_modules", "iter_children"):
-    setattr(Module, _name, _iterator(_name))
+for _function in (iter_modules, iter_children):
+    setattr(Module, _function.__name__, _method(_function))
