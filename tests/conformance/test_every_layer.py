@@ -68,6 +68,31 @@ def test_the_names_of_its_state_are_those_of_the_table(case):
     assert found == case.state
 
 
+# Attributes that are no parameters of the constructor, and hold no variable or module.
+OWN_ATTRIBUTES = {
+    "Conv": "kernel_shape",
+    "ConvTranspose": "kernel_shape",
+    "GroupNorm": "feature_axis",
+    "LayerNorm": "bias",
+    "Linear": "bias",
+    "LoRA": "is_merged is_active dropout",
+    "MultiHeadAttention": "head_dim cached_key cached_value cache_index",
+    "SpectralNorm": "batch_stats",
+    "WeightNorm": "scales deterministic",
+}
+
+
+@every_layer_fast
+def test_its_attributes_are_the_arguments_of_its_constructor(case):
+    """L1: what a constructor only computes with does not become a part of the layer's structure."""
+    for _, module in plait.iter_modules(make(case)):
+        constructors = [vars(base)["__init__"] for base in type(module).__mro__ if "__init__" in vars(base)]
+        known = {name for each in constructors for name in inspect.signature(each).parameters}
+        known |= {*OWN_ATTRIBUTES.get(type(module).__name__, "").split()}
+        own = {name for name, value in vars(module).items() if not isinstance(value, plait.Variable | plait.Module)}
+        assert {name for name in own - known if not name.startswith("_")} == set()
+
+
 @pytest.mark.sampled
 @every_layer_fast
 def test_jit_agrees_with_eager_in_output_and_state(case):

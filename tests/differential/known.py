@@ -470,6 +470,16 @@ KNOWN: tuple[Row, ...] = (
         kinds=("value",), step=r"\.update\(", found_in_flax=r"array u?int", text=r"nnx\.EMA\(",
     ),
     Row(
+        "EMA of half precision",
+        "`EMA` of half precision", "averages in it", "`rest` holds what rounding loses",
+        reason="an average with a decay of 0.999 stands still in bfloat16",
+        says="documented",
+        example=program(
+            "known", "m = nnx.Dict(a=nnx.Param(jnp.ones(2, jnp.bfloat16)))", ("ema = nnx.EMA(m, decay=0.5)", "ema"),
+        ),
+        kinds=("there", "value", "bits"), text=r"(?s)float16.*nnx\.EMA\(",
+    ),
+    Row(
         "sums of metrics",
         "metrics of values in half precision", "sums each batch in its own dtype", "sums in float32",
         reason="a sum in bfloat16 keeps three digits",
@@ -788,7 +798,7 @@ KNOWN: tuple[Row, ...] = (
     ),
     Row(
         "structure changed in cached_partial",
-        "a function under `cached_partial` that adds or removes attributes", "an error", "costs one walk",
+        "a function under `cached_partial` that adds attributes", "an error", "works",
         reason="a cache changes how long a call takes, and not what it does",
         says="documented",
         example=program(

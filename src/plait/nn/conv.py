@@ -145,14 +145,7 @@ class Conv(_Convolution):
         kernel_metadata: Mapping[str, Any] = HashableMapping(),
         bias_metadata: Mapping[str, Any] = HashableMapping(),
     ) -> None:
-        for name, features in (("in_features", in_features), ("out_features", out_features)):
-            if features % feature_group_count:
-                raise ArgumentError(
-                    f"the groups of a Conv do not divide its {name}",
-                    found=f"feature_group_count={feature_group_count} and {name}={features}",
-                    expected=f"{name} that is a multiple of feature_group_count",
-                    do=f"use feature_group_count={math.gcd(in_features, out_features)}, or change {name}",
-                )
+        _check_groups(in_features, out_features, feature_group_count)
         self._store(locals(), (in_features // feature_group_count, out_features))
 
     def __call__(self, inputs: Array, out_sharding: Any = None) -> Array:
@@ -201,6 +194,17 @@ def convolution(
     if border is not None:
         x = jnp.pad(x, border[0], mode=border[1])
     return add_bias(unfold(product(x, kernel, strides, padding, **options)), bias)
+
+
+def _check_groups(in_features: int, out_features: int, groups: int) -> None:
+    for name, features in (("in_features", in_features), ("out_features", out_features)):
+        if features % groups:
+            raise ArgumentError(
+                f"the groups of a Conv do not divide its {name}",
+                found=f"feature_group_count={groups} and {name}={features}",
+                expected=f"{name} that is a multiple of feature_group_count",
+                do=f"use feature_group_count={math.gcd(in_features, out_features)}, or change {name}",
+            )
 
 
 class ConvTranspose(_Convolution):
