@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from plait.checkpoint import layout
 from plait.checkpoint.layout import (
     ARRAYS,
     MANIFEST,
@@ -155,6 +156,18 @@ def test_an_older_manifest_has_neither_extra_data_nor_a_time(tmp_path):
     sum_of_it = hashlib.sha256(json.dumps(stored, sort_keys=True).encode()).hexdigest()
     (path / MANIFEST).write_text(json.dumps({**stored, "sha256": sum_of_it}))
     assert check_whole(path) == Manifest(3, {}, {"w": {"kind": "int", "value": "3"}}, {}, 0.0)
+
+
+def test_a_checkpoint_of_which_a_part_is_gone_is_skipped(tmp_path, monkeypatch):
+    """As by ``rm -r`` in another process, which has not come to the manifest yet."""
+    for step, name in enumerate("ab"):
+        make(tmp_path / name, step=step)
+    monkeypatch.setattr(
+        layout, "check_files", lambda path: (path / "values").unlink() if path.parent.name == "b" else 0
+    )
+    assert latest(tmp_path).name == "a"
+    with pytest.raises(CheckpointError, match="incomplete or damaged"):
+        check_whole(tmp_path / "b")
 
 
 def test_what_looks_like_a_checkpoint_but_cannot_be_read_is_listed(tmp_path):

@@ -27,6 +27,7 @@ ELSEWHERE = {
     ("transforms/jit/saved.py", "save"): "writes a file: tests/transforms/jit/test_saved.py",
     ("transforms/jit/saved.py", "read"): "needs another machine: tests/transforms/jit/test_saved.py",
     ("transforms/jit/stages.py", "save"): "needs a file: tests/transforms/jit/test_saved.py",
+    ("core/variables/variables.py", "_check_integers"): "NumPy's own error: tests/core/variables/test_variables.py",
     ("core/graph/untrained.py", "warn_of_flax"): "needs an object of Flax: tests/core/graph/test_untrained.py",
     ("core/variables/filters.py", "_check_not_of_flax"): "needs Flax: tests/flax/test_as_flax.py",
     (

@@ -170,21 +170,27 @@ def test_a_trace_of_jax_has_the_settings_that_jax_keeps_it_by():
 
 
 @each_setting
-def test_what_is_set_in_a_trace_ends_with_it(setting):
-    """S5: a program that is not traced again cannot set it again."""
-    usual, inside = setting.seen(), []
+@pytest.mark.parametrize("transform", [plait.jit, jax.jit, jax.grad], ids=["plait.jit", "jax.jit", "jax.grad"])
+def test_what_is_set_in_a_trace_stays_for_all_that_follows(setting, transform):
+    """S5: for plait, and for what JAX traces next."""
 
-    @plait.jit
     def leave_set(x):
-        for block in (setting.one, setting.other):
+        for block in (setting.other, setting.one):
             block()
             inside.append(setting.seen())
-        setting.one()
         return x
 
-    leave_set(1)
+    def work():
+        transform(leave_set)(1.0)
+        after.append(setting.seen())
+        jax.jit(lambda x: (after.append(setting.seen()), x)[1])(1.0)
+
+    inside, after = [], []
+    thread = threading.Thread(target=work)  # whose settings end with it
+    thread.start()
+    thread.join()
     assert inside[0] != inside[1]
-    assert setting.seen() == usual
+    assert after == [inside[1], inside[1]]
 
 
 def test_a_thread_or_task_that_has_left_its_blocks_follows_the_default():

@@ -1,9 +1,13 @@
 """Decoders are used again, and nobody can tell. (GE5)"""
 
 import gc
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import plait
@@ -116,6 +120,84 @@ def test_a_decoder_whose_caches_do_not_begin_at_zero_is_made_anew(made):
     first = plait.generate(model, [1, 2], 5).to_list()
     assert plait.generate(model, [1, 2], 5).to_list() == first
     assert len(made) == 2
+
+
+class Scaled(LM):
+    """What its view computes depends on a value."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.inverse, self.scale = plait.Variable(jnp.ones(())), None
+
+    def set_view(self, decode=None):
+        self.scale = 1 / float(self.inverse[...])
+
+    def __call__(self, tokens):
+        return super().__call__(tokens) * (1 / self.inverse[...] if self.scale is None else self.scale)
+
+
+def test_a_model_with_a_view_of_its_own_gets_a_new_decoder_in_each_call():
+    model = Scaled(1)
+    first = plait.generate(model, [3, 1, 4], 5).to_list()
+    model.inverse[...] = -1.0
+    second = plait.generate(model, [3, 1, 4], 5).to_list()
+    assert first != second == plait.generate(plait.clone(model), [3, 1, 4], 5).to_list()
+
+
+@pytest.mark.parametrize("value", [lambda n: np.zeros(n, np.int32), lambda n: {"k": jnp.zeros(n)}, lambda n: None])
+def test_a_view_may_make_caches_of_any_kind(value):
+    class Own(plait.Module):
+        def __init__(self, rngs):
+            self.table = plait.Param(jax.random.normal(rngs(), (8, 8)))
+
+        def set_view(self, decode=None, batch_size=None, max_length=None, per_sequence=None):
+            self.cache_index = plait.Cache(jnp.zeros(batch_size, jnp.int32))
+            self.other = plait.Cache(value(batch_size))
+
+        def __call__(self, tokens):
+            return self.table[...][tokens]
+
+    model = Own(plait.Rngs(0))
+    assert plait.generate(model, [1, 2], 3).to_list() == plait.generate(model, [1, 2], 3).to_list()
+
+
+def test_ge6_variables_that_the_model_writes_keep_their_values():
+    class Writing(LM):
+        def __call__(self, tokens):
+            self.count.value = self.count.value + 1
+            return super().__call__(tokens) * self.count.value
+
+    model = Writing(1)
+    model.count = plait.Variable(jnp.float32(1))
+    first = plait.generate(model, PROMPTS[0], 4).to_list()
+    assert model.count[...] == 1
+    assert plait.generate(model, PROMPTS[0], 4).to_list() == first
+
+
+def test_caches_on_different_devices_are_made_again(spread):
+    """In a process with two devices: one cache is spread over both."""
+    assert spread == "equal"
+
+
+@pytest.fixture(scope="module")
+def spread():
+    program = """
+import jax, jax.numpy as jnp, plait
+from jax.sharding import NamedSharding, PartitionSpec as P
+from plait.generation import decoder
+
+mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+one = plait.Cache(jnp.zeros(3))
+two = plait.Cache(jnp.zeros((4, 2), device=NamedSharding(mesh, P("x"))))
+kept = decoder._Kept(None, None, [one, two])
+kept.empty()
+kept.fill()
+assert two.sharding == NamedSharding(mesh, P("x")), two.sharding
+print("equal" if (one.shape, two.shape) == ((3,), (4, 2)) else "not")
+"""
+    options = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=options)
+    return done.stdout.strip()
 
 
 def test_it_goes_with_its_model():

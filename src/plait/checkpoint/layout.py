@@ -185,11 +185,13 @@ def staying(path: Path) -> Iterator[None]:
     """Inside the block, a checkpoint is read, which a run may remove meanwhile.
 
     Raises:
-        CheckpointError: it was removed, and something else failed for that.
+        CheckpointError: it was removed, or a part of it, and something else failed for that.
     """
     try:
         yield
     except (OSError, ValueError) as error:
+        if isinstance(error, FileNotFoundError) and (path / MANIFEST).is_file():
+            raise _damaged(path, f"no {error.filename}") from error
         if isinstance(error, CheckpointError) or (path / MANIFEST).is_file():
             raise
         raise CheckpointError(

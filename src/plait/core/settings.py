@@ -70,8 +70,7 @@ class Settings:
         if getattr(self, name) == value:
             return
         values = _looked_up(self, name).changed(put_in_force(), value)
-        if trace_state.value is top_level_trace:
-            _own.set(None if values == in_force.get_global() else values)
+        _own.set(None if values == in_force.get_global() else values)
         in_force(values).__enter__()
 
 

@@ -6,7 +6,8 @@ are ignored, and then overwritten.
 
 A decoder that has been used is kept beside its model, without the arrays of its caches, for the next call with the same
 sizes: making it takes milliseconds. It is as long as the structure of the model stands, and the shapes and dtypes of
-its values.
+its values. What ``set_view`` of a user's layer does may depend on more, so a model with one gets a new decoder in each
+call.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..core.graph.walks import CachedWalk, find_walk
-from ..core.nodes.nodes import iter_variables
+from ..core.nodes.nodes import iter_graph_nodes, iter_variables
 from ..core.variables.variable_kinds import Cache
 from ..edit.views import view
 from ..errors import ArgumentError, ShapeError
@@ -37,12 +38,15 @@ SMALLEST = 32  # positions
 
 # The decoders that are not in use, of each walk over a model, by their sizes and those of the model's values.
 _idle: weakref.WeakKeyDictionary[CachedWalk, dict[Any, _Kept]] = weakref.WeakKeyDictionary()
+_MOST = 16  # of one walk, the latest
 _NO_VALUE = jnp.zeros(())  # in the caches of a decoder that is not in use
 
 
 @contextlib.contextmanager
 def decoder_for(model: Any, batch: int, length: int) -> Iterator[Any]:
     """Inside ``with``, a decoder with empty caches: a new one, or one that a call like this has used.
+
+    Afterwards the model has the values that it had.
 
     Raises:
         ArgumentError: as ``decoder_of``.
@@ -57,10 +61,19 @@ def decoder_for(model: Any, batch: int, length: int) -> Iterator[Any]:
     else:
         decoder = kept.decoder
         kept.fill()
-    yield decoder
+    before = walk.raw_values()
+    try:
+        yield decoder
+    finally:
+        for cell, kind, value in zip(walk.cells, walk.types, before, strict=True):
+            if cell.raw is not value and not (kind and issubclass(kind, Cache)):  # a cache was donated
+                cell.raw = value
     if kept is not None and kept.is_as_made():
         kept.empty()
-        _idle.setdefault(walk, {})[key] = kept
+        idle = _idle.setdefault(walk, {})
+        idle[key] = kept
+        while len(idle) > _MOST:
+            idle.pop(next(iter(idle)), None)
 
 
 class _Kept:
@@ -75,13 +88,14 @@ class _Kept:
     def __init__(self, decoder: Any, walk: CachedWalk, caches: Sequence[Any]) -> None:
         self.decoder, self.walk, self.caches = decoder, walk, caches
         shapes = tuple((cache.shape, cache.dtype) for cache in caches)
-        shardings = tuple(cache.sharding for cache in caches)
-        is_spread = any(len(each.device_set) > 1 for each in shardings)
-        self.zeros = _maker_of_zeros(shapes, shardings if is_spread else None)
+        shardings = tuple(None if len(cache.sharding.device_set) == 1 else cache.sharding for cache in caches)
+        self.zeros = _maker_of_zeros(shapes, shardings)
 
     @classmethod
     def of(cls, decoder: Any, of_model: CachedWalk) -> _Kept | None:
         """``None`` if a call can leave something in the decoder beside zeros in its caches and the model's values."""
+        if not all(_is_ours(node) for _, node in iter_graph_nodes(decoder)):
+            return None
         walk, known = find_walk((decoder,)), set(map(id, of_model.cells))
         caches = [variable for _, _, variable in _caches(decoder) if id(variable._cell) not in known]
         known |= {id(variable._cell) for variable in caches}
@@ -102,6 +116,13 @@ class _Kept:
         """Let the arrays of the caches go."""
         for cache in self.caches:
             cache.set_raw_value(_NO_VALUE)
+
+
+def _is_ours(node: Any) -> bool:
+    """Whether the view of a node, if it has one, is made by plait's own code."""
+    methods = [getattr(type(node), name, None) for name in ("set_view", "init_cache")]
+    own = __name__.partition(".")[0]
+    return all(f is None or f.__module__.partition(".")[0] == own for f in methods)
 
 
 @functools.lru_cache(maxsize=64)

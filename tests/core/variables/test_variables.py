@@ -387,13 +387,18 @@ def test_a_float_written_into_integers_is_cast():
     assert (v[...].tolist(), v.dtype) == ([1, 2], jnp.int32)
 
 
-@pytest.mark.parametrize(("dtype", "number"), [(jnp.int32, 2**40), (jnp.int8, 300), (jnp.uint32, -1)])
+@pytest.mark.parametrize(
+    ("dtype", "number"), [(jnp.int32, 2**40), (jnp.int8, 300), (jnp.uint32, -1), (jnp.int4, 8), (jnp.int32, 2**70)]
+)
 @pytest.mark.parametrize("index", [..., 0])
-def test_an_integer_that_does_not_fit_is_an_error(dtype, number, index):
-    """V14: as for ``jnp.asarray(number, dtype)``; the variable keeps its value."""
-    v = nnx.Variable(jnp.ones(2, dtype))
+@pytest.mark.parametrize("ref", [False, True], ids=["array", "reference"])
+def test_an_integer_that_does_not_fit_is_an_error(dtype, number, index, ref):
+    """V14: the variable keeps its value."""
+    v = nnx.Variable(jnp.ones(2, dtype), ref=ref)
     with pytest.raises(OverflowError, match=f"{number} out of bounds for {jnp.dtype(dtype)}"):
         v[index] = number
+    with pytest.raises(OverflowError, match=f"{number} out of bounds"):
+        v[...] = [1, number]
     assert v[...].tolist() == [1, 1]
 
 

@@ -301,6 +301,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass
         for hook in cell.metadata.get("on_set_value", ()):
             value = hook(self, value)
         if in_reference:
+            _check_integers(value, cell.raw.dtype)  # type: ignore[union-attr]
             cell.raw[... if index is NOTHING else index] = value
         elif index is NOTHING:
             cell.raw = copy_containers(value)
@@ -551,6 +552,8 @@ def _store_part(variable: Variable[Any], index: Any, value: Any) -> None:
     """
     cell = variable._cell
     raw: Any = cell.raw
+    if isinstance(raw, ARRAYS):
+        _check_integers(value, raw.dtype)
     try:
         if isinstance(raw, jax.Array):
             same = (
@@ -581,9 +584,23 @@ def _store_part(variable: Variable[Any], index: Any, value: Any) -> None:
         ) from error
 
 
+def _check_integers(value: Any, dtype: Any) -> None:
+    """Raise if Python's integers do not fit into a dtype; arrays wrap around, as in JAX.
+
+    Raises:
+        OverflowError: names the first that does not.
+    """
+    if isinstance(value, int | list | tuple) and jnp.issubdtype(dtype, jnp.integer):
+        given, bounds = np.asarray(value), jnp.iinfo(dtype)
+        if given.dtype.kind in "iuO":  # O is of integers beyond 64 bits
+            numbers = given[(given < int(bounds.min)) | (given > int(bounds.max))]
+            if len(numbers):
+                raise OverflowError(f"Python integer {numbers[0]} out of bounds for {dtype}")
+
+
 def _cast(value: Any, dtype: Any) -> Any:
     if not isinstance(value, jax.Array):
-        value = np.asarray(value, dtype if isinstance(value, int) else None)  # raises if the number does not fit
+        value = np.asarray(value, dtype if isinstance(value, int | list | tuple) else None)
     return value if value.dtype == dtype else jnp.asarray(value).astype(dtype)
 
 

@@ -172,11 +172,12 @@ class TracedResult:
             position = cells.get(id(leaf._cell.stored)) if isinstance(leaf, Variable) else None
             if position is not None:
                 raise ArgumentError(
-                    f"{name} with graph_updates=False cannot return an input variable",
+                    f"{name} cannot return an input variable in tree mode or with graph_updates=False",
                     at=self.entered.structure.value_labels(labels())[position],
                     found=f"the {type(leaf).__name__} that was passed as an argument",
                     expected="new objects, or values",
-                    do="return variable.value" + ("" if name.only_values else "; or use graph_updates=True"),
+                    do="return variable.value"
+                    + ("" if name.only_values else "; or use graph=True and graph_updates=True"),
                 )
 
     def _add(self, root: Any) -> GraphDef:
