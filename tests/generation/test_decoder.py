@@ -1,9 +1,6 @@
 """Decoders are used again, and nobody can tell. (GE5)"""
 
 import gc
-import os
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -172,32 +169,6 @@ def test_ge6_variables_that_the_model_writes_keep_their_values():
     first = plait.generate(model, PROMPTS[0], 4).to_list()
     assert model.count[...] == 1
     assert plait.generate(model, PROMPTS[0], 4).to_list() == first
-
-
-def test_caches_on_different_devices_are_made_again(spread):
-    """In a process with two devices: one cache is spread over both."""
-    assert spread == "equal"
-
-
-@pytest.fixture(scope="module")
-def spread():
-    program = """
-import jax, jax.numpy as jnp, plait
-from jax.sharding import NamedSharding, PartitionSpec as P
-from plait.generation import decoder
-
-mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
-one = plait.Cache(jnp.zeros(3))
-two = plait.Cache(jnp.zeros((4, 2), device=NamedSharding(mesh, P("x"))))
-kept = decoder._Kept(None, None, [one, two])
-kept.empty()
-kept.fill()
-assert two.sharding == NamedSharding(mesh, P("x")), two.sharding
-print("equal" if (one.shape, two.shape) == ((3,), (4, 2)) else "not")
-"""
-    options = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=options)
-    return done.stdout.strip()
 
 
 def test_it_goes_with_its_model():

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -52,8 +52,9 @@ def decoder_for(model: Any, batch: int, length: int) -> Iterator[Any]:
         ArgumentError: as ``decoder_of``.
     """
     walk = find_walk((model,))
-    values = tuple((np.shape(cell.raw), getattr(cell.raw, "dtype", None)) for cell in walk.cells)
-    key = batch, length, values, trace_settings()
+    before = walk.raw_values()
+    kinds = tuple((np.shape(value), getattr(value, "dtype", None)) for value in before)
+    key = batch, length, kinds, trace_settings()
     kept = _idle.get(walk, {}).pop(key, None)
     if kept is None:
         decoder = decoder_of(model, batch, length)
@@ -61,7 +62,6 @@ def decoder_for(model: Any, batch: int, length: int) -> Iterator[Any]:
     else:
         decoder = kept.decoder
         kept.fill()
-    before = walk.raw_values()
     try:
         yield decoder
     finally:
@@ -87,21 +87,16 @@ class _Kept:
 
     def __init__(self, decoder: Any, walk: CachedWalk, caches: Sequence[Any]) -> None:
         self.decoder, self.walk, self.caches = decoder, walk, caches
-        shapes = tuple((cache.shape, cache.dtype) for cache in caches)
-        shardings = tuple(None if len(cache.sharding.device_set) == 1 else cache.sharding for cache in caches)
-        self.zeros = _maker_of_zeros(shapes, shardings)
+        self.shapes = tuple((cache.shape, cache.dtype) for cache in caches)
 
     @classmethod
     def of(cls, decoder: Any, of_model: CachedWalk) -> _Kept | None:
-        """``None`` if a call can leave something in the decoder beside zeros in its caches and the model's values."""
-        if not all(_is_ours(node) for _, node in iter_graph_nodes(decoder)):
-            return None
+        """``None`` if a call may leave more in the decoder than in its caches, or its view was not made by plait's own
+        layers, whose caches begin with zeros."""
         walk, known = find_walk((decoder,)), set(map(id, of_model.cells))
-        caches = [variable for _, _, variable in _caches(decoder) if id(variable._cell) not in known]
-        known |= {id(variable._cell) for variable in caches}
-        if not walk.only_variables or not known.issuperset(map(id, walk.cells)):
+        if not walk.only_variables or not all(_is_ours(node) for _, node in iter_graph_nodes(decoder)):
             return None
-        return None if any(bool(jnp.any(cache[...])) for cache in caches) else cls(decoder, walk, caches)
+        return cls(decoder, walk, [cache for _, _, cache in _caches(decoder) if id(cache._cell) not in known])
 
     def is_as_made(self) -> bool:
         """Whether nothing but values has changed."""
@@ -109,7 +104,7 @@ class _Kept:
 
     def fill(self) -> None:
         """Give each cache its zeros."""
-        for cache, zeros in zip(self.caches, self.zeros(), strict=True):
+        for cache, zeros in zip(self.caches, _zeros(self.shapes), strict=True):
             cache.set_raw_value(zeros)
 
     def empty(self) -> None:
@@ -125,9 +120,9 @@ def _is_ours(node: Any) -> bool:
     return all(f is None or f.__module__.partition(".")[0] == own for f in methods)
 
 
-@functools.lru_cache(maxsize=64)
-def _maker_of_zeros(shapes: Any, shardings: Any) -> Callable[[], Sequence[Array]]:
-    return jax.jit(lambda: tuple(jnp.zeros(shape, dtype) for shape, dtype in shapes), out_shardings=shardings)
+@functools.partial(jax.jit, static_argnums=0)
+def _zeros(shapes: Any) -> list[Array]:
+    return [jnp.zeros(shape, dtype) for shape, dtype in shapes]
 
 
 def decoder_of(model: Any, batch: int, length: int) -> Any:

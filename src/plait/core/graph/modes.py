@@ -48,7 +48,7 @@ class set_graph_mode(Restoring):
 
     @staticmethod
     def current_value() -> bool:
-        """The mode of the thread."""
+        """The mode of the thread or task."""
         return modes.graph
 
 
@@ -70,7 +70,7 @@ class set_graph_updates(Restoring):
 
     @staticmethod
     def current_value() -> bool:
-        """The mode of the thread."""
+        """The mode of the thread or task."""
         return modes.graph_updates
 
 

@@ -301,8 +301,9 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass
         for hook in cell.metadata.get("on_set_value", ()):
             value = hook(self, value)
         if in_reference:
-            _check_integers(value, cell.raw.dtype)  # type: ignore[union-attr]
-            cell.raw[... if index is NOTHING else index] = value
+            reference: Any = cell.raw
+            _check_integers(value, reference.dtype)
+            reference[... if index is NOTHING else index] = value
         elif index is NOTHING:
             cell.raw = copy_containers(value)
         else:
@@ -550,8 +551,8 @@ def _store_part(variable: Variable[Any], index: Any, value: Any) -> None:
     Raises:
         ShapeError: it cannot be broadcast to that part of the array.
     """
-    cell = variable._cell
-    raw: Any = cell.raw
+    cell: Any = variable._cell
+    raw = cell.raw
     if isinstance(raw, ARRAYS):
         _check_integers(value, raw.dtype)
     try:
@@ -563,7 +564,7 @@ def _store_part(variable: Variable[Any], index: Any, value: Any) -> None:
                 and value.dtype == raw.dtype
                 and getattr(value, "sharding", None) == getattr(raw, "sharding", None)
             )
-            cell.raw = value if same else raw.at[index].set(_cast(value, raw.dtype))  # type: ignore[assignment]
+            cell.raw = value if same else raw.at[index].set(_cast(value, raw.dtype))
         elif index is ... and not isinstance(raw, np.ndarray):
             cell.raw = copy_containers(value)
         else:

@@ -323,18 +323,19 @@ def make_run(
         check: compares the walk with a fresh one before each call.
     """
     assert compiled.layout is not None
+    assert compiled.first_outcome is not None
     # Objects are identified by their stamps, which never change.
     kinds = tuple("_cell" if isinstance(root, Variable) else "_pytree__info" for root in roots[1:])
     make = _run_factory(
         compiled.layout,
         kinds,
         len(walk.cells),
-        tuple(position for position, _ in compiled.first_outcome.written),  # type: ignore[union-attr]
+        tuple(position for position, _ in compiled.first_outcome.written),
         bool(compiled.donated) and not refuses_shared_donation(),
         bool(walk.lists),
         bool(walk.containers),
         check is not None,
-        compiled.first_outcome.output is not None,  # type: ignore[union-attr]
+        compiled.first_outcome.output is not None,
     )
     identities = [getattr(root, kind) for root, kind in zip(roots[1:], kinds, strict=True)]
     return make(compiled=compiled, walk=walk, identities=identities, settings=settings, check=check)
