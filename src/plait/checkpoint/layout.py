@@ -267,12 +267,9 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
 
 def checksums(files: Iterable[Path], version: int = VERSION) -> list[str]:
     """The checksum of each file, in hexadecimal digits, as this version of the format has it."""
+    make = hashlib.sha256 if version == _SHA_256 else xxhash.xxh3_128
     with ThreadPoolExecutor(_THREADS) as pool:  # reading and summing let other threads run
-        return [
-            *pool.map(
-                functools.partial(_checksum, make=hashlib.sha256 if version == _SHA_256 else xxhash.xxh3_128), files
-            )
-        ]
+        return [*pool.map(functools.partial(_checksum, make=make), files)]
 
 
 def _checksum(file: Path, make: Callable[[], Any]) -> str:

@@ -131,17 +131,15 @@ class TracedResult:
     ) -> None:
         self.entered = entered
         self.walk = walk = Walk(names=lambda: [*(labels() if structural else ()), *_names_of_output(out)])
-        self.ends: list[int] = []
         self.variables = entered.variables()
         self.arguments: tuple[GraphDef, ...] | None = None
         if structural:
-            arguments = tuple(map(self._add, entered.roots))
+            arguments = tuple(map(walk.add, entered.roots))
             self.arguments = None if self._is_unchanged(arguments) else arguments
-        else:
-            self.ends = [0] * len(entered.roots)
         self.argument_count, referred = len(walk.leaves), len(walk.refs)
         self.leaves, treedef = jax.tree_util.tree_flatten(out, is_leaf=is_graph_leaf)
-        graphdefs = tuple(self._add(leaf) if is_graph_leaf(leaf) else None for leaf in self.leaves)
+        graphdefs = tuple(walk.add(leaf) if is_graph_leaf(leaf) else None for leaf in self.leaves)
+        self.ends = walk.ends if structural else [*(0 for _ in entered.roots), *walk.ends]
         self.output = Structure(treedef, graphdefs)
         self._known = {id(variable): i for i, variable in enumerate(self.variables) if variable is not None}
         self.raws = [leaf._cell.raw if isinstance(leaf, Variable) else leaf for leaf in walk.leaves]
@@ -179,11 +177,6 @@ class TracedResult:
                     do="return variable.value"
                     + ("" if name.only_values else "; or use graph=True and graph_updates=True"),
                 )
-
-    def _add(self, root: Any) -> GraphDef:
-        graphdef = self.walk.add(root)
-        self.ends.append(len(self.walk.leaves))
-        return graphdef
 
     def _is_unchanged(self, arguments: tuple[GraphDef, ...]) -> bool:
         """Whether the arguments have the same structure as before."""
