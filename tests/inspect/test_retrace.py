@@ -7,6 +7,7 @@ import threading
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import plait
 from plait import Param
@@ -245,3 +246,18 @@ def test_the_setting_of_the_environment_holds_for_all_threads():
     )
     done = run_python("-c", code, env=environment(PLAIT_EXPLAIN_RETRACES="1"), check=True)
     assert "traced for the first time" in done.stderr
+
+
+def test_a_compilation_without_a_trace_is_told():
+    """JAX compiles for the shardings of the arguments, and traces for their mesh."""
+    step, model, messages = make_step(), Net(), []
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+    whole, divided = (jax.device_put(jnp.ones(8), NamedSharding(mesh, spec)) for spec in (P(), P("data")))
+    with plait.explain_retraces(messages.append):
+        for x in (jnp.ones(8), jnp.ones(8), whole, whole, divided, divided):
+            step(model, x)
+    assert messages == [
+        "step: traced for the first time",
+        "step: traced again\n  arg x: float32[8] -> float32[8] on the mesh {'data': 8}",
+        "step: compiled again without a new trace, for other shardings or devices of its arguments",
+    ]

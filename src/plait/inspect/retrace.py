@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -32,6 +33,7 @@ class Explanations(contextlib.ContextDecorator):
         self._report = report
         self._max_traces = max_traces
         self._counts: dict[int, int] = {}
+        self._traced: dict[str, bool] = {}  # name → whether its latest trace has not been compiled
         self.messages: list[str] = []
 
     def __call__(self, func: Any) -> Any:
@@ -46,34 +48,62 @@ class Explanations(contextlib.ContextDecorator):
 
     def __enter__(self) -> Explanations:
         self._counts.clear()
-        trace_listeners.set((*trace_listeners.get(), self._heard))
+        self._traced.clear()
+        _hear_compilations()
+        trace_listeners.set((*trace_listeners.get(), self))
         return self
 
     def __exit__(self, *_: Any) -> None:
         listeners = list(trace_listeners.get())
-        listeners.remove(self._heard)
+        listeners.remove(self)
         trace_listeners.set(tuple(listeners))
 
     def everywhere(self) -> None:
         """Listen to the traces of all threads from now on."""
-        process_listeners.append(self._heard)
+        _hear_compilations()
+        process_listeners.append(self)
 
-    def _heard(self, function: Callable[..., Any], signature: TraceSignature, earlier: list[TraceSignature]) -> None:
-        message = explain(function, signature, earlier)
+    def _tell(self, message: str) -> None:
         self.messages.append(message)
         self._report(message)
+
+    def compiled(self, name: str) -> None:
+        """XLA has compiled a function of this name."""
+        if self._traced.get(name) is False:
+            self._tell(f"{name}: compiled again without a new trace, for other shardings or devices of its arguments")
+        if name in self._traced:
+            self._traced[name] = False
+
+    def traced(self, function: Callable[..., Any], signature: TraceSignature, earlier: list[TraceSignature]) -> None:
+        self._tell(explain(function, signature, earlier))
+        self._traced[getattr(function, "__name__", type(function).__name__)] = True
         count = self._counts[id(function)] = self._counts.get(id(function), 0) + 1
         if self._max_traces is not None and count > self._max_traces:
             raise RetraceError(
                 f"{_name(function)} was traced more often than allowed",
-                found=f"trace {count}: {message}",
+                found=f"trace {count}: {self.messages[-1]}",
                 expected=f"at most {self._max_traces}",
                 do="keep the arguments' structure, static values, shapes and dtypes the same, or raise max_traces",
             )
 
 
+@functools.cache
+def _hear_compilations() -> None:
+    """From now on, tell whoever hears traces of compilations too."""
+
+    def heard(event: str, duration_secs: float, **details: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            name = str(details.get("fun_name", "")).removeprefix("jit(").removesuffix(")")
+            for listener in (*process_listeners, *trace_listeners.get()):
+                if isinstance(listener, Explanations):
+                    listener.compiled(name)
+
+    jax.monitoring.register_event_duration_secs_listener(heard)
+
+
 def explain_retraces(report: Callable[[str], Any] | None = None, *, max_traces: int | None = None) -> Explanations:
-    """Report, for each new trace of a jitted function, what differed from the most similar earlier one, by path.
+    """Report, for each new trace of a jitted function, what differed from the most similar earlier one, by path; and
+    that it was compiled again without one.
 
     Use it as a context manager or decorator, which hear the traces of their own thread or task, or set
     ``PLAIT_EXPLAIN_RETRACES=1`` in the environment to enable it for a whole program, with all its threads.

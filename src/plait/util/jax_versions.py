@@ -233,6 +233,13 @@ def refuses_shared_donation() -> bool:
     return jax.default_backend() in ("cpu", "gpu")
 
 
+def sharding_groups() -> Any:
+    """The operation of Shardy that puts a value into a group whose members are sharded alike; ``None`` without it."""
+    if not getattr(jax.config, "jax_use_shardy_partitioner", True):
+        return None
+    return private("sharding_group", "jaxlib.mlir.dialects.sdy", feature="plait.jit on a mesh", otherwise=None)
+
+
 @contextlib.contextmanager
 def compiled_by_xla() -> Iterator[None]:
     """Inside the block, JAX's cache on disk is not used, by any thread."""

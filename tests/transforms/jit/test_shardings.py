@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
@@ -242,3 +243,62 @@ def test_jitted_fn_says_how_many_programs_are_kept():
     f(node), f(Node(w=plait.Param(jnp.ones(3))))
     assert f.jitted_fn._cache_size() == 2
     np.testing.assert_array_equal(f.jitted_fn(node), f(node))
+
+
+class Layers(plait.Module):
+    """Variables of each kind: with and without axis names, statistics, counts, flags, random streams."""
+
+    def __init__(self, rngs):
+        self.norm = plait.BatchNorm(8, rngs=rngs)
+        self.linear = plait.Linear(8, 8, kernel_metadata={"out_sharding": (None, "model")}, rngs=rngs)
+        self.dropout = plait.Dropout(0.1, rngs=rngs)
+        self.pair = plait.BatchStat({"a": jnp.zeros(8), "b": (jnp.zeros(4),)})
+        self.count, self.flags = plait.BatchStat(jnp.zeros((), jnp.int32)), plait.BatchStat(jnp.zeros(3, bool))
+
+    def __call__(self, x):
+        self.count[...], self.flags[...] = self.count + 1, ~self.flags[...]
+        self.pair.set_value(jax.tree.map(jnp.ones_like, self.pair.get_value()))
+        return self.linear(self.dropout(self.norm(x)))
+
+
+@pytest.mark.parametrize("options", [{}, {"donate": True}, {"graph": False}], ids=str)
+@pytest.mark.parametrize("is_stack", [False, True])
+def test_a_step_on_a_mesh_is_compiled_once(options, is_stack):
+    """X10: without shardings, too, a written variable keeps the sharding that it came in with. XLA alone would divide
+    the biases."""
+
+    def make():
+        rngs = plait.Rngs(0)
+        net = plait.Stack(Layers, 2, rngs=rngs) if is_stack else plait.List([Layers(rngs)])
+        return {"net": net, "optimizer": plait.Optimizer(net, optax.sgd(1e-3, momentum=0.9), wrt=plait.Param)}
+
+    @plait.jit(**options)
+    def train(net, optimizer, x):
+        def loss_of(net):
+            return ((net(x) if is_stack else net[0](x)) ** 2).mean()
+
+        optimizer.update(net, plait.grad(loss_of)(net))
+
+    with jax.set_mesh(MESH):
+        made = plait.partitioning.create_sharded(make)
+        x = jax.device_put(jnp.ones((4, 8)), named("data"))
+        before = [value.sharding for value in jax.tree.leaves(plait.state(made))]
+        for _ in range(2):
+            train(made["net"], made["optimizer"], x)
+    assert [value.sharding for value in jax.tree.leaves(plait.state(made))] == before
+    assert train.jitted_fn._cache_size() == 1
+    plait.update(made, jax.device_put(plait.state(made), jax.devices()[0]))
+    train(made["net"], made["optimizer"], jnp.ones((4, 8)))  # the same trace, compiled for one device
+
+
+@pytest.mark.parametrize("came_in", [(), ("model",), ("data", "model")])
+def test_a_sharding_that_the_function_gives_is_kept(came_in):
+    """X10."""
+
+    @plait.jit
+    def lay_out(m):
+        m.w[...] = jax.lax.with_sharding_constraint(m.w * 2, named("data"))
+
+    m = Node(w=plait.Param(jax.device_put(jnp.ones((8, 4)), named(*came_in))))
+    lay_out(m)
+    assert same(m.w, "data")

@@ -26,7 +26,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from keyword import iskeyword
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 
@@ -35,13 +35,13 @@ from ...core.settings import all_settings
 from ...core.variables.filters import Predicate
 from ...core.variables.variables import Variable
 from ...errors import ArgumentError
-from ...util.jax_versions import enclosing_traces
+from ...util.jax_versions import ArrayImpl, KeyArray, enclosing_traces, top_level_trace
 from ..call.arguments import Gathered, Structure, gather, named_as_user_s, parameter_names
 from ..call.body import Body
 from ..call.enter_leave import rebuild
 from ..call.errors import explain
 from ..call.outcome import INPUT, Address, Outcome, check_traces, write_back
-from .shardings import JIT, Shardings, reshard_read_values
+from .shardings import JIT, Shardings, keeping_shardings, reshard_read_values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,14 +54,32 @@ class TraceSignature:
     settings: dict[str, Any] = dataclasses.field(default_factory=lambda: all_settings(), compare=False)
 
 
-# What is called in each trace with the function, the signature of the trace, and those of its earlier traces.
-trace_listeners: ContextVar[tuple[Callable[..., Any], ...]] = ContextVar("trace_listeners", default=())
-process_listeners: list[Any] = []  # the same, for the traces of all threads
+class TraceListener(Protocol):
+    """What hears of traces."""
+
+    def traced(self, function: Callable[..., Any], signature: TraceSignature, earlier: list[TraceSignature]) -> None:
+        """A function is traced; these are the signatures of its earlier traces."""
+
+
+trace_listeners: ContextVar[tuple[TraceListener, ...]] = ContextVar("trace_listeners", default=())
+process_listeners: list[TraceListener] = []  # the same, for the traces of all threads
+
+
+def _lies_on_many_devices(value: Any) -> bool:
+    is_placed = isinstance(value, (ArrayImpl, KeyArray, jax.ShapeDtypeStruct))
+    return is_placed and len(getattr(value.sharding, "device_set", ())) > 1
 
 
 def _short_aval(value: Any) -> str:
     avals = map(jax.typeof, jax.tree.leaves(value))
-    return ", ".join(aval.str_short(short_dtypes=False) + " of weak type" * aval.weak_type for aval in avals)
+    return ", ".join(
+        aval.str_short(short_dtypes=False) + " of weak type" * aval.weak_type + _short_mesh(aval) for aval in avals
+    )
+
+
+def _short_mesh(aval: Any) -> str:
+    sizes = aval.sharding.mesh.shape
+    return f" on the mesh {dict(sizes)}" if sizes else ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,13 +197,14 @@ class Compiled:
         fits_fast_path: whether its first trace only wrote values and returned what ``build_output`` can build.
         body: the body of its calls.
         shardings: the options about shardings, if any are given.
+        lies_on_many: whether a value of the first call is on several devices.
         donated: positions of the donated values; ``None`` if nothing is donated.
         donation_trace: the trace that found them, until the first trace of ``jitted``.
     """
 
     __slots__ = (
         "_first_lock", "body", "donated", "donation", "donation_trace", "f", "first_outcome", "fits_fast_path",
-        "history", "jitted", "layout", "options", "returned", "shardings",
+        "history", "jitted", "layout", "lies_on_many", "options", "returned", "shardings",
     )  # fmt: skip
 
     def __init__(
@@ -210,6 +229,7 @@ class Compiled:
         self.returned: dict[int, int] = {}
         self.layout = layout
         self.shardings = shardings
+        self.lies_on_many = any(map(_lies_on_many_devices, gathered.values()))
         self.donated: list[int] | None = None
         self.donation_trace: DonationTrace | None = None
         self.donation, self.options, self.history = donation, options, history
@@ -287,10 +307,12 @@ class Compiled:
                 whole.structure, tuple(map(_short_aval, values)), tuple(map(_short_aval, leaves))
             )
             for listener in (*process_listeners, *trace_listeners.get()):
-                listener(f, signature, history)
+                listener.traced(f, signature, history)
             outputs, outcome = self.traced(whole, whole.ports.grouped(values, leaves))
             if shardings is not None:
                 outputs = shardings.laid_out(whole, outputs, outcome)
+            elif self.lies_on_many and tuple(enclosing_traces())[1:] == (top_level_trace,):
+                outputs = keeping_shardings(outputs, outcome, values)
             history.append(signature)
             return self._returned(outputs, outcome, values, outcome.returned_arguments(structure))
 

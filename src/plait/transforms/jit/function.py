@@ -93,8 +93,8 @@ def jit(  # pyright: ignore[reportInconsistentOverload] - the options are listed
         fun: the function; without it ``jit`` returns a decorator.
         in_shardings, out_shardings: as in ``jax.jit``, a prefix of the arguments (of the output). A module accepts one
             sharding for all its state, a ``StateSharding`` by filter, or a ``State`` of shardings, for example from
-            ``get_named_sharding``. With ``in_shardings``, written variables keep the sharding of their input; without,
-            XLA chooses it, as in ``jax.jit``. Keyword arguments have the position from the signature.
+            ``get_named_sharding``. Keyword arguments have the position from the signature. With shardings or without,
+            written variables keep the sharding of their input, unless ``fun`` gives them another.
         static_argnums: positions of arguments that are part of the compilation key; they must be hashable.
         static_argnames: names of such arguments.
         donate_argnums, donate_argnames: arguments whose buffers are donated: all arrays of a plain argument, and the

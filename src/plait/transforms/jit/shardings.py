@@ -2,10 +2,14 @@
 
 Input shardings are passed to ``jax.jit`` itself. Outputs are constrained inside the function, since only its trace
 knows how many values it writes: an input variable keeps its sharding, a new one gets that of its prefix.
+
+Without shardings, XLA is told that a written variable is sharded like its input, whatever that is in a call. So the
+values that one call returns are those for which the next one is compiled.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,13 +17,14 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import ShapedArray
 from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
 
 from ...core.graph.modes import Crossing
 from ...core.nodes.nodes import Static
 from ...core.transform import Transformation
 from ...errors import ArgumentError, ArgumentTypeError
-from ...util.jax_versions import ArrayImpl, top_level_trace, trace_state
+from ...util.jax_versions import ArrayImpl, sharding_groups, top_level_trace, trace_state
 from ...util.words import describe_type, text_of
 from ..call.arguments import Gathered
 from ..call.body import Body, Propagation
@@ -142,6 +147,45 @@ class Shardings:
                     expected=f"{expected}",
                     do="move it first: jax.device_put(value, sharding); or pass None to let JAX decide",
                 ) from error
+
+
+def keeping_shardings(outputs: Sequence[Sequence[Any]], outcome: Outcome, inputs: Sequence[Any]) -> list[list[Any]]:
+    """The outputs of a body, with each written array sharded like its input, if both have one shape."""
+    numbers = itertools.count()
+
+    def keep(new: Any, old: Any) -> Any:
+        aval, before = jax.typeof(new), jax.typeof(old)
+        if not isinstance(aval, ShapedArray) or not isinstance(before, ShapedArray) or aval.shape != before.shape:
+            return new
+        return sharded_like().bind(new, old, group=next(numbers))
+
+    kept = [[*port] for port in outputs]
+    for position, (port, place) in outcome.written:
+        new, old = kept[port][place], inputs[position]
+        if jax.tree.structure(new) == jax.tree.structure(old):
+            kept[port][place] = jax.tree.map(keep, new, old)
+    return kept
+
+
+@functools.cache
+def sharded_like() -> Any:
+    """The operation that returns a value, and tells XLA that it is sharded like another; but not a value to which the
+    user's function gave a sharding."""
+    from jax.extend.core import Primitive  # see Compiled
+    from jax.interpreters import mlir
+
+    def lower(ctx: Any, value: Any, like: Any, *, group: int) -> list[Any]:
+        put_in_group = sharding_groups()
+        is_constrained = getattr(value.owner, "name", None) == "sdy.sharding_constraint"
+        if put_in_group is not None and not is_constrained:
+            for each in (value, like):
+                put_in_group(each, mlir.i64_attr(group))
+        return [value]
+
+    operation = Primitive("sharded_like")
+    operation.def_abstract_eval(lambda value, like, *, group: value)
+    mlir.register_lowering(operation, lower, cacheable=False)
+    return operation
 
 
 def reshard_read_values(gathered: Gathered, shardings: Sequence[Any], outcome: Outcome) -> None:
