@@ -45,6 +45,13 @@ def contenders(step: str, alone: bool = False) -> tuple[dict[str, Callable[[int]
         makers["plait.jit(graph_updates=False)"] = lambda count: object_loop(plait, step, count, graph_updates=False)
         makers["plait.jit(graph=False)"] = lambda count: object_loop(plait, step, count, graph=False)
         makers["plait.jit under set_graph_mode(False)"] = lambda count: in_tree_mode(object_loop(plait, step, count))
+        if step == "state":
+            makers["plait.jit, flat state of values"] = lambda count: object_loop(plait, step, count, flat=True)
+        elif step not in ("block", "forward"):  # the whole state is returned
+            makers["split, jax.jit, merge"] = lambda count: functional_loop(plait, step, count)
+            makers["split, jax.jit, merge; flat state of values"] = lambda count: functional_loop(
+                plait, step, count, flat=True
+            )
     else:
         remarks.append("plait has no Optimizer yet: left out.")
     if alone:

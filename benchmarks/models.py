@@ -195,10 +195,12 @@ def object_functions(nnx: types.ModuleType) -> dict[str, Any]:
     }
 
 
-def object_loop(nnx: types.ModuleType, step: str, count: int, **options: Any) -> Loop:
+def object_loop(nnx: types.ModuleType, step: str, count: int, *, flat: bool = False, **options: Any) -> Loop:
+    """Calls of the library's own ``jit``; ``flat`` as in ``functional_loop``, for a state that is returned."""
     model, x = object_model(nnx, count), jnp.ones(())
     options |= {"donate_argnums": 0} if step == "donated" else {}
-    compiled = nnx.jit(object_functions(nnx)[step], **options)
+    f = object_functions(nnx)[step]
+    compiled = nnx.jit((lambda model, x: nnx.as_pure(f(model, x)).flat_state()) if flat else f, **options)
     if step in ("sgd", "adam"):
         optimizer = nnx.Optimizer(model, transformation(step), wrt=nnx.Param)
 
@@ -244,19 +246,25 @@ def bound_loop(nnx: types.ModuleType, step: str, count: int) -> Loop:
     return loop
 
 
-def functional_loop(nnx: types.ModuleType, step: str, count: int) -> Loop:
-    """Its other form: split once, and ``jax.jit`` of a function that merges and returns the state."""
+def functional_loop(nnx: types.ModuleType, step: str, count: int, *, flat: bool = False) -> Loop:
+    """Its other form: split once, and ``jax.jit`` of a function that merges and returns the state.
+
+    Args:
+        flat: whether the state is a flat one of values, one node for JAX.
+    """
     model, x = object_model(nnx, count), jnp.ones(())
     arguments = [model]
     if step in ("sgd", "adam"):
         arguments.append(nnx.Optimizer(model, transformation(step), wrt=nnx.Param))
     graphdef, state = nnx.split(tuple(arguments))
+    state = nnx.as_pure(state).flat_state() if flat else state
     f = object_functions(nnx)[step]
 
     def pure(state: Any, x: Any) -> Any:
         merged = nnx.merge(graphdef, state)
         out = f(*merged, x)
-        return out, nnx.state(merged)
+        new = nnx.state(merged)
+        return out, nnx.as_pure(new).flat_state() if flat else new
 
     compiled = jax.jit(pure, donate_argnums=0 if step == "donated" else ())
 

@@ -381,6 +381,35 @@ def test_a_flat_state_is_an_immutable_sequence():
     assert list(pickle.loads(pickle.dumps(flat))) == list(flat)
 
 
+def test_a_flat_state_of_values_is_one_node_and_stands_for_the_state():
+    """G50: in ``jax.jit``, Optax, ``device_put``, and back in the model."""
+    model = nnx.Sequential(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), nnx.BatchNorm(2, rngs=nnx.Rngs(0)))
+    graphdef, state = nnx.split(model)
+    flat = nnx.as_pure(state).flat_state()
+    pairs, treedef = jax.tree_util.tree_flatten_with_path(flat)
+    assert treedef.num_nodes == len(flat) + 1
+    assert [key.key for (key,), _ in pairs] == [*nnx.to_flat_state(state).paths]
+    assert all(isinstance(leaf, jax.Array) for _, leaf in pairs)
+
+    @jax.jit
+    def step(flat, x):
+        merged = nnx.merge(graphdef, flat)
+        return merged(x), nnx.as_pure(nnx.state(merged)).flat_state()
+
+    tx = optax.trace(0.9)
+    updates, _ = tx.update(flat, tx.init(flat))
+    assert jax.tree.structure(updates) == treedef
+    assert jax.tree.structure(jax.device_put(flat, jax.tree.map(lambda value: value.sharding, flat))) == treedef
+    x = jax.random.normal(jax.random.key(0), (3, 2))
+    (out, after), expected = step(flat, x), model(x)
+    assert jax.tree.structure(after) == treedef
+    np.testing.assert_allclose(out, expected, rtol=1e-6)
+    other = nnx.merge(graphdef, flat)
+    nnx.update(other, after)
+    for path, value in nnx.to_flat_state(nnx.as_pure(nnx.state(model))):
+        np.testing.assert_allclose(dict(nnx.as_pure(nnx.state(other)).flat_state())[path], value, rtol=1e-6)
+
+
 def test_a_flat_state_is_not_sorted_unless_asked():
     """G50: ``sort`` has no default."""
     assert nnx.FlatState([(("b",), 2), (("a",), 1)], sort=False).paths == (("b",), ("a",))
@@ -406,7 +435,7 @@ def test_a_flat_state_is_a_pytree_with_static_paths(state):
     mapped = jax.tree.map(lambda x: x + 1, flat)
     assert mapped.paths == flat.paths
     assert jax.tree.structure(flat) == jax.tree.structure(mapped)
-    assert [path[0].idx for path, _ in jax.tree_util.tree_leaves_with_path(flat)] == list(range(len(flat)))
+    assert tuple(path[0].key for path, _ in jax.tree_util.tree_leaves_with_path(flat)) == flat.paths
 
 
 # Updating and printing ------------------------------------------------------------------------------------------------
