@@ -27,18 +27,16 @@ import functools
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ...errors import ArgumentError, DonatedArrayError, PlaitError
+from ...typing import Metadata, Value
 from ...util.jax_versions import ArrayImpl, KeyArray, Trace, enclosing_traces, is_mutable_array, trace_state
 from ...util.static_values import HashableMapping
-
-# What a variable holds: an array or a tracer of one, a reference, a shape, or a pytree of these.
-Value: TypeAlias = Any
 
 _numbers = itertools.count(2)
 
@@ -121,14 +119,14 @@ SCALARS = (bool, int, float, complex)
 
 
 # The metadata of variables without metadata: one dict for all of them, replaced (never edited) when one changes.
-PLAIN_METADATA: dict[str, Any] = {"hijax": False, "ref": False, "eager_sharding": True}
+PLAIN_METADATA: Metadata = {"hijax": False, "ref": False, "eager_sharding": True}
 
 
-PLAIN_METADATA_KEY: HashableMapping[str, Any] = HashableMapping(PLAIN_METADATA)
+PLAIN_METADATA_KEY: HashableMapping[str, object] = HashableMapping(PLAIN_METADATA)
 
 
 # Consumes an iterator at the speed of C and discards its items.
-run_through: Callable[[Iterable[Any]], None] = collections.deque[Any](maxlen=0).extend
+run_through: Callable[[Iterable[object]], None] = collections.deque[object](maxlen=0).extend
 
 
 class Cell(Stamp):
@@ -152,13 +150,13 @@ class Cell(Stamp):
         return self
 
 
-def metadata_key(cell: Cell) -> HashableMapping[str, Any]:
+def metadata_key(cell: Cell) -> HashableMapping[str, object]:
     """The metadata of a cell as a static value."""
     metadata = cell.metadata
     return PLAIN_METADATA_KEY if metadata is PLAIN_METADATA else HashableMapping(metadata)
 
 
-def dict_of(metadata: HashableMapping[str, Any]) -> dict[str, Any]:
+def dict_of(metadata: HashableMapping[str, object]) -> Metadata:
     """The metadata dict for a new variable; for default metadata, the shared dict."""
     return PLAIN_METADATA if metadata is PLAIN_METADATA_KEY else dict(metadata)
 
@@ -170,7 +168,7 @@ class StoredKey(NamedTuple):
     impl: str
 
 
-def as_picklable(leaf: Any) -> Any:
+def as_picklable(leaf: Value) -> Value:
     if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return StoredKey(np.asarray(jax.random.key_data(leaf)), str(jax.random.key_impl(leaf)))
     return leaf
@@ -181,18 +179,18 @@ def has_ref(cell: Cell) -> bool:
     return cell.metadata["ref"] and is_mutable_array(cell.raw)
 
 
-def is_gone(value: Any) -> bool:
+def is_gone(value: Value) -> bool:
     """Whether a value is an array whose buffer was donated to an earlier call."""
     return type(value) in _DELETABLE and value.is_deleted()
 
 
-def is_unusable(value: Any) -> bool:
+def is_unusable(value: Value) -> bool:
     """Whether a value is an array whose buffer was donated, or a shape without values."""
     kind = type(value)  # and not ``is_gone``, to save a call per argument of a layer
     return kind is jax.ShapeDtypeStruct or (kind in _DELETABLE and value.is_deleted())
 
 
-def unusable(value: Any, at: str | None) -> PlaitError:
+def unusable(value: Value, at: str | None) -> PlaitError:
     """The error for such a value; ``at`` names the variables that hold it."""
     if type(value) is jax.ShapeDtypeStruct:
         return ArgumentError(
@@ -211,17 +209,17 @@ def unusable(value: Any, at: str | None) -> PlaitError:
     )
 
 
-def read(raw: Any) -> Any:
+def read(raw: Value) -> Value:
     """The value in a reference, or the value itself."""
     return raw[...] if is_mutable_array(raw) else raw
 
 
-def contents_of(cell: Cell) -> Any:
+def contents_of(cell: Cell) -> Value:
     """The value of a cell: of a reference what it holds, of containers a copy."""
     return copy_containers(read(cell.raw) if cell.metadata["ref"] else cell.raw)
 
 
-def as_stored(value: Any, metadata: dict[str, Any]) -> Any:
+def as_stored(value: Value, metadata: Metadata) -> Value:
     """A value to store: in a new reference with ``ref=True``, otherwise unchanged."""
     value = read(value)
     return jax.new_ref(jnp.asarray(value)) if metadata["ref"] and isinstance(value, (*ARRAYS, *SCALARS)) else value
@@ -230,7 +228,7 @@ def as_stored(value: Any, metadata: dict[str, Any]) -> Any:
 _NO_CONTAINERS = (*ARRAYS, *SCALARS, str, np.generic)
 
 
-def copy_containers(value: Any) -> Any:
+def copy_containers(value: Value) -> Value:
     """A value that shares no dict, list or tuple with another; an array as it is."""
     if value is None or isinstance(value, _NO_CONTAINERS):
         return value
@@ -320,7 +318,7 @@ def note_foreign_read(thing: Any) -> None:
             record.note(thing)
 
 
-def note_foreign_reads(cells: Iterable[Any]) -> None:
+def note_foreign_reads(cells: Iterable[object]) -> None:
     """Note those of some cells that belong to another trace."""
     if _open.records:
         here = trace_state.value

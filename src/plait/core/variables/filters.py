@@ -13,15 +13,15 @@ must return the same result for all.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import cast
 
 from ...errors import FilterError, FilterTypeError
-from ...typing import FilterLiteral
+from ...typing import FilterLiteral, Value
 from ...util.paths import Path, has_layers, result_for_layers
 from ...util.words import describe_filter
 
-Predicate = Callable[[Path, Any], bool]
+Predicate = Callable[[Path, Value], bool]
 
 
 def to_predicate(filter: FilterLiteral) -> Predicate:
@@ -83,7 +83,7 @@ class Everything:
         True
     """
 
-    def __call__(self, path: Path, x: Any) -> bool:
+    def __call__(self, path: Path, x: Value) -> bool:
         return True
 
 
@@ -96,11 +96,11 @@ class Nothing:
         False
     """
 
-    def __call__(self, path: Path, x: Any) -> bool:
+    def __call__(self, path: Path, x: Value) -> bool:
         return False
 
 
-def first_matches(predicates: Sequence[Predicate], leaves: Iterable[tuple[Path, Any]]) -> list[int | None]:
+def first_matches(predicates: Sequence[Predicate], leaves: Iterable[tuple[Path, Value]]) -> list[int | None]:
     """For each leaf, given with its path, the number of the first predicate that matches it."""
     return [next((n for n, matches in enumerate(predicates) if matches(path, leaf)), None) for path, leaf in leaves]
 
@@ -116,7 +116,7 @@ class OfType:
 
     type: type
 
-    def __call__(self, path: Path, x: Any) -> bool:
+    def __call__(self, path: Path, x: Value) -> bool:
         return isinstance(x, self.type)
 
     def __repr__(self) -> str:
@@ -134,7 +134,7 @@ class WithTag:
 
     tag: str
 
-    def __call__(self, path: Path, x: Any) -> bool:
+    def __call__(self, path: Path, x: Value) -> bool:
         tag = getattr(x, "tag", None)
         return isinstance(tag, str) and tag == self.tag
 
@@ -156,13 +156,13 @@ class PathContains:
         (True, True)
     """
 
-    key: Any
+    key: Hashable
     exact: bool = True
 
-    def __call__(self, path: Path, x: Any) -> bool:
+    def __call__(self, path: Path, x: Value) -> bool:
         return result_for_layers(self._matches, path, x, self)
 
-    def _matches(self, path: Path, value: Any) -> bool:
+    def _matches(self, path: Path, value: Value) -> bool:
         if self.exact:
             return self.key in path
         return any(str(self.key) in str(part) for part in path)
@@ -185,10 +185,10 @@ class PathIn:
     def __init__(self, *paths: Path) -> None:
         object.__setattr__(self, "paths", frozenset(tuple(path) for path in paths))
 
-    def __call__(self, path: Path, x: Any) -> bool:
+    def __call__(self, path: Path, x: Value) -> bool:
         return self._matches(path, x) or (has_layers(path) and result_for_layers(self._matches, path, x, self))
 
-    def _matches(self, path: Path, value: Any) -> bool:
+    def _matches(self, path: Path, value: Value) -> bool:
         return path in self.paths
 
     def __repr__(self) -> str:
@@ -204,10 +204,10 @@ class _Combination:
     def __init__(self, *filters: FilterLiteral) -> None:
         object.__setattr__(self, "predicates", tuple(map(to_predicate, filters)))
 
-    def __call__(self, path: Path, x: Any) -> bool:
+    def __call__(self, path: Path, x: Value) -> bool:
         return result_for_layers(self._matches, path, x, self)
 
-    def _matches(self, path: Path, value: Any) -> bool:
+    def _matches(self, path: Path, value: Value) -> bool:
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -222,7 +222,7 @@ class Any_(_Combination):
         True
     """
 
-    def _matches(self, path: Path, value: Any) -> bool:
+    def _matches(self, path: Path, value: Value) -> bool:
         return any(predicate(path, value) for predicate in self.predicates)
 
 
@@ -234,7 +234,7 @@ class All(_Combination):
         True
     """
 
-    def _matches(self, path: Path, value: Any) -> bool:
+    def _matches(self, path: Path, value: Value) -> bool:
         return all(predicate(path, value) for predicate in self.predicates)
 
 
@@ -249,7 +249,7 @@ class Not(_Combination):
     def __init__(self, filter: FilterLiteral, /) -> None:
         super().__init__(filter)
 
-    def _matches(self, path: Path, value: Any) -> bool:
+    def _matches(self, path: Path, value: Value) -> bool:
         return not self.predicates[0](path, value)
 
 
@@ -263,7 +263,7 @@ class OfLayers:
 
     predicate: Predicate
 
-    def __call__(self, path: Path, x: Any) -> bool:
+    def __call__(self, path: Path, x: Value) -> bool:
         return result_for_layers(self.predicate, path, x, self.predicate)
 
     def __repr__(self) -> str:

@@ -12,6 +12,7 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
+from ...typing import Node, Value
 from ...util.jax_versions import ArrayImpl
 from ..traces.guard import known_path
 from .cells import is_unusable, unusable
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 V = TypeVar("V")
 
 
-def value_of(operand: Any) -> Any:
+def value_of(operand: Value) -> Value:
     """The value of a variable; anything else unchanged.
 
     Raises:
@@ -32,25 +33,25 @@ def value_of(operand: Any) -> Any:
     return _own_value(operand) if isinstance(operand, VariableOperators) else operand
 
 
-def _own_value(variable: VariableOperators) -> Any:
+def _own_value(variable: VariableOperators) -> Value:
     return usable(variable.get_value(), variable)
 
 
-def usable(value: Any, variable: VariableOperators) -> Any:
+def usable(value: Value, variable: VariableOperators) -> Value:
     """The value of a variable, unless it was donated or has no values."""
     if value.is_deleted() if type(value) is ArrayImpl else is_unusable(value):  # inlined, to save a call
         raise unusable(value, known_path(variable))
     return value
 
 
-def _binary(operation: Callable[[Any, Any], Any], name: str) -> tuple[Any, Any, Any]:
-    def forward(self: Any, other: Any) -> Any:
+def _binary(operation: Callable[[Value, Value], Value], name: str) -> tuple[Any, Any, Any]:
+    def forward(self: Node, other: Value) -> Value:
         return operation(_own_value(self), value_of(other))
 
-    def reflected(self: Any, other: Any) -> Any:
+    def reflected(self: Node, other: Value) -> Value:
         return operation(value_of(other), _own_value(self))
 
-    def in_place(self: Any, other: Any) -> Any:
+    def in_place(self: Node, other: Value) -> Value:
         self.set_value(operation(_own_value(self), value_of(other)))
         return self
 
@@ -58,15 +59,15 @@ def _binary(operation: Callable[[Any, Any], Any], name: str) -> tuple[Any, Any, 
     return forward, reflected, in_place
 
 
-def _unary(operation: Callable[[Any], Any], name: str) -> Any:
-    def apply(self: Any) -> Any:
+def _unary(operation: Callable[[Value], Value], name: str) -> Any:
+    def apply(self: Node) -> Value:
         return operation(_own_value(self))
 
     apply.__name__ = f"__{name}__"
     return apply
 
 
-def _trunc(value: Any) -> Any:
+def _trunc(value: Value) -> Value:
     """``math.trunc`` needs a method that NumPy's numbers do not have."""
     return math.trunc(value if hasattr(value, "__trunc__") else float(value))
 
@@ -104,10 +105,10 @@ class VariableOperators:
     # array, which a traced value cannot provide.
     __array_priority__ = 100
 
-    def get_value(self) -> Any:
+    def get_value(self) -> Value:
         raise NotImplementedError
 
-    def set_value(self, value: Any) -> None:
+    def set_value(self, value: Value) -> None:
         raise NotImplementedError
 
     if TYPE_CHECKING:

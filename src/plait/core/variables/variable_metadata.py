@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 from ...errors import ArgumentTypeError, MetadataError, MetadataKeyError
+from ...typing import Metadata, Value
 from ...util.notices import deprecated
 from ...util.sentinels import NOTHING
 from ...util.words import describe_type, name_of_class, with_article
@@ -63,7 +64,7 @@ class VariableMetadata(Generic[A]):
         return f"VariableMetadata({self.raw_value!r}, metadata={self.metadata!r})"
 
 
-def hook_tuple(hooks: Any) -> tuple[Callable[..., Any], ...]:
+def hook_tuple(hooks: Callable[..., Any] | Iterable[Callable[..., Any]]) -> tuple[Callable[..., Any], ...]:
     if hooks is None:
         return ()
     return (hooks,) if callable(hooks) else tuple(hooks)
@@ -157,18 +158,18 @@ class MetadataMethods:
         name = "out_sharding" if name in _OLD_SHARDING_NAMES else name
         self._replace_metadata({key: value for key, value in metadata.items() if key != name})
 
-    def _replace_metadata(self, metadata: dict[str, Any]) -> None:
+    def _replace_metadata(self, metadata: Metadata) -> None:
         cell = self._cell
         check_trace(cell.trace, self, "change the metadata of")
         cell.metadata = PLAIN_METADATA if metadata == PLAIN_METADATA else metadata
         mark_changed(cell)
 
-    def add_axis(self, axis_index: int, axis_name: Any) -> None:
+    def add_axis(self, axis_index: int, axis_name: Hashable) -> None:
         """Run the ``on_add_axis`` hooks."""
         for hook in self._cell.metadata.get("on_add_axis", ()):
             hook(self, axis_index, axis_name)
 
-    def remove_axis(self, axis_index: int, axis_name: Any) -> None:
+    def remove_axis(self, axis_index: int, axis_name: Hashable) -> None:
         """Run the ``on_remove_axis`` hooks."""
         for hook in self._cell.metadata.get("on_remove_axis", ()):
             hook(self, axis_index, axis_name)
@@ -181,8 +182,8 @@ _OLD_SHARDING_NAMES = ("sharding", "sharding_names")
 
 
 def joined_with_box(
-    kind: type, box: VariableMetadata[Any], given: dict[str, bool | None], keywords: dict[str, Any]
-) -> dict[str, Any]:
+    kind: type, box: VariableMetadata[Value], given: dict[str, bool | None], keywords: Metadata
+) -> Metadata:
     """Metadata from an initializer and the constructor: the initializer's entries and the constructor's hooks win;
     flags agree."""
     entries = dict(box.metadata)
@@ -201,7 +202,7 @@ def joined_with_box(
     return {**keywords, **entries, **box.hooks(), **hooks}
 
 
-def refuse_hijax(kind: type, flags: Mapping[str, Any]) -> None:
+def refuse_hijax(kind: type, flags: Mapping[str, object]) -> None:
     if flags["hijax"]:
         raise NotImplementedError(
             f"{kind.__name__}: hijax=True is not supported by plait; without it, the variable works under "
@@ -209,7 +210,7 @@ def refuse_hijax(kind: type, flags: Mapping[str, Any]) -> None:
         )
 
 
-def tidied(entries: Mapping[str, Any]) -> dict[str, Any]:
+def tidied(entries: Mapping[str, Any]) -> Metadata:
     """New metadata entries: hooks as tuples, old sharding names renamed, with deprecation warnings."""
     tidy = dict(entries)
     for old in _OLD_SHARDING_NAMES:
@@ -242,7 +243,7 @@ def _warn_about_hooks() -> None:
         )
 
 
-def _fixed_flag(variable: MetadataMethods, name: str, old: Any, new: Any) -> MetadataError:
+def _fixed_flag(variable: MetadataMethods, name: str, old: object, new: object) -> MetadataError:
     return MetadataError(
         f"the flag {name!r} of {describe_type(variable)} cannot be changed",
         found=f"{new!r}",

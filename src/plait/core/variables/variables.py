@@ -11,7 +11,7 @@ and its metadata methods are in separate files.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
@@ -21,7 +21,8 @@ import numpy as np
 from jax.tree_util import GetAttrKey
 
 from ...errors import MetadataError, ShapeError, VariableAttributeError
-from ...util.jax_versions import ArrayImpl, current_trace, is_mutable_array, top_level_trace, trace_state
+from ...typing import DTypeLike, Metadata, Node, Tree, Value
+from ...util.jax_versions import ArrayImpl, Trace, current_trace, is_mutable_array, top_level_trace, trace_state
 from ...util.named import from_named, to_named
 from ...util.repr import render_object, repr_fields, size_comment
 from ...util.sentinels import NOTHING
@@ -62,11 +63,11 @@ else:
 class VariableType(type):
     """Metaclass that gives every variable class empty slots and registers it as a pytree."""
 
-    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> Any:
+    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, object], **options: Any) -> Any:
         namespace.setdefault("__slots__", ())
         return super().__new__(mcs, name, bases, namespace, **options)
 
-    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> None:
+    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, object], **options: Any) -> None:
         super().__init__(name, bases, namespace, **options)
         if name == "Variable" or issubclass(cls, Variable):
             kind: Any = cls
@@ -75,7 +76,7 @@ class VariableType(type):
 
     _class_hooks: tuple[str, ...]
 
-    def _unflatten(cls, metadata: HashableMapping[str, Any], children: Any) -> Any:
+    def _unflatten(cls, metadata: HashableMapping[str, object], children: Sequence[Value]) -> Variable[Value]:
         trace = trace_state.value
         cell = Cell()
         cell.version = 0
@@ -92,12 +93,12 @@ class VariableType(type):
 _VALUE_KEY = GetAttrKey("value")
 
 
-def _flatten_with_keys(variable: Variable[Any]) -> Any:
+def _flatten_with_keys(variable: Variable[Value]) -> Any:
     children, metadata = _flatten_without_keys(variable)
     return ((_VALUE_KEY, children[0]),), metadata
 
 
-def _flatten_without_keys(variable: Variable[Any]) -> Any:
+def _flatten_without_keys(variable: Variable[Value]) -> Any:
     cell = variable._cell
     if type(cell) is LentCell:
         cell.carried = cell.raw
@@ -109,7 +110,7 @@ def _flatten_without_keys(variable: Variable[Any]) -> Any:
     return (cell.raw,), PLAIN_METADATA_KEY if metadata is PLAIN_METADATA else HashableMapping(metadata)
 
 
-def make_variable(cls: type[Any], raw: Any, metadata: dict[str, Any], trace: Any) -> Any:
+def make_variable(cls: type[Any], raw: Value, metadata: Metadata, trace: Trace | None) -> Any:
     """A variable with a raw value, without hooks, sharding or copies."""
     cell = Cell()
     cell.version = 0
@@ -121,7 +122,7 @@ def make_variable(cls: type[Any], raw: Any, metadata: dict[str, Any], trace: Any
     return variable
 
 
-def make_variables(kinds: Iterable[type[Any]], raws: Iterable[Any], metadata: Iterable[dict[str, Any]]) -> list[Any]:
+def make_variables(kinds: Iterable[type[Any]], raws: Iterable[Value], metadata: Iterable[Metadata]) -> list[Any]:
     """``make_variable`` in the current trace, for many at once; each variable gets its own metadata."""
     trace, plain = trace_state.value, PLAIN_METADATA
     variables = [*map(_new, kinds)]
@@ -230,7 +231,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass
         return value
 
     @classmethod
-    def from_metadata(cls, value: A, attributes: Mapping[str, Any]) -> Self:
+    def from_metadata(cls, value: A, attributes: Mapping[str, object]) -> Self:
         """A variable of this class with ``value``, without hooks, ``create_value``, sharding or copies."""
         entries = {**PLAIN_METADATA, **tidied(attributes)}
         refuse_hijax(cls, entries)
@@ -262,8 +263,8 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass
     @overload
     def get_value(self) -> A: ...
     @overload
-    def get_value(self, *, index: Any) -> Any: ...
-    def get_value(self, *, index: Any = NOTHING) -> Any:
+    def get_value(self, *, index: Any) -> Value: ...
+    def get_value(self, *, index: Any = NOTHING) -> Value:
         """Read the value, with get hooks applied.
 
         Args:
@@ -283,7 +284,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass
             value = hook(self, value)
         return value
 
-    def set_value(self, value: Any, *, index: Any = NOTHING) -> None:
+    def set_value(self, value: Value, *, index: Any = NOTHING) -> None:
         """Store a value, with set hooks applied.
 
         Without ``index``, shape, dtype and type may change. With it, an array keeps its shape and dtype: the new value
@@ -317,7 +318,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass
         return self.get_value()
 
     @value.setter
-    def value(self, value: Any) -> None:
+    def value(self, value: Value) -> None:
         self.set_value(value)
 
     @overload
@@ -325,34 +326,34 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass
     @overload
     def __getitem__(self: Variable[jax.Array], index: Any) -> jax.Array: ...
     @overload
-    def __getitem__(self, index: Any) -> Any: ...
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: Any) -> Value: ...
+    def __getitem__(self, index: Any) -> Value:
         return self.get_value(index=index)
 
-    def __setitem__(self, index: Any, value: Any) -> None:
+    def __setitem__(self, index: Any, value: Value) -> None:
         self.set_value(value, index=index)
 
     def __delitem__(self, index: Any) -> None:
-        value: Any = self.get_value()
+        value: Value = self.get_value()
         del value[index]
         self.set_value(value)
 
     def __len__(self) -> int:
-        value: Any = self.get_value()
+        value: Value = self.get_value()
         return len(value)
 
-    def __iter__(self) -> Iterator[Any]:
-        value: Any = self.get_value()
+    def __iter__(self) -> Iterator[Value]:
+        value: Value = self.get_value()
         return iter(value)
 
-    def __contains__(self, item: Any) -> bool:
+    def __contains__(self, item: Value) -> bool:
         return item in self.get_value()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        value: Any = self.get_value()
+    def __call__(self, *args: Any, **kwargs: Any) -> Tree:
+        value: Value = self.get_value()
         return value(*args, **kwargs)
 
-    def __jax_array__(self) -> Any:
+    def __jax_array__(self) -> Value:
         value = value_of(self)
         return value if isinstance(value, Mapping) else jnp.asarray(value)  # JAX says that a dict is no array
 
@@ -386,7 +387,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass
         cell = self._cell
         return {*super().__dir__(), *cell.metadata, *(name for name in dir(read(cell.raw)) if name[0] != "_")}
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: Value) -> None:
         descriptor = getattr(type(self), name, NOTHING)
         if (isinstance(descriptor, property) and descriptor.fset) or name == "_pytree__walks":
             object.__setattr__(self, name, value)
@@ -413,7 +414,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass
         )
 
     @property
-    def type(self) -> type[Variable[Any]]:
+    def type(self) -> type[Variable[Value]]:
         """The class of the variable."""
         return self.__class__
 
@@ -421,7 +422,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass
 
     # Copies -----------------------------------------------------------------------------------------------------------
 
-    def copy(self, value: Any = NOTHING, **updates: Any) -> Self:
+    def copy(self, value: Value = NOTHING, **updates: Any) -> Self:
         """A new variable of the same class, optionally with a new value and changed metadata; hooks do not run."""
         cell = self._cell
         note_foreign_read(cell)
@@ -488,7 +489,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass
     def __copy__(self) -> Self:
         return self.copy()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
         cell = self._cell
         raw = jax.tree.map(
             lambda leaf: jnp.copy(leaf) if isinstance(leaf, jax.Array) else copy.deepcopy(leaf, memo),
@@ -499,7 +500,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass
         result = memo[id(self)] = make_variable(type(self), as_stored(raw, metadata), metadata, trace_state.value)
         return result
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         cell = self._cell
         raw = read(self.get_raw_value())
         metadata = None if cell.metadata is PLAIN_METADATA else to_named(cell.metadata)
@@ -511,7 +512,7 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass
     def _size_comment(self) -> str:
         return size_comment(jax.tree.leaves(self._cell.raw))
 
-    def _pytree__fields(self) -> list[tuple[str, Any]]:
+    def _pytree__fields(self) -> list[tuple[str, Value]]:
         cell = self._cell
         shown = [
             (name, value)
@@ -525,15 +526,15 @@ class Variable(VariableOperators, MetadataMethods, Generic[A], _Array, metaclass
         return render_object(type(self), self._pytree__fields(), path, subtree_renderer, comment=comment)
 
 
-_new: Callable[[Any], Any] = object.__new__
-cell_of: Callable[[Any], Cell] = Variable.__dict__["_cell"].__get__
-_set_cell: Callable[[Any, Cell], None] = Variable.__dict__["_cell"].__set__
+_new: Callable[[type], Any] = object.__new__
+cell_of: Callable[[Node], Cell] = Variable.__dict__["_cell"].__get__
+_set_cell: Callable[[Node, Cell], None] = Variable.__dict__["_cell"].__set__
 
 # Set by ``plait.partitioning``: functions (variable, value) -> placed value.
-eager_sharding_hooks: list[Callable[[Variable[Any], Any], Any]] = []
+eager_sharding_hooks: list[Callable[[Variable[Value], Any], Any]] = []
 
 
-def _unpickle(cls: type[Variable[Any]], raw: Any, metadata: dict[str, Any] | None) -> Variable[Any]:
+def _unpickle(cls: type[Variable[Value]], raw: Value, metadata: Metadata | None) -> Variable[Value]:
     raw = jax.tree.map(
         lambda leaf: (
             jax.random.wrap_key_data(jnp.asarray(leaf.data), impl=leaf.impl) if isinstance(leaf, StoredKey) else leaf
@@ -545,7 +546,7 @@ def _unpickle(cls: type[Variable[Any]], raw: Any, metadata: dict[str, Any] | Non
     return make_variable(cls, as_stored(raw, entries), entries, trace_state.value)
 
 
-def _store_part(variable: Variable[Any], index: Any, value: Any) -> None:
+def _store_part(variable: Variable[Value], index: Any, value: Value) -> None:
     """Store a value at an index of an array or a container.
 
     Raises:
@@ -585,7 +586,7 @@ def _store_part(variable: Variable[Any], index: Any, value: Any) -> None:
         ) from error
 
 
-def _check_integers(value: Any, dtype: Any) -> None:
+def _check_integers(value: Value, dtype: DTypeLike) -> None:
     """Raise if Python's integers do not fit into a dtype; arrays wrap around, as in JAX.
 
     Raises:
@@ -599,13 +600,13 @@ def _check_integers(value: Any, dtype: Any) -> None:
                 raise OverflowError(f"Python integer {numbers[0]} out of bounds for {dtype}")
 
 
-def _cast(value: Any, dtype: Any) -> Any:
+def _cast(value: Value, dtype: DTypeLike) -> Value:
     if not isinstance(value, jax.Array):
         value = np.asarray(value, dtype if isinstance(value, int | list | tuple) else None)
     return value if value.dtype == dtype else jnp.asarray(value).astype(dtype)
 
 
-def _refuse_references(value: Any, kind: type) -> None:
+def _refuse_references(value: Value, kind: type) -> None:
     if isinstance(value, ARRAYS) and not is_mutable_array(value):
         return
     if any(map(is_mutable_array, jax.tree.leaves(value))):
