@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeVar
 import jax
 
 from ...errors import ArgumentTypeError, AttributeStatusError, GraphError
+from ...typing import Value
 from ...util.paths import Path, format_path
 from ...util.sentinels import NOTHING
 from ...util.words import describe_type
@@ -35,7 +36,7 @@ class Mark:
 
     __slots__ = ("options", "status", "value")
 
-    def __init__(self, status: str, value: Any, options: dict[str, Any]) -> None:
+    def __init__(self, status: str, value: Value, options: dict[str, Any]) -> None:
         self.status = status
         self.value = value
         self.options = options
@@ -44,7 +45,7 @@ class Mark:
         return f"{self.status}({'' if self.value is NOTHING else repr(self.value)})"
 
 
-def data(value: Any = NOTHING, /, **options: Any) -> Any:
+def data(value: Value = NOTHING, /, **options: Any) -> Any:
     """Mark a value, or a class-level field, as data.
 
     Args:
@@ -64,7 +65,7 @@ def data(value: Any = NOTHING, /, **options: Any) -> Any:
     return _mark(DATA, value, options)
 
 
-def static(value: Any = NOTHING, /, **options: Any) -> Any:
+def static(value: Value = NOTHING, /, **options: Any) -> Any:
     """Mark a value, or a class-level field, as static: part of the structure, compared and hashed under ``jit``.
 
     Args:
@@ -85,7 +86,7 @@ def static(value: Any = NOTHING, /, **options: Any) -> Any:
     return _mark(STATIC, value, options)
 
 
-def _mark(status: str, value: Any, options: dict[str, Any]) -> Mark:
+def _mark(status: str, value: Value, options: dict[str, Any]) -> Mark:
     if value is not NOTHING and options:
         raise ArgumentTypeError(
             f"{status}() takes a value or field options, not both",
@@ -96,7 +97,7 @@ def _mark(status: str, value: Any, options: dict[str, Any]) -> Mark:
     return Mark(status, value, options)
 
 
-def register_data_type(type: Any, /) -> Any:
+def register_data_type(type: type[T], /) -> type[T]:
     """Treat instances of a class as data wherever they are assigned. Usable as a decorator.
 
     Example:
@@ -111,7 +112,7 @@ def register_data_type(type: Any, /) -> Any:
     return type
 
 
-def is_data(value: Any, /) -> bool:
+def is_data(value: Value, /) -> bool:
     """Whether a value is data by itself: an array, reference, variable, graph node or registered data type.
 
     Example:
@@ -124,7 +125,7 @@ def is_data(value: Any, /) -> bool:
     return (kind is not Kind.STATIC and kind is not Kind.PYTREE) or type(value) in DATA_TYPES
 
 
-def iter_data(value: Any, path: Path = (), above: tuple[int, ...] = ()) -> Iterator[tuple[Path, Any]]:
+def iter_data(value: Value, path: Path = (), above: tuple[int, ...] = ()) -> Iterator[tuple[Path, Value]]:
     """The data in a value, which may be a container, with paths; ``above`` are the ids of the containers it is in.
 
     Raises:
@@ -140,7 +141,7 @@ def iter_data(value: Any, path: Path = (), above: tuple[int, ...] = ()) -> Itera
         yield path, value
 
 
-def has_data(value: Any, /) -> list[Any]:
+def has_data(value: Value, /) -> list[Value]:
     """The data in a value: the value itself, or everything at any depth of a container; empty, so false, if there is
     none.
 
@@ -151,7 +152,7 @@ def has_data(value: Any, /) -> list[Any]:
     return [item for _, item in iter_data(value)]
 
 
-def holds_data(value: Any, path: Path = ()) -> bool:
+def holds_data(value: Value, path: Path = ()) -> bool:
     """Whether a value contains any data."""
     return next(iter_data(value, path), None) is not None
 
@@ -173,7 +174,7 @@ def declared_statuses(cls: type) -> dict[str, str]:
     return declared
 
 
-def is_only_abstract(value: Any) -> bool:
+def is_only_abstract(value: Value) -> bool:
     """Whether all data in a value are shapes and dtypes, which are static where a program assigns them, and data where
     they stand for the arrays of an abstract model."""
     if type(value) is not jax.ShapeDtypeStruct and type(value) not in (list, tuple, dict):
@@ -182,7 +183,7 @@ def is_only_abstract(value: Any) -> bool:
     return next(kinds, None) is jax.ShapeDtypeStruct and all(kind is jax.ShapeDtypeStruct for kind in kinds)
 
 
-def check_static(value: Any, name: str, owner: type) -> None:
+def check_static(value: Value, name: str, owner: type) -> None:
     """Raise if a static attribute contains data.
 
     Raises:
@@ -202,7 +203,7 @@ def check_static(value: Any, name: str, owner: type) -> None:
         )
 
 
-def contains_itself(value: Any, at: str) -> GraphError:
+def contains_itself(value: Value, at: str) -> GraphError:
     """The error for a plain container in a cycle. Such containers have no identity, so a walk through it never ends."""
     return GraphError(
         "a plain container contains itself",
@@ -213,7 +214,7 @@ def contains_itself(value: Any, at: str) -> GraphError:
     )
 
 
-def check_no_marks_inside(value: Any, name: str, owner: type, above: tuple[Any, ...] = ()) -> None:
+def check_no_marks_inside(value: Value, name: str, owner: type, above: tuple[object, ...] = ()) -> None:
     """Raise if a plain list, tuple or dict contains marks, or itself.
 
     Args:

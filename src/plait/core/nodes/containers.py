@@ -6,11 +6,12 @@ report every change to the structure clock. (rule G65)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, MutableSequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, MutableMapping, MutableSequence
 from typing import Any, Self, TypeVar, overload
 
 from jax.tree_util import SequenceKey
 
+from ...typing import Value
 from ...util.named import from_named
 from ..traces.guard import check_trace
 from ..variables.cells import mark_changed
@@ -37,7 +38,7 @@ class List(Module, MutableSequence[A], _slots=True):
     """
 
     __slots__ = ("_pytree__elements",)
-    _pytree__elements: list[Any]
+    _pytree__elements: list[Value]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         node = super().__new__(cls)
@@ -57,7 +58,7 @@ class List(Module, MutableSequence[A], _slots=True):
     def __getitem__(self, index: Any) -> Any:
         return self._pytree__elements[index]
 
-    def __setitem__(self, index: Any, value: Any) -> None:
+    def __setitem__(self, index: Any, value: Value) -> None:
         if isinstance(index, slice):
             self._pytree__change(lambda items, new: items.__setitem__(index, new), *_unmarked(value))
         else:  # without a mark an element keeps its status, like attributes
@@ -73,7 +74,7 @@ class List(Module, MutableSequence[A], _slots=True):
         self._pytree__change(lambda items, new: items.insert(index, new[0]), *_unmarked([value]))
 
     def _pytree__change(
-        self, edit: Callable[[list[Any], list[Any]], None], values: list[Any], statuses: list[str | None] | None
+        self, edit: Callable[[list[Any], list[Any]], None], values: list[Value], statuses: list[str | None] | None
     ) -> None:
         """Edit the elements with new values, and their marks with new statuses, if they change.
 
@@ -101,7 +102,7 @@ class List(Module, MutableSequence[A], _slots=True):
     def _pytree__is_marked(self, place: int) -> bool:
         return place in (self._pytree__info.marks or ())
 
-    def _pytree__marked(self) -> list[Any]:
+    def _pytree__marked(self) -> list[Value]:
         """The elements with their marks."""
         return [
             data(item) if self._pytree__is_marked(place) else item for place, item in enumerate(self._pytree__elements)
@@ -111,14 +112,14 @@ class List(Module, MutableSequence[A], _slots=True):
 
     # As a graph node
 
-    def _pytree__graph_flatten(self) -> tuple[list[tuple[Any, Any]], Any]:
+    def _pytree__graph_flatten(self) -> tuple[list[tuple[Any, Value]], Any]:
         attributes, metadata = super()._pytree__graph_flatten()
         elements = enumerate(self._pytree__elements)
         if self._pytree__info.marks:
             elements = [(i, DataElem(item) if self._pytree__is_marked(i) else item) for i, item in elements]
         return [*elements, *attributes], metadata
 
-    def _pytree__graph_set_key(self, key: Any, value: Any) -> None:
+    def _pytree__graph_set_key(self, key: Any, value: Value) -> None:
         if isinstance(key, str):
             super()._pytree__graph_set_key(key, value)
             return
@@ -128,11 +129,11 @@ class List(Module, MutableSequence[A], _slots=True):
         elif not updated_in_place(self[key], value):
             self[key] = value
 
-    def _pytree__graph_pop_key(self, key: Any) -> Any:
+    def _pytree__graph_pop_key(self, key: Any) -> Value:
         return self.pop(key) if isinstance(key, int) else super()._pytree__graph_pop_key(key)
 
     @classmethod
-    def _pytree__graph_create_empty(cls, metadata: Any) -> Any:
+    def _pytree__graph_create_empty(cls, metadata: Any) -> Self:
         node = super()._pytree__graph_create_empty(metadata)
         _set_elements(node, [])
         return node
@@ -141,39 +142,39 @@ class List(Module, MutableSequence[A], _slots=True):
         self._pytree__elements.clear()
         super()._pytree__graph_clear()
 
-    def _pytree__graph_init(self, children: Iterable[tuple[Any, Any]]) -> None:
+    def _pytree__graph_init(self, children: Iterable[tuple[Any, Value]]) -> None:
         children = list(children)
         self._pytree__elements.extend(value for key, value in children if isinstance(key, int))
         super()._pytree__graph_init((key, value) for key, value in children if not isinstance(key, int))
 
     # As a JAX pytree
 
-    def _pytree__parts(self) -> tuple[list[Any], Any]:
+    def _pytree__parts(self) -> tuple[list[Value], Hashable]:
         children, aux = super()._pytree__parts()
         elements = enumerate(self._pytree__elements)
         shown = [item if self._pytree__is_marked(place) else hide_static(item, place) for place, item in elements]
         return [*shown, *children], (len(shown), aux)
 
     @staticmethod
-    def _pytree__keys(aux: Any) -> list[Any]:
+    def _pytree__keys(aux: Any) -> list[Hashable]:
         return [*map(SequenceKey, range(aux[0])), *Pytree._pytree__keys(aux[1])]
 
     @classmethod
-    def _pytree__unflatten(cls, aux: Any, children: Iterable[Any]) -> Any:
+    def _pytree__unflatten(cls, aux: Any, children: Iterable[Value]) -> Self:
         count, rest = aux
         children = list(children)
         node = super()._pytree__unflatten(rest, children[count:])
         _set_elements(node, [show_static(child) for child in children[:count]])
         return node
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return super().__getstate__() | {"elements": list(self._pytree__elements)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         _set_elements(self, list(from_named(state["elements"])))
         super().__setstate__(state)
 
-    def _pytree__fields(self) -> Iterator[tuple[str, Any]]:
+    def _pytree__fields(self) -> Iterator[tuple[str, Value]]:
         for item in self._pytree__elements:
             yield "", item
         yield from super()._pytree__fields()
@@ -182,7 +183,7 @@ class List(Module, MutableSequence[A], _slots=True):
 _set_elements = List.__dict__["_pytree__elements"].__set__
 
 
-def _unmarked(items: Iterable[Any]) -> tuple[list[Any], list[str | None]]:
+def _unmarked(items: Iterable[Value]) -> tuple[list[Value], list[str | None]]:
     """Elements without their marks, and the marks that have an effect: ``data`` on values that are not data by
     themselves."""
     items = list(items)
@@ -213,7 +214,7 @@ class Dict(Module, MutableMapping[str, A]):
     def __getitem__(self, name: str) -> A:
         return self.__dict__[name]
 
-    def __setitem__(self, name: str, value: Any) -> None:
+    def __setitem__(self, name: str, value: Value) -> None:
         setattr(self, name, value)
 
     def __delitem__(self, name: str) -> None:

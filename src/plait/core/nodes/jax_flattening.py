@@ -22,6 +22,7 @@ from typing import Any
 import jax
 
 from ...errors import GraphError, LostSharingWarning
+from ...typing import Node, Value
 from ...util.notices import warn
 from ...util.paths import describe_path, format_path
 from ..traces.lost_writes import PLAIT, package_of
@@ -46,13 +47,13 @@ _KEEP_NO_TREE = {"tree_leaves", "leaves", "tree_structure", "structure", "tree_r
 class _Latest(threading.local):
     """What JAX flattens in this thread: the outermost object, the ids of all objects so far, and their children."""
 
-    flattening: tuple[Any, set[int], list[Sequence[Any]]] | None = None
+    flattening: tuple[Node, set[int], list[Sequence[Value]]] | None = None
 
 
 _latest = _Latest()
 
 
-def check_no_cycle(node: Any, root: Any = None) -> None:
+def check_no_cycle(node: Node, root: Node = None) -> None:
     """Raise if an object contains itself.
 
     Args:
@@ -79,7 +80,7 @@ def _is_own_method(place: Place) -> bool:
     return type(place.value) is MethodType and owner is not None and place.value.__self__ is owner.value
 
 
-def watched(node: Any, children: Sequence[Any]) -> Iterable[Any]:
+def watched(node: Node, children: Sequence[Value]) -> Iterable[Value]:
     """The children of an object that JAX flattens.
 
     Raises:
@@ -101,7 +102,7 @@ def watched(node: Any, children: Sequence[Any]) -> Iterable[Any]:
     return children
 
 
-def _from_root(root: Any, children: Sequence[Any]) -> Iterator[Any]:
+def _from_root(root: Node, children: Sequence[Value]) -> Iterator[Value]:
     seen = [children]
     _latest.flattening = root, {id(root)}, seen
     try:
@@ -114,7 +115,7 @@ def _from_root(root: Any, children: Sequence[Any]) -> Iterator[Any]:
         _warn_of_shared(root, every)
 
 
-def _warn_of_shared(root: Any, every: list[Any]) -> None:
+def _warn_of_shared(root: Node, every: list[Value]) -> None:
     counts = collections.Counter(map(id, every))
     for item in every:
         if counts[id(item)] > 1 and kind_of(item) in (Kind.VARIABLE, Kind.GRAPH) and not _only_looks():
@@ -129,7 +130,7 @@ def _warn_of_shared(root: Any, every: list[Any]) -> None:
             return
 
 
-def _two_paths(root: Any, item: Any) -> str:
+def _two_paths(root: Node, item: object) -> str:
     places = visit(root, children=children_if_any)
     return " and ".join([describe_path(place.path) for place in places if place.value is item][:2])
 
@@ -152,13 +153,13 @@ class HiddenCall:
     """
 
     kind: type
-    children: dict[str, Any]
+    children: dict[str, object]
 
 
 jax.tree_util.register_dataclass(HiddenCall, data_fields=["children"], meta_fields=["kind"])
 
 
-def hide_static(value: Any, place: Any, above: tuple[int, ...] = ()) -> Any:
+def hide_static(value: Value, place: Any, above: tuple[int, ...] = ()) -> Value:
     """A container in which elements that are not data are replaced by pytrees without leaves.
 
     Args:
@@ -183,7 +184,7 @@ def hide_static(value: Any, place: Any, above: tuple[int, ...] = ()) -> Any:
     return impl.unflatten([(key, hide_static(child, place, above)) for key, child in children], metadata)
 
 
-def show_static(value: Any) -> Any:
+def show_static(value: Value) -> Value:
     """The inverse of ``hide_static``."""
     if type(value) is Static:
         return value.value

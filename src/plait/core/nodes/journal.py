@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from ...errors import ShapeError
-from ...util.jax_versions import trace_state
+from ...typing import Metadata, Node, Value
+from ...util.jax_versions import Trace, trace_state
 from ...util.sentinels import NOTHING
 from ...util.words import with_article
 from ..traces.guard import is_excused, known_path, raise_foreign_trace
@@ -29,7 +30,7 @@ from .nodes import GRAPH_REGISTRY, DataElem, Kind, Static, get_node_impl, kind_o
 from .pytree import Pytree
 
 
-def trace_of(item: Any, otherwise: Any) -> Any:
+def trace_of(item: Node, otherwise: Trace | None) -> Trace | None:
     """The trace that a variable or module belongs to; other objects belong to every trace."""
     if isinstance(item, Variable):
         return item._cell.trace
@@ -49,12 +50,12 @@ class Journal:
         self._outer = outer
         self.notes: list[tuple[Any, ...]] = []  # (function that puts something back, its arguments)
         self._met: set[int] = set()
-        self._guarded: list[tuple[Pytree, dict[Any, Any]]] = []
+        self._guarded: list[tuple[Pytree, dict[Hashable, object]]] = []
 
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(self, kind: Any, *_: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             try:
                 self.put_back()
@@ -77,15 +78,15 @@ class Journal:
         if cell.metadata is not PLAIN_METADATA and has_ref(cell):
             self.note_reference(cell.raw)
 
-    def note_reference(self, reference: Any) -> None:
+    def note_reference(self, reference: Value) -> None:
         """Note the value in a JAX reference."""
         self.note(operator.setitem, reference, ..., reference[...])
 
-    def note(self, restore: Callable[..., Any], *noted: Any) -> None:
+    def note(self, restore: Callable[..., object], *noted: object) -> None:
         """Note how to put something back: by calling ``restore(*noted)``."""
         self.notes.append((restore, *noted))
 
-    def note_node(self, node: Any) -> None:
+    def note_node(self, node: Node) -> None:
         """Note the children of a graph node or container."""
         if id(node) in self._met:
             return
@@ -101,7 +102,7 @@ class Journal:
         children = get_node_impl(node).flatten(node)[0]  # type: ignore[union-attr]
         self.note(put_back, node, [(key, unwrapped(child)) for key, child in children])
 
-    def write_values(self, cells: Sequence[Cell], values: Sequence[Any]) -> None:
+    def write_values(self, cells: Sequence[Cell], values: Sequence[Value]) -> None:
         """Store new values in the cells of variables."""
         before = [(cell.stored, cell.stored.raw) for cell in cells]
         self.note(_put_back_values, before, cells, values)
@@ -130,21 +131,21 @@ class Journal:
                 what = f"{action[:-2]} {with_article(type(node).__name__)}"
                 raise node._pytree__info.structure_error(f"a change that would {what}", known_path(node))
 
-    def refuse(self, owner: Any, action: str) -> None:
+    def refuse(self, owner: Node, action: str) -> None:
         """Put everything back and raise the error of ``raise_foreign_trace``, unless the owner is exempt."""
         if not is_excused(owner):
             self.put_back()  # so that the path is found
             raise_foreign_trace(trace_of(owner, None), owner, action)
 
 
-def put_back_cell(cell: Cell, raw: Any, metadata: dict[str, Any]) -> None:
+def put_back_cell(cell: Cell, raw: Value, metadata: Metadata) -> None:
     cell.raw = raw
     if cell.metadata is not metadata:
         cell.metadata = metadata
         mark_changed(cell)
 
 
-def _put_back_values(before: Sequence[tuple[Cell, Any]], cells: Sequence[Cell], values: Sequence[Any]) -> None:
+def _put_back_values(before: Sequence[tuple[Cell, Value]], cells: Sequence[Cell], values: Sequence[Value]) -> None:
     if any(is_gone(raw) for _, raw in before):
         for cell, value in zip(cells, values, strict=True):
             with contextlib.suppress(ShapeError):  # a view keeps its value, which is no buffer of its own
@@ -154,7 +155,9 @@ def _put_back_values(before: Sequence[tuple[Cell, Any]], cells: Sequence[Cell], 
             cell.raw = raw
 
 
-def _put_back_attributes(node: Any, attributes: dict[str, Any], marks: dict[Any, str], elements: Any) -> None:
+def _put_back_attributes(
+    node: Node, attributes: dict[str, object], marks: dict[Hashable, str], elements: list[Value] | None
+) -> None:
     node.__dict__.clear()
     node.__dict__.update(attributes)
     if elements is not None:
@@ -164,13 +167,13 @@ def _put_back_attributes(node: Any, attributes: dict[str, Any], marks: dict[Any,
     node._pytree__info.mark_rebuilt()
 
 
-def _refill(node: Any, children: list[tuple[Any, Any]]) -> None:
+def _refill(node: Node, children: list[tuple[Any, Value]]) -> None:
     impl = GRAPH_REGISTRY[type(node)]
     impl.clear(node)
     impl.init(node, children)
 
 
-def _put_back_entries(node: Any, children: list[tuple[Any, Any]]) -> None:
+def _put_back_entries(node: Node, children: list[tuple[Any, Value]]) -> None:
     impl: Any = pytree_impl(type(node))
     before, now = dict(children), dict(impl.flatten(node)[0])
     for key in now.keys() - before.keys():
@@ -180,7 +183,7 @@ def _put_back_entries(node: Any, children: list[tuple[Any, Any]]) -> None:
             impl.set_key(node, key, child)
 
 
-def _identity(child: Any) -> Any:
+def _identity(child: object) -> object:
     """A child of a node without what is below it. Plain containers are rebuilt, so their contents count."""
     value = unwrapped(child)
     if kind_of(child) is Kind.STATIC and type(child) is not DataElem:
@@ -191,5 +194,5 @@ def _identity(child: Any) -> Any:
     return type(value), Static(metadata), [(key, _identity(each)) for key, each in children]
 
 
-def _identities(node: Pytree) -> dict[Any, Any]:
+def _identities(node: Pytree) -> dict[Hashable, object]:
     return {key: _identity(child) for key, child in node._pytree__graph_flatten()[0]}

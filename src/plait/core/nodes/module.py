@@ -17,6 +17,7 @@ from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from ...core import hooks
 from ...errors import ArgumentError
+from ...typing import FilterLiteral, Node, Value
 from ...util.sentinels import NOTHING
 from ..variables.filters import All, Predicate
 from .attributes import Mark, data, static
@@ -45,10 +46,10 @@ class Module(Pytree):
     """
 
     sow: ClassVar[Callable[..., bool]]  # set with ``perturb`` by core/intermediates
-    perturb: ClassVar[Callable[..., Any]]
+    perturb: ClassVar[Callable[..., Value]]
 
     def set_attributes(
-        self, *filters: Any, raise_if_not_found: bool = True, graph: bool | None = None, **attributes: Any
+        self, *filters: FilterLiteral, raise_if_not_found: bool = True, graph: bool | None = None, **attributes: Any
     ) -> None:
         """Set existing attributes, or modes, on this module and all modules below it, in place.
 
@@ -83,7 +84,7 @@ class Module(Pytree):
         self.set_attributes(raise_if_not_found=False, **values)
 
 
-def set_attributes(node: Any, chosen: Predicate, attributes: dict[str, Any], *, raise_if_not_found: bool) -> None:
+def set_attributes(node: Node, chosen: Predicate, attributes: dict[str, object], *, raise_if_not_found: bool) -> None:
     """Set existing attributes, or modes, on the chosen graph nodes, in place.
 
     Raises:
@@ -153,7 +154,7 @@ def dataclass(cls: Any = None, /, **options: Any) -> Any:
     return dataclasses.dataclass(cls, **{"repr": False, "eq": False, **options})
 
 
-def mode_names(node: Any) -> set[str] | None:
+def mode_names(node: Node) -> set[str] | None:
     """The modes of a node; ``None`` if its ``set_view`` accepts any name."""
     if not hasattr(node, "set_view"):
         return set()
@@ -163,12 +164,12 @@ def mode_names(node: Any) -> set[str] | None:
     return {parameter.name for parameter in parameters}
 
 
-def change_modes(node: Any, settings: dict[str, Any]) -> None:
+def change_modes(node: Node, settings: dict[str, object]) -> None:
     """Call the ``set_view`` of a node, which may be a block of many layers."""
     with around_change(node):
         node.set_view(**settings)
 
 
-def around_change(node: Any) -> contextlib.AbstractContextManager[None]:
+def around_change(node: Node) -> contextlib.AbstractContextManager[None]:
     """The context in which a node changes its modes, or creates variables; the node may be a block of many layers."""
     return contextlib.nullcontext() if hooks.around_change is None else hooks.around_change(node)

@@ -18,18 +18,17 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 import jax
 import numpy as np
-from jax.tree_util import (
-    register_static,
-)
+from jax.tree_util import KeyPath, register_static
 
 from ...core import hooks
 from ...errors import GraphError, GraphTypeError, PlaitError
+from ...typing import Node, Tree, TreeDef, Value
 from ...util.jax_versions import is_mutable_array
 from ...util.paths import Path, sort_key, sorted_keys
 from ...util.static_values import same_static, static_key
@@ -49,6 +48,13 @@ class Kind(enum.Enum):
     STATIC = "static value"
 
 
+# What a node contains, in order: pairs of a key and a child. The keys are those of its type.
+Children = Sequence[tuple[Any, Value]]
+Flatten = Callable[[Node], tuple[Children, Any]]
+SetKey = Callable[[Node, Any, Value], None]
+PopKey = Callable[[Node, Any], Value]
+
+
 @dataclasses.dataclass(frozen=True)
 class GraphNodeImpl:
     """How a registered graph node type is flattened and rebuilt.
@@ -58,13 +64,13 @@ class GraphNodeImpl:
     """
 
     type: type
-    flatten: Callable[[Any], tuple[Sequence[tuple[Any, Any]], Any]]
-    set_key: Callable[[Any, Any, Any], None]
-    pop_key: Callable[[Any, Any], Any]
-    create_empty: Callable[[Any], Any]
-    clear: Callable[[Any], None]
-    init: Callable[[Any, Iterable[tuple[Any, Any]]], None]
-    stamp: Callable[[Any], Stamp] | None = None
+    flatten: Flatten
+    set_key: SetKey
+    pop_key: PopKey
+    create_empty: Callable[[Any], Node]
+    clear: Callable[[Node], None]
+    init: Callable[[Node, Iterable[tuple[Any, Value]]], None]
+    stamp: Callable[[Node], Stamp] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,10 +78,10 @@ class PytreeNodeImpl:
     """How a pytree node type is flattened and rebuilt; without setters, it is immutable for update and pop."""
 
     type: type
-    flatten: Callable[[Any], tuple[Sequence[tuple[Any, Any]], Any]]
-    unflatten: Callable[[Sequence[tuple[Any, Any]], Any], Any]
-    set_key: Callable[[Any, Any, Any], None] | None = None
-    pop_key: Callable[[Any, Any], Any] | None = None
+    flatten: Flatten
+    unflatten: Callable[[Children, Any], Node]
+    set_key: SetKey | None = None
+    pop_key: PopKey | None = None
 
 
 class GenericPytree:
@@ -97,7 +103,7 @@ class DataElem:
         2.0
     """
 
-    value: Any
+    value: Value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,10 +115,10 @@ class StaticElem:
         (1, 2)
     """
 
-    value: Any
+    value: Value
 
 
-def unwrapped(child: Any) -> Any:
+def unwrapped(child: Value) -> Value:
     """A child returned by a ``flatten`` callback, without the wrapper that forces its kind."""
     kind = type(child)
     return child.value if kind is DataElem or kind is StaticElem else child
@@ -129,7 +135,7 @@ class Static:
 
     __slots__ = ("value",)
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Value) -> None:
         self.value = value
 
     def __eq__(self, other: object) -> bool:
@@ -145,20 +151,20 @@ class Static:
 GRAPH_REGISTRY: dict[type, GraphNodeImpl] = {}
 PYTREE_REGISTRY: dict[type, PytreeNodeImpl] = {}
 _KINDS: dict[type, Kind] = {}
-BY_VALUE: dict[type, Callable[[Any], Kind]] = {}  # types whose objects differ in kind, which is not cached
+BY_VALUE: dict[type, Callable[[Value], Kind]] = {}  # types whose objects differ in kind, which is not cached
 _STATIC_TYPES = (bool, int, float, complex, str, bytes, type, FunctionType, BuiltinFunctionType, MethodType, np.generic)
 
 
 def register_graph_node_type(
     type: type,
-    flatten: Callable[[Any], tuple[Sequence[tuple[Any, Any]], Any]],
-    set_key: Callable[[Any, Any, Any], None],
-    pop_key: Callable[[Any, Any], Any],
-    create_empty: Callable[[Any], Any],
-    clear: Callable[[Any], None],
-    init: Callable[[Any, Iterable[tuple[Any, Any]]], None],
+    flatten: Flatten,
+    set_key: SetKey,
+    pop_key: PopKey,
+    create_empty: Callable[[Any], Node],
+    clear: Callable[[Node], None],
+    init: Callable[[Node, Iterable[tuple[Any, Value]]], None],
     *,
-    stamp: Callable[[Any], Stamp] | None = None,
+    stamp: Callable[[Node], Stamp] | None = None,
 ) -> None:
     """Register a type of graph nodes: objects with identity that can be shared and cyclic.
 
@@ -201,11 +207,11 @@ def register_graph_node_type(
 
 def register_pytree_node_type(
     type: type,
-    flatten: Callable[[Any], tuple[Sequence[tuple[Any, Any]], Any]],
-    unflatten: Callable[[Sequence[tuple[Any, Any]], Any], Any],
+    flatten: Flatten,
+    unflatten: Callable[[Children, Any], Node],
     *,
-    set_key: Callable[[Any, Any, Any], None] | None = None,
-    pop_key: Callable[[Any, Any], Any] | None = None,
+    set_key: SetKey | None = None,
+    pop_key: PopKey | None = None,
 ) -> None:
     """Register a type of pytree nodes of graphs: values without identity.
 
@@ -236,7 +242,7 @@ def register_pytree_node_type(
         _KINDS[type] = Kind.PYTREE
 
 
-def _check_unregistered(type: type, registry: Mapping[type, Any], kind: Kind) -> None:
+def _check_unregistered(type: type, registry: Mapping[type, object], kind: Kind) -> None:
     if type in registry:
         raise GraphError(
             f"the {kind.value} type {type.__name__} is already registered",
@@ -250,12 +256,12 @@ def _check_unregistered(type: type, registry: Mapping[type, Any], kind: Kind) ->
 DATA_TYPES: set[type] = set()
 
 
-def kind_of(value: Any) -> Kind:
+def kind_of(value: Value) -> Kind:
     """The kind of a value."""
     return _KINDS.get(type(value)) or _classify(value)
 
 
-def _classify(value: Any) -> Kind:
+def _classify(value: Value) -> Kind:
     """Determine the kind of a new type."""
     cls = type(value)
     if cls in BY_VALUE:
@@ -281,11 +287,11 @@ def _classify(value: Any) -> Kind:
     return kind
 
 
-def _is_jax_container(value: Any) -> bool:
+def _is_jax_container(value: Value) -> bool:
     return not jax.tree_util.all_leaves([value])
 
 
-def get_node_impl(x: Any) -> GraphNodeImpl | PytreeNodeImpl | None:
+def get_node_impl(x: object) -> GraphNodeImpl | PytreeNodeImpl | None:
     """How ``x`` is flattened, or ``None`` for variables and values that are not nodes.
 
     Example:
@@ -308,7 +314,7 @@ def pytree_impl(t: type) -> PytreeNodeImpl:
 # Built-in pytree nodes (rules G8, G9) ---------------------------------------------------------------------------------
 
 
-def check_index(owner: Any, key: Any, size: int, at: str | None = None) -> None:
+def check_index(owner: object, key: Hashable, size: int, at: str | None = None) -> None:
     """Raise if a list or ``List`` of this size has no item at this index; a ``List`` can be extended by one."""
     places = size if isinstance(owner, list) else size + 1
     if not (isinstance(key, int) and 0 <= key < places):
@@ -321,7 +327,7 @@ def check_index(owner: Any, key: Any, size: int, at: str | None = None) -> None:
         )
 
 
-def updated_in_place(current: Any, value: Any) -> bool:
+def updated_in_place(current: Value, value: Value) -> bool:
     """Update a child from its new value if both are variables; whether they are."""
     if not (isinstance(current, Variable) and isinstance(value, Variable)):
         return False
@@ -329,25 +335,25 @@ def updated_in_place(current: Any, value: Any) -> bool:
     return True
 
 
-def _set_list_item(node: list[Any], key: Any, value: Any) -> None:
+def _set_list_item(node: list[Value], key: int, value: Value) -> None:
     check_index(node, key, len(node))
     if not updated_in_place(node[key], value):
         node[key] = value
 
 
-def set_item(node: MutableMapping[Any, Any], key: Any, value: Any) -> None:
+def set_item(node: MutableMapping[Hashable, Value], key: Hashable, value: Value) -> None:
     if not updated_in_place(node.get(key), value):
         node[key] = value
 
 
-def _flatten_dict(node: dict[Any, Any]) -> tuple[list[tuple[Any, Any]], None]:
+def _flatten_dict(node: dict[Any, Value]) -> tuple[Children, None]:
     try:
         return sorted(node.items(), key=_item_key), None
     except TypeError:
         return [(key, node[key]) for key in sorted_keys(node, "dict")], None
 
 
-def _item_key(item: tuple[Any, Any]) -> Any:
+def _item_key(item: tuple[object, object]) -> tuple[int, str, Any]:
     return sort_key(item[0])
 
 
@@ -363,7 +369,7 @@ register_pytree_node_type(
 register_pytree_node_type(type(None), lambda node: ((), None), lambda items, _: None)
 
 
-def jax_key_to_key(entry: Any) -> Any:
+def jax_key_to_key(entry: object) -> Any:
     """A JAX key entry as a key of a path: what JAX's own classes hold, and others like them; of the rest, the text."""
     for attribute in ("key", "idx", "name"):
         if hasattr(entry, attribute):
@@ -371,7 +377,7 @@ def jax_key_to_key(entry: Any) -> Any:
     return str(entry)
 
 
-def jax_to_nnx_path(jax_path: tuple[Any, ...], /) -> tuple[Any, ...]:
+def jax_to_nnx_path(jax_path: KeyPath, /) -> Path:
     """A JAX key path as a plait path.
 
     Example:
@@ -387,14 +393,14 @@ class _GenericMetadata:
     """How to rebuild a container: its JAX structure (or the class of a tuple not registered with JAX), and the original
     position of each sorted child."""
 
-    treedef: Any
+    treedef: TreeDef
     order: tuple[int, ...]
 
     def __repr__(self) -> str:
         return str(self.treedef)
 
 
-def _flatten_generic(node: Any) -> tuple[list[tuple[Any, Any]], _GenericMetadata]:
+def _flatten_generic(node: Node) -> tuple[Children, _GenericMetadata]:
     if isinstance(node, tuple) and not hasattr(node, "_fields") and not _is_jax_container(node):
         return list(enumerate(node)), _GenericMetadata(type(node), tuple(range(len(node))))
     pairs, treedef = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
@@ -414,7 +420,7 @@ def _flatten_generic(node: Any) -> tuple[list[tuple[Any, Any]], _GenericMetadata
     return [(keys[i], pairs[i][1]) for i in order], _GenericMetadata(treedef, order)
 
 
-def _check_hashable(key: Any, owner: str) -> None:
+def _check_hashable(key: Hashable, owner: str) -> None:
     try:
         hash(key)
     except TypeError as error:
@@ -426,8 +432,8 @@ def _check_hashable(key: Any, owner: str) -> None:
         ) from error
 
 
-def _unflatten_generic(items: Sequence[tuple[Any, Any]], metadata: _GenericMetadata) -> Any:
-    children: list[Any] = [None] * len(items)
+def _unflatten_generic(items: Children, metadata: _GenericMetadata) -> Node:
+    children: list[Value] = [None] * len(items)
     for position, (_, child) in zip(metadata.order, items, strict=True):
         children[position] = child
     if isinstance(metadata.treedef, type):
@@ -438,7 +444,7 @@ def _unflatten_generic(items: Sequence[tuple[Any, Any]], metadata: _GenericMetad
 register_pytree_node_type(GenericPytree, _flatten_generic, _unflatten_generic)
 
 
-def check_node(node: Any, operation: str) -> None:
+def check_node(node: Node, operation: str) -> None:
     """Raise if the root is not a node, variable or array.
 
     Raises:
@@ -448,7 +454,7 @@ def check_node(node: Any, operation: str) -> None:
         raise not_a_node(GraphTypeError, node, operation)
 
 
-def not_a_node(error: type[PlaitError], node: Any, operation: str) -> PlaitError:
+def not_a_node(error: type[PlaitError], node: Node, operation: str) -> PlaitError:
     """The error of a graph operation whose argument is not a graph."""
     return error(
         f"{operation} takes a module, a variable or a container of them",
@@ -458,7 +464,7 @@ def not_a_node(error: type[PlaitError], node: Any, operation: str) -> PlaitError
     )
 
 
-def change_of(verb: str, owner: Any, key: Any, value: Any, at: str) -> Callable[..., Any]:
+def change_of(verb: str, owner: Node, key: Hashable, value: Value, at: str) -> Callable[..., Any]:
     """The function that sets or pops (``verb``) a child of an owner, as registered for its type.
 
     Raises:
@@ -479,12 +485,12 @@ def change_of(verb: str, owner: Any, key: Any, value: Any, at: str) -> Callable[
 _IDENTIFIED = (Kind.VARIABLE, Kind.GRAPH)
 
 
-def is_bound(value: Any) -> bool:
+def is_bound(value: Value) -> bool:
     """Whether a value is a method or partial of a node or variable."""
     return type(value) in BY_VALUE and _refers(value)
 
 
-def _refers(value: Any) -> bool:
+def _refers(value: Value) -> bool:
     """Whether a value is a node or variable, or a method, partial or plain container of such values."""
     cls = type(value)
     if cls is MethodType:
@@ -496,15 +502,15 @@ def _refers(value: Any) -> bool:
     return kind_of(value) in _IDENTIFIED
 
 
-def _kind(value: Any) -> Kind:
+def _kind(value: Value) -> Kind:
     return Kind.PYTREE if _refers(value) else Kind.STATIC
 
 
-def _partial(args: tuple[Any, ...], func: Callable[..., Any], keywords: dict[str, Any]) -> functools.partial[Any]:
+def _partial(args: tuple[Tree, ...], func: Callable[..., Tree], keywords: dict[str, Tree]) -> functools.partial[Tree]:
     return functools.partial(func, *args, **keywords)
 
 
-def _parts(method: MethodType) -> tuple[Any, None]:
+def _parts(method: MethodType) -> tuple[Children, None]:
     return (("__func__", StaticElem(method.__func__)), ("__self__", method.__self__)), None
 
 
@@ -521,7 +527,7 @@ PYTREE_REGISTRY[functools.partial] = PytreeNodeImpl(
 )
 
 
-def after_their_owners(items: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+def after_their_owners(items: list[tuple[str, Value]]) -> list[tuple[str, Value]]:
     """The attributes of a node, with methods and partials last if the other attributes lead to all that they refer to,
     which then has its path without them."""
     bound = [item for item in items if is_bound(item[1])]
@@ -533,7 +539,7 @@ def after_their_owners(items: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     return [*(item for item in items if item[0] not in names), *late]
 
 
-def _ids_of(values: list[Any], *, inside: bool) -> set[int]:
+def _ids_of(values: list[Value], *, inside: bool) -> set[int]:
     """The identities of the nodes and variables in some values.
 
     Args:
@@ -566,7 +572,7 @@ class Place:
 
     __slots__ = ("enter", "first", "key", "kind", "owner", "value")
 
-    def __init__(self, owner: Place | None, key: Any, value: Any) -> None:
+    def __init__(self, owner: Place | None, key: Hashable, value: Value) -> None:
         wrapper = type(value)
         if wrapper is DataElem or wrapper is StaticElem:
             value = value.value
@@ -588,18 +594,18 @@ class Place:
         return tuple(reversed(keys))
 
 
-def has_identity(value: Any, kind: Kind) -> bool:
+def has_identity(value: Value, kind: Kind) -> bool:
     """Whether walks compare a value by identity: graph nodes, variables and references. (G1)"""
     return kind is Kind.VARIABLE or kind is Kind.GRAPH or kind is Kind.REF
 
 
-def children_of(node: Any) -> Iterable[tuple[Any, Any]]:
+def children_of(node: Node) -> Iterable[tuple[Any, Value]]:
     """The children of a node with their keys, in the order of the walk, as its type registered them."""
     impl = get_node_impl(node)
     return () if impl is None else impl.flatten(node)[0]
 
 
-def children_if_any(node: Any) -> Iterable[tuple[Any, Any]]:
+def children_if_any(node: Node) -> Iterable[tuple[Any, Value]]:
     """The same, or no children if the node cannot be walked; the walk itself raises the error."""
     try:
         return children_of(node)
@@ -608,10 +614,10 @@ def children_if_any(node: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def visit(
-    root: Any,
+    root: Node,
     *,
-    is_shared: Callable[[Any, Kind], bool] = has_identity,
-    children: Callable[[Any], Iterable[tuple[Any, Any]]] = children_of,
+    is_shared: Callable[[Value, Kind], bool] = has_identity,
+    children: Callable[[Node], Iterable[tuple[Any, Value]]] = children_of,
 ) -> Iterator[Place]:
     """Every place of a graph, owners first.
 
@@ -630,7 +636,7 @@ def visit(
     return places(root, is_shared, children)
 
 
-def check_walk(root: Any) -> None:
+def check_walk(root: Node) -> None:
     """Raise if a graph must not be walked.
 
     Raises:
@@ -641,9 +647,9 @@ def check_walk(root: Any) -> None:
 
 
 def places(
-    root: Any,
-    is_shared: Callable[[Any, Kind], bool] = has_identity,
-    children: Callable[[Any], Iterable[tuple[Any, Any]]] = children_of,
+    root: Node,
+    is_shared: Callable[[Value, Kind], bool] = has_identity,
+    children: Callable[[Node], Iterable[tuple[Any, Value]]] = children_of,
 ) -> Iterator[Place]:
     """``visit`` without the check."""
     met: dict[int, Place] = {}
@@ -683,11 +689,11 @@ def children_first(places: Iterable[Place]) -> Iterator[Place]:
     yield from reversed(opened)
 
 
-def iter_graph_nodes(root: Any) -> Iterator[tuple[Path, Any]]:
+def iter_graph_nodes(root: Node) -> Iterator[tuple[Path, Value]]:
     """Every graph node below and including ``root``, once, at its first path; owners before their children."""
     return ((place.path, place.value) for place in visit(root) if place.kind is Kind.GRAPH and place.first is None)
 
 
-def iter_variables(root: Any) -> Iterator[tuple[Path, Any]]:
+def iter_variables(root: Node) -> Iterator[tuple[Path, Value]]:
     """Every variable below and including ``root``, once, at its first path, in the order of the walk."""
     return ((place.path, place.value) for place in visit(root) if place.kind is Kind.VARIABLE and place.first is None)

@@ -11,7 +11,7 @@ import copyreg
 import functools
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from types import MethodType
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -24,6 +24,7 @@ from ...errors import (
     ArgumentTypeError,
     ReplacedVariableWarning,
 )
+from ...typing import Node, Value
 from ...util.jax_versions import trace_state
 from ...util.named import from_named, to_named
 from ...util.notices import warn
@@ -121,7 +122,7 @@ class Pytree:
         new = super().__new__  # of another base, if one has it
         return empty_object(cls) if new is _new else _with_info(new)(cls, *args, **kwargs)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: Value) -> None:
         try:
             info = self._pytree__info
         except AttributeError:  # within a __new__
@@ -187,7 +188,7 @@ class Pytree:
 
     # As a graph node --------------------------------------------------------------------------------------------------
 
-    def _pytree__graph_flatten(self) -> tuple[list[tuple[str, Any]], Any]:
+    def _pytree__graph_flatten(self) -> tuple[list[tuple[str, Value]], Any]:
         items = after_their_owners(sorted(self.__dict__.items()))
         marks = self._pytree__info.marks
         if not marks and not self._pytree__declared:
@@ -202,7 +203,7 @@ class Pytree:
                 items[position] = (name, DataElem(value))
         return items, _in_order(marks) if marks else None
 
-    def _pytree__graph_set_key(self, key: Any, value: Any) -> None:
+    def _pytree__graph_set_key(self, key: Any, value: Value) -> None:
         if updated_in_place(self.__dict__.get(key), value):
             return
         if not isinstance(key, str):
@@ -210,14 +211,14 @@ class Pytree:
         check_kept_status(self, key, value)
         setattr(self, key, Mark(DATA, value, {}) if key not in self.__dict__ and is_only_abstract(value) else value)
 
-    def _pytree__graph_pop_key(self, key: Any) -> Any:
+    def _pytree__graph_pop_key(self, key: Any) -> Value:
         if key not in self.__dict__:
             raise self._pytree__no_such_key("pop", key)
         value = self.__dict__[key]
         delattr(self, key)
         return value
 
-    def _pytree__no_such_key(self, verb: str, key: Any) -> ArgumentError:
+    def _pytree__no_such_key(self, verb: str, key: Hashable) -> ArgumentError:
         return ArgumentError(
             f"Cannot {verb} key {key!r} of {describe_type(self)}",
             found=f"a key of type {type(key).__name__}, and the attributes {sorted(self.__dict__)}",
@@ -226,7 +227,7 @@ class Pytree:
         )
 
     @classmethod
-    def _pytree__graph_create_empty(cls, metadata: Any) -> Any:
+    def _pytree__graph_create_empty(cls, metadata: Any) -> Self:
         return empty_object(cls, metadata)
 
     def _pytree__graph_clear(self) -> None:
@@ -234,13 +235,13 @@ class Pytree:
         self._pytree__info.marks = None
         self._pytree__info.mark_rebuilt()
 
-    def _pytree__graph_init(self, children: Iterable[tuple[str, Any]]) -> None:
+    def _pytree__graph_init(self, children: Iterable[tuple[str, Value]]) -> None:
         self.__dict__.update(children)
         self._pytree__info.mark_rebuilt()
 
     # As a JAX pytree (rule G63) ---------------------------------------------------------------------------------------
 
-    def _pytree__parts(self) -> tuple[list[Any], Any]:
+    def _pytree__parts(self) -> tuple[list[Value], Hashable]:
         """Children in name order, and the static part."""
         names, children, rest, methods = [], [], {}, []
         marks = self._pytree__info.marks
@@ -263,7 +264,7 @@ class Pytree:
         return children, _TreeAux((*names,), HashableMapping(rest), _in_order(marks) if marks else (), (*methods,))
 
     @staticmethod
-    def _pytree__keys(aux: Any) -> list[Any]:
+    def _pytree__keys(aux: Any) -> list[Hashable]:
         return [*map(GetAttrKey, aux.names)]
 
     def _pytree__flatten_with_keys(self) -> Any:
@@ -277,7 +278,7 @@ class Pytree:
         return watched(self, children), aux
 
     @classmethod
-    def _pytree__unflatten(cls, aux: Any, children: Iterable[Any]) -> Any:
+    def _pytree__unflatten(cls, aux: Any, children: Iterable[Value]) -> Self:
         node = empty_object(cls, aux.marks)
         attributes = node.__dict__
         for name, child in zip(aux.names, children, strict=True):
@@ -288,7 +289,7 @@ class Pytree:
 
     # Copies and text --------------------------------------------------------------------------------------------------
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         check_walk(self)
         return {"attributes": dict(self.__dict__), "marks": self._pytree__info.marks}
 
@@ -303,12 +304,12 @@ class Pytree:
         info.marks = state["marks"]
         mark_changed(info)
 
-    def __copy__(self) -> Any:
+    def __copy__(self) -> Self:
         node = empty_object(type(self), self._pytree__info.marks)
         node.__setstate__(self.__getstate__() | {"marks": node._pytree__info.marks})
         return node
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
         node = empty_object(type(self), self._pytree__info.marks)
         memo[id(self)] = node
         node.__setstate__(copy.deepcopy(to_named(self.__getstate__()), memo))
@@ -317,7 +318,7 @@ class Pytree:
     def __repr__(self) -> str:
         return repr_fields(type(self).__name__, self._pytree__fields())
 
-    def _pytree__fields(self) -> Iterator[tuple[str, Any]]:
+    def _pytree__fields(self) -> Iterator[tuple[str, Value]]:
         for name, value in self.__dict__.items():
             if not name.startswith("_"):
                 yield name, value
@@ -328,7 +329,7 @@ def _in_order(marks: dict[Any, str]) -> tuple[tuple[Any, str], ...]:
     return tuple((key, marks[key]) for key in sorted(marks, key=sort_key))
 
 
-def _warn_of_replaced(node: Pytree, name: str, variable: Variable[Any]) -> None:
+def _warn_of_replaced(node: Pytree, name: str, variable: Variable[Value]) -> None:
     owner, kind = known_path(node) or type(node).__name__, type(variable).__name__
     warn(
         ReplacedVariableWarning,
@@ -355,17 +356,17 @@ def own_info(node: Pytree) -> NodeInfo:
         return node._pytree__info
 
 
-_new: Callable[[Any], Any] = object.__new__
+_new: Callable[[type], Node] = object.__new__
 
 
-_get_info: Callable[[Any], NodeInfo] = Pytree.__dict__["_pytree__info"].__get__
-_set_info: Callable[[Any, NodeInfo], None] = Pytree.__dict__["_pytree__info"].__set__
+_get_info: Callable[[Node], NodeInfo] = Pytree.__dict__["_pytree__info"].__get__
+_set_info: Callable[[Node, NodeInfo], None] = Pytree.__dict__["_pytree__info"].__set__
 
 
-_set_walks: Callable[[Any, Any], None] = Pytree.__dict__["_pytree__walks"].__set__
+_set_walks: Callable[[Node, object], None] = Pytree.__dict__["_pytree__walks"].__set__
 
 
-def empty_object(cls: type, marks: Mapping[Any, str] | Iterable[tuple[Any, str]] | None = None) -> Any:
+def empty_object(cls: type, marks: Mapping[Any, str] | Iterable[tuple[Any, str]] | None = None) -> Node:
     """An object of a plait class with a copy of the marks and no attributes; the user's ``__init__`` does not run."""
     node = _new(cls)
     _set_info(node, NodeInfo(trace_state.value, dict(marks) if marks else None))
@@ -396,7 +397,7 @@ def _made_info(node: Pytree) -> NodeInfo:
         return _get_info(node)
 
 
-def empty_objects(classes: Sequence[type]) -> list[Any]:
+def empty_objects(classes: Sequence[type]) -> list[Node]:
     """``empty_object`` without marks, for many classes at once."""
     info = UnseenInfo(trace_state.value)
     nodes = [*map(_new, classes)]
@@ -405,7 +406,7 @@ def empty_objects(classes: Sequence[type]) -> list[Any]:
     return nodes
 
 
-def check_not_fixed(node: Any) -> None:
+def check_not_fixed(node: Node) -> None:
     """Raise before the structure of a node is changed that must not change.
 
     Raises:
@@ -416,12 +417,12 @@ def check_not_fixed(node: Any) -> None:
         raise structure_error("a changed attribute, or a value that sow stores as one,", None)
 
 
-def _same_plain(before: Any, value: Any) -> bool:
+def _same_plain(before: object, value: object) -> bool:
     """Whether an assignment leaves the structure unchanged: the same object, or an equal number or string."""
     return before is value or (type(before) in _PLAIN_VALUES and same_static(before, value))
 
 
-def check_kept_status(node: Pytree, name: str, value: Any) -> None:
+def check_kept_status(node: Pytree, name: str, value: Value) -> None:
     """Raise if an update would replace a plain static value by a variable or array. (rule G38)"""
     current = node.__dict__.get(name, NOTHING)
     if current is NOTHING or not holds_data(value):
@@ -437,9 +438,9 @@ class _TreeAux(NamedTuple):
     own, by attribute."""
 
     names: tuple[str, ...]
-    static: HashableMapping[str, Any]
+    static: HashableMapping[str, object]
     marks: tuple[tuple[str, str], ...]
-    methods: tuple[tuple[str, Any], ...]
+    methods: tuple[tuple[str, object], ...]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _TreeAux) and self._compared() == other._compared()
@@ -450,11 +451,11 @@ class _TreeAux(NamedTuple):
     def __hash__(self) -> int:
         return hash(self._compared())
 
-    def _compared(self) -> tuple[Any, ...]:
+    def _compared(self) -> tuple[object, ...]:
         return self.names, self.static, self.methods, tuple([mark for mark in self.marks if mark[1] != DATA])
 
 
-def copied_buffers(leaf: Any) -> Any:
+def copied_buffers(leaf: Value) -> Value:
     """The leaf with a copied buffer.
 
     Raises:
