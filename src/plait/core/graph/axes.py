@@ -7,19 +7,21 @@ same for a whole tree by hand. (rules V37, V40; ask 8)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
 
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ...errors import AxisNameMismatchError
+from ...typing import Value
 from ..variables.variables import Variable
 
 PARTITION_NAME = "partition_name"
 _LAYOUT = "out_sharding"
 
 
-def put_axis(variable: Variable[Any], index: int, metadata: Mapping[str, Any], dropped: Any = None) -> None:
+def put_axis(
+    variable: Variable[Value], index: int, metadata: Mapping[str, object], dropped: Mapping[str, object] | None = None
+) -> None:
     """Insert an axis into one variable's names.
 
     Args:
@@ -42,7 +44,7 @@ def put_axis(variable: Variable[Any], index: int, metadata: Mapping[str, Any], d
         variable.add_axis(index, metadata[PARTITION_NAME])
 
 
-def drop_axis(variable: Variable[Any], index: int, metadata: Mapping[str, Any]) -> dict[str, Any]:
+def drop_axis(variable: Variable[Value], index: int, metadata: Mapping[str, object]) -> dict[str, object]:
     """Remove an axis from one variable's names; returns the removed names, for ``put_axis``.
 
     Raises:
@@ -61,7 +63,7 @@ def drop_axis(variable: Variable[Any], index: int, metadata: Mapping[str, Any]) 
     return dropped
 
 
-def has_axis_metadata(variable: Variable[Any], metadata: Mapping[str, Any]) -> bool:
+def has_axis_metadata(variable: Variable[Value], metadata: Mapping[str, object]) -> bool:
     """Whether adding or removing an axis affects this variable."""
     own = variable._cell.metadata
     if own.get(_LAYOUT) is not None:
@@ -75,7 +77,7 @@ def has_axis_metadata(variable: Variable[Any], metadata: Mapping[str, Any]) -> b
     )
 
 
-def _named_axes(variable: Variable[Any], metadata: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def _named_axes(variable: Variable[Value], metadata: Mapping[str, object]) -> list[tuple[str, Sequence[Hashable]]]:
     """The entries of a variable's metadata that hold one name for each axis, as (key, names)."""
     own = variable._cell.metadata
     found = []
@@ -88,9 +90,9 @@ def _named_axes(variable: Variable[Any], metadata: Mapping[str, Any]) -> list[tu
     return found
 
 
-def _set_names(variable: Variable[Any], key: str, entries: list[Any]) -> None:
+def _set_names(variable: Variable[Value], key: str, entries: list[Hashable]) -> None:
     old = variable._cell.metadata[key]
-    new: Any = tuple(entries)
+    new: Hashable = tuple(entries)
     if isinstance(old, PartitionSpec):
         new = PartitionSpec(*entries)
     elif isinstance(old, NamedSharding):
@@ -98,7 +100,7 @@ def _set_names(variable: Variable[Any], key: str, entries: list[Any]) -> None:
     variable.set_metadata(**{key: new})
 
 
-def check_removable(variable: Variable[Any], index: int, metadata: Mapping[str, Any]) -> None:
+def check_removable(variable: Variable[Value], index: int, metadata: Mapping[str, object]) -> None:
     if PARTITION_NAME not in metadata:
         return
     for key, names in _named_axes(variable, metadata):

@@ -92,7 +92,7 @@ def diff(first: GraphDef, second: GraphDef, /, *, root: str = "") -> GraphDiff:
 def _layout(root: GraphDef) -> dict[Path, Any]:
     """Path → definition; a back-reference becomes the path that it points to."""
     table = _places(root)
-    paths_by_index: dict[Any, Path] = {
+    paths_by_index: dict[int | None, Path] = {
         part.index: path for path, part in table.items() if isinstance(part, (NodeDef, VariableDef))
     }
     for path, part in table.items():
@@ -137,7 +137,7 @@ class _Shared:
     type: Any
 
 
-def _kinds(part: Any) -> tuple[type, Any]:
+def _kinds(part: object) -> tuple[type, type | None]:
     """What must be equal for two parts to be compared further."""
     return type(part), getattr(part, "type", None)
 

@@ -13,11 +13,12 @@ import functools
 import operator
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Generic, TypeVar
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from jax.tree_util import register_static
 
+from ...typing import Value
 from ...util.named import from_named, to_named
 from ...util.paths import Path
 from ...util.repr import Text, render_object, repr_fields, repr_leaf
@@ -28,7 +29,7 @@ T = TypeVar("T")
 
 
 # A path under construction is a linked list, (link to the owner, key), so deep graphs do not need quadratic memory.
-Link = tuple[Any, Any] | None
+Link: TypeAlias = "tuple[Link, Hashable] | None"
 
 
 def path_of(link: Link) -> Path:
@@ -40,7 +41,7 @@ def path_of(link: Link) -> Path:
     return tuple(reversed(keys))
 
 
-class _Ref(weakref.ref[Any]):
+class _Ref(weakref.ref["_Part"]):
     """A weak reference to a part, with the part's key in the table."""
 
     __slots__ = ("number",)
@@ -54,7 +55,7 @@ _TABLE: dict[int, tuple[_Ref, ...]] = {}
 _LOCK = threading.RLock()  # re-entrant: garbage collection inside may run ``_forget``
 
 
-def _intern(key: Any, make: Any, *args: Any) -> Any:
+def _intern(key: Hashable, make: Callable[..., Any], *args: Any) -> Any:
     """The existing part with this key, or a new one."""
     number = hash(key)
     own = None
@@ -93,14 +94,14 @@ class _Part:
 
     __slots__ = ("__weakref__", "_key")
     _fields: tuple[str, ...] = ()
-    _key: Any
+    _key: Hashable
 
-    def __init__(self, *values: Any) -> None:
+    def __init__(self, *values: object) -> None:
         self._key = None
         for name, value in zip(self._fields, values, strict=True):
             object.__setattr__(self, name, value)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name in self._fields:
             raise AttributeError(f"{type(self).__name__}.{name} cannot be assigned: graphdefs are immutable")
         object.__setattr__(self, name, value)
@@ -120,21 +121,21 @@ class _Part:
     def __repr__(self) -> str:
         return repr_fields(type(self).__name__, [(name, Text(_show(value))) for name, value in self._pytree__fields()])
 
-    def _pytree__fields(self) -> list[tuple[str, Any]]:
+    def _pytree__fields(self) -> list[tuple[str, object]]:
         return [(name, getattr(self, name)) for name in self._fields if getattr(self, name) is not None]
 
     def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
         fields = [(k, dict(v) if isinstance(v, HashableMapping) else v) for k, v in self._pytree__fields()]
         return render_object(type(self), fields, path, subtree_renderer)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), tuple(to_named(getattr(self, name)) for name in self._fields))
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+    def __deepcopy__(self, memo: dict[int, object]) -> _Part:
         return self  # it is immutable
 
 
-def _show(value: Any) -> str:
+def _show(value: object) -> str:
     if isinstance(value, type):
         return value.__name__
     if isinstance(value, tuple) and any(isinstance(item, _Part) for item in value):
@@ -211,7 +212,7 @@ class VariableDef(GraphDef):
 
     __slots__ = _fields = ("type", "index", "metadata", "index_mapping")
 
-    metadata: HashableMapping[str, Any]
+    metadata: HashableMapping[str, object]
     index_mapping: HashableMapping[int, int] | None
 
 
@@ -228,8 +229,8 @@ class _Attribute(_Part):
 
     __slots__ = _fields = ("key", "value")
 
-    key: Any
-    value: Any
+    key: Hashable
+    value: Value
 
 
 @register_static
@@ -259,12 +260,12 @@ class StaticAttribute(_Attribute):
 
     __slots__ = ("_content", "has_closures")
 
-    def __init__(self, key: Any, value: Any) -> None:
+    def __init__(self, key: Hashable, value: Value) -> None:
         super().__init__(key, value)
         self.has_closures = any(closures_in(value))
 
 
-def _make_attribute(cls: Any, key: Any, value: Any) -> Any:
+def _make_attribute(cls: type[_Attribute], key: Hashable, value: GraphDef) -> Any:
     """The interned entry of a sub-node or leaf."""
     if value._key is None:
         return cls(key, value)
@@ -272,17 +273,19 @@ def _make_attribute(cls: Any, key: Any, value: Any) -> Any:
     return _intern((cls, type(key), key, id(value)), cls, key, value)
 
 
-sub_graph_attribute: Callable[[Any, Any], SubGraphAttribute] = functools.partial(_make_attribute, SubGraphAttribute)
-leaf_attribute: Callable[[Any, Any], LeafAttribute] = functools.partial(_make_attribute, LeafAttribute)
+sub_graph_attribute: Callable[[Hashable, GraphDef], SubGraphAttribute] = functools.partial(
+    _make_attribute, SubGraphAttribute
+)
+leaf_attribute: Callable[[Hashable, GraphDef], LeafAttribute] = functools.partial(_make_attribute, LeafAttribute)
 
 
-def _own_key(value: Any) -> Any:
+def _own_key(value: object) -> Hashable:
     """The ``static_key`` of a value; most are numbers, texts, or empty."""
     kind = type(value)
     return (kind, value) if kind in BY_VALUE or (kind is tuple and not value) else static_key(value)
 
 
-def static_attribute(key: Any, value: Any, *, exact: bool = True) -> StaticAttribute:
+def static_attribute(key: Hashable, value: object, *, exact: bool = True) -> StaticAttribute:
     """The interned entry of a static value; ``exact`` as for ``static_key``."""
     try:
         own = _own_key(value) if exact else static_key(value, exact=False)
@@ -294,7 +297,7 @@ def static_attribute(key: Any, value: Any, *, exact: bool = True) -> StaticAttri
         return attribute
 
 
-def node_def(type: Any, index: int | None, attributes: tuple[Any, ...], metadata: Any) -> NodeDef:
+def node_def(type: Any, index: int | None, attributes: tuple[_Attribute, ...], metadata: object) -> NodeDef:
     """The interned definition of a node."""
     try:
         if all(entry._key is not None for entry in attributes):
@@ -310,7 +313,7 @@ def node_ref(type: Any, index: int) -> NodeRef:
     return _intern((NodeRef, type, index), NodeRef, type, index)
 
 
-def variable_def(type: Any, index: int, metadata: HashableMapping[str, Any]) -> VariableDef:
+def variable_def(type: Any, index: int, metadata: HashableMapping[str, object]) -> VariableDef:
     """The interned definition of a variable."""
     try:
         key = metadata._key or metadata.key()
@@ -337,13 +340,13 @@ def with_index_mapping(graphdef: GraphDef, mapping: Mapping[int, int] | None) ->
     return _intern((type(plain), id(plain), frozen), _mapped, plain, frozen)
 
 
-def _mapped(plain: Any, mapping: HashableMapping[int, int]) -> GraphDef:
+def _mapped(plain: NodeDef | VariableDef, mapping: HashableMapping[int, int]) -> GraphDef:
     graphdef = type(plain)(*(getattr(plain, name) for name in plain._fields[:-1]), mapping)
     object.__setattr__(graphdef, "_plain", plain)  # keeps the id in the key valid
     return graphdef
 
 
-_MAKERS: dict[type, Callable[..., Any]] = {
+_MAKERS: dict[type, Callable[..., _Part]] = {
     NodeRef: node_ref,
     LeafDef: leaf_def,
     SubGraphAttribute: sub_graph_attribute,
@@ -352,7 +355,7 @@ _MAKERS: dict[type, Callable[..., Any]] = {
 }
 
 
-def _rebuild(cls: Any, fields: tuple[Any, ...]) -> Any:
+def _rebuild(cls: type[_Part], fields: tuple[Any, ...]) -> _Part:
     """Unpickle a part into the table."""
     fields = tuple(map(from_named, fields))
     if cls in _MAKERS:
@@ -387,7 +390,7 @@ def iter_parts(root: GraphDef) -> Iterator[GraphDef]:
     return (part for _, part in iter_places(root) if type(part) is not StaticAttribute)
 
 
-def _contents(part: _Part) -> Iterator[Any]:
+def _contents(part: _Part) -> Iterator[object]:
     """The contents by which a part that is not interned is compared: the same for equal parts, without recursion."""
     stack: list[_Part] = [part]
     while stack:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from traceback import walk_stack
-from typing import Any
 
 from ...errors import ArgumentError
+from ...typing import Node, Value
 from ...util.jax_versions import current_trace, describe_trace, frame_locals
 from ...util.paths import Path, format_path
 from ...util.words import describe_type, with_article
@@ -28,19 +28,19 @@ from .walks import walked_roots
 _PACKAGE = __name__.partition(".")[0] + "."
 
 
-def path_within(root: Any, target: Any) -> Path | None:
+def path_within(root: Node, target: object) -> Path | None:
     """The first path from a root to an object, or ``None``. Parts that cannot be walked are skipped."""
     return next((place.path for place in visit(root, children=children_if_any) if place.value is target), None)
 
 
-def modules_in_use() -> list[tuple[str, Any]]:
+def modules_in_use() -> list[tuple[str, Node]]:
     """Modules in the running functions: first those whose methods are running, outermost first, then those in
     variables.
 
     Each comes with its prefix in a path: empty for ``self``, otherwise the name of the variable.
     """
-    running: list[tuple[str, Any]] = []
-    local: list[tuple[str, Any]] = []
+    running: list[tuple[str, Node]] = []
+    local: list[tuple[str, Node]] = []
     for frame, _ in walk_stack(sys._getframe(1)):
         ours = frame.f_globals.get("__name__", "").startswith(_PACKAGE)  # plait's internal names mean nothing to a user
         code = frame.f_code
@@ -56,7 +56,7 @@ def modules_in_use() -> list[tuple[str, Any]]:
     return running[::-1] + local
 
 
-def find_path(target: Any) -> str | None:
+def find_path(target: object) -> str | None:
     """The path of an object as a user would write it, from the outermost known model that contains it."""
     roots = [*modules_in_use(), *(("", root) for root in walked_roots())]
     paths = [(name, path_within(root, target) or ()) for name, root in roots if not name.startswith("_")]
@@ -64,7 +64,7 @@ def find_path(target: Any) -> str | None:
     return format_path((name, *path) if name else path) if path else None
 
 
-def path_of_value(value: Any) -> str | None:
+def path_of_value(value: Value) -> str | None:
     """The path of the variable that holds a value, in the known modules, outermost first."""
     for name, root in [*modules_in_use(), *(("", root) for root in walked_roots())]:
         for place in visit(root, children=children_if_any):
@@ -73,14 +73,16 @@ def path_of_value(value: Any) -> str | None:
     return None
 
 
-def describe_place(target: Any) -> str:
+def describe_place(target: object) -> str:
     """An object with its path, for the ``at`` of an error: ``encoder.layers[3] (a Linear)``."""
     path = find_path(target)
     kind = type(target).__name__
     return f"{path} ({with_article(kind)})" if path else with_article(kind)
 
 
-def check_no_captured_objects(name: str, objects: Iterable[Any], known: Collection[int], roots: Sequence[Any]) -> None:
+def check_no_captured_objects(
+    name: str, objects: Iterable[Node], known: Collection[int], roots: Sequence[Node]
+) -> None:
     """Raise if one of the objects that leave a function belongs to another trace and was not passed to it.
 
     Args:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 from ...errors import GraphError
+from ...typing import Node, Tree
 from ...util.environment import flag
 from ...util.paths import Path, describe_path
 from ...util.words import describe_type
@@ -84,7 +84,7 @@ def graph_updates_mode(graph_updates: bool | None = None) -> bool:
     return modes.graph_updates if graph_updates is None else graph_updates
 
 
-def check_mode(node: Any, graph: bool | None, describe: Callable[[Path], str] = describe_path) -> None:
+def check_mode(node: Node, graph: bool | None, describe: Callable[[Path], str] = describe_path) -> None:
     """Raise for anything but a tree in tree mode.
 
     Args:
@@ -145,7 +145,7 @@ class Crossing:
         """Whether structural changes are carried out; otherwise, and for every tree, values only."""
         return graph_mode(self.graph) and graph_updates_mode(self.graph_updates)
 
-    def check(self, roots: Any, describe: Callable[[Path], str] = describe_path) -> None:
+    def check(self, roots: Tree, describe: Callable[[Path], str] = describe_path) -> None:
         """``check_mode`` with this mode."""
         check_mode(roots, self.graph, describe)
 

@@ -6,11 +6,12 @@ have exactly these places is matched entry by entry, which finds the mismatch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from operator import getitem, ne, setitem
 from typing import Any
 
 from ...errors import ArgumentTypeError, GraphError
+from ...typing import Tree, Value
 from ...util.paths import describe_path, sorted_keys
 from ...util.sentinels import NOTHING
 from ...util.words import describe_type, with_article
@@ -32,7 +33,7 @@ from .graphdef import (
 from .unflatten import picker
 
 
-def nested_mapping(states: Sequence[Any], operation: str) -> Mapping[Any, Any]:
+def nested_mapping(states: Sequence[Tree], operation: str) -> Mapping[Hashable, Value]:
     """States of any form as one nested mapping.
 
     Raises:
@@ -51,7 +52,7 @@ def nested_mapping(states: Sequence[Any], operation: str) -> Mapping[Any, Any]:
     return whole._mapping if isinstance(whole, State) else whole
 
 
-def leaves_in_order(graphdef: NodeDef, mapping: Mapping[Any, Any]) -> list[Any]:
+def leaves_in_order(graphdef: NodeDef, mapping: Mapping[Hashable, Value]) -> list[Value]:
     """The leaves of a nested mapping, one for each leaf definition of the graphdef.
 
     Raises:
@@ -80,9 +81,9 @@ class Places:
     __slots__ = ("empty", "keys", "mappings", "owners")
 
     def __init__(self, links: list[Any]) -> None:
-        self.mappings: list[tuple[int, Any]] = []
-        self.empty: list[dict[Any, Any]] = [{}]
-        self.keys: list[Any] = []
+        self.mappings: list[tuple[int, Hashable]] = []
+        self.empty: list[dict[Hashable, None]] = [{}]
+        self.keys: list[Hashable] = []
         owners: list[int] = []
         numbers = {id(None): 0}  # of the mappings, by the links of their nodes, which the leaves' links keep alive
         for node, key in links:
@@ -101,11 +102,11 @@ class Places:
             self.empty[owner][key] = None
         self.owners = picker(owners)
 
-    def find(self, mapping: Mapping[Any, Any]) -> list[Any] | None:
+    def find(self, mapping: Mapping[Hashable, Value]) -> list[Value] | None:
         """The leaves, or ``None`` if the mapping is not nested dicts with exactly these leaves."""
         if type(mapping) is not dict:
             return None
-        mappings: list[dict[Any, Any]] = [mapping]
+        mappings: list[dict[Hashable, Value]] = [mapping]
         add = mappings.append
         try:
             for owner, key in self.mappings:
@@ -121,7 +122,7 @@ class Places:
         return None if any(issubclass(kind, Mapping) for kind in {*map(type, leaves)}) else leaves
 
 
-def nested_state(graphdef: GraphDef, links: list[Link], leaves: Sequence[Any]) -> State:
+def nested_state(graphdef: GraphDef, links: list[Link], leaves: Sequence[Value]) -> State:
     """The nested state of the leaves of a walk, given with their links: the inverse of ``leaves_in_order``."""
     places = cached_on(graphdef, "_places", lambda _: Places(links))
     mappings = [*map(dict.copy, places.empty)]
@@ -131,12 +132,12 @@ def nested_state(graphdef: GraphDef, links: list[Link], leaves: Sequence[Any]) -
     return State(mappings[0], _copy=False)
 
 
-def _matched(graphdef: NodeDef, mapping: Mapping[Any, Any]) -> list[Any]:
+def _matched(graphdef: NodeDef, mapping: Mapping[Hashable, Value]) -> list[Value]:
     """The same entry by entry, for other mappings, for entries of sub-graphs without leaves, and for mismatches."""
-    leaves: list[Any] = []
+    leaves: list[Value] = []
     (root, _), *places = iter_places(graphdef)
     # Each node with leaves or an entry, by its link, with its entries.
-    nodes: dict[int, tuple[NodeDef, Mapping[Any, Any], Link]] = {id(root): (graphdef, mapping, root)}
+    nodes: dict[int, tuple[NodeDef, Mapping[Hashable, Value], Link]] = {id(root): (graphdef, mapping, root)}
     for link, part in places:
         above, key = link  # type: ignore[misc]
         if id(above) not in nodes or isinstance(part, NodeRef):
@@ -164,7 +165,7 @@ def _matched(graphdef: NodeDef, mapping: Mapping[Any, Any]) -> list[Any]:
     return leaves
 
 
-def mismatch(link: Link, owner: Any, what: str, found: Any, expected: str) -> GraphError:
+def mismatch(link: Link, owner: object, what: str, found: object, expected: str) -> GraphError:
     """The error of a state whose entry does not match its owner, which is a node or its definition."""
     return GraphError(
         f"the state does not match the {'graphdef' if isinstance(owner, GraphDef) else 'graph'}: {what}",
@@ -175,7 +176,7 @@ def mismatch(link: Link, owner: Any, what: str, found: Any, expected: str) -> Gr
     )
 
 
-def _lacks(link: Link, owner: NodeDef, part: Any) -> GraphError:
+def _lacks(link: Link, owner: NodeDef, part: object) -> GraphError:
     return GraphError(
         "Incorrect number of leaves: the state lacks a leaf of the graphdef",
         at=f"{describe_path(path_of(link))} of {_kind(owner)}",
@@ -185,13 +186,13 @@ def _lacks(link: Link, owner: NodeDef, part: Any) -> GraphError:
     )
 
 
-def _kind(part: Any) -> str:
+def _kind(part: object) -> str:
     if not isinstance(part, GraphDef):
         return describe_type(part)
     return with_article("array" if part.type is None else part.type.__name__)
 
 
-def _check_known(definition: NodeDef, mapping: Mapping[Any, Any], link: Link) -> None:
+def _check_known(definition: NodeDef, mapping: Mapping[Hashable, Value], link: Link) -> None:
     children = [entry for entry in definition.attributes if not isinstance(entry, StaticAttribute)]
     known = {entry.key: entry.value for entry in children if not isinstance(entry.value, NodeRef)}
     unknown = [key for key in mapping if key not in known]

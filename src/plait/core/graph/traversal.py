@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...errors import GraphError
-from ...typing import FilterLiteral
+from ...typing import FilterLiteral, Node, Tree, Value
 from ...util.jax_versions import Tracer
 from ...util.paths import Path
 from ..functional.split import nested_groups
@@ -35,7 +35,7 @@ from .modes import check_mode
 from .walks import Walk, path_of
 
 
-def iter_graph(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Path, Any]]:
+def iter_graph(node: Node, /, *, graph: bool | None = None) -> Iterator[tuple[Path, Value]]:
     """Every node and leaf with its path, static values included; children first, the root last.
 
     Graph nodes, variables and containers are yielded once, at their first path; numbers, strings and ``None`` at every
@@ -55,8 +55,8 @@ def iter_graph(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Pat
 
 
 def own_leaves(
-    node: Any, only: FilterLiteral, what: str, is_asked_for: Callable[[Any], bool] = lambda leaf: True
-) -> dict[Path, Any]:
+    node: Node, only: FilterLiteral, what: str, is_asked_for: Callable[[Value], bool] = lambda leaf: True
+) -> dict[Path, Value]:
     """The graph's own leaves that match a filter, by path: ``()`` for a variable as the root.
 
     Args:
@@ -76,11 +76,11 @@ def own_leaves(
 _EMPTY = id(())  # one object in the whole program, so two uses of it do not count as sharing
 
 
-def _comes_once(value: Any, kind: Kind) -> bool:
+def _comes_once(value: Value, kind: Kind) -> bool:
     return has_identity(value, kind) or (kind is Kind.PYTREE and value is not None and id(value) != _EMPTY)
 
 
-def iter_modules(module: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Path, Module]]:
+def iter_modules(module: Node, /, *, graph: bool | None = None) -> Iterator[tuple[Path, Module]]:
     """Every module of a graph with its path; children first, the root last.
 
     Args:
@@ -91,7 +91,7 @@ def iter_modules(module: Any, /, *, graph: bool | None = None) -> Iterator[tuple
             yield path, value
 
 
-def iter_children(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Any, Any]]:
+def iter_children(node: Node, /, *, graph: bool | None = None) -> Iterator[tuple[Any, Node]]:
     """The immediate children that are graph nodes or variables, with their keys.
 
     Args:
@@ -108,7 +108,7 @@ def iter_children(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[
             yield key, child
 
 
-def iter_module_children(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Any, Any]]:
+def iter_module_children(node: Node, /, *, graph: bool | None = None) -> Iterator[tuple[Any, Node]]:
     """The immediate children that are modules, with their keys.
 
     Args:
@@ -119,7 +119,7 @@ def iter_module_children(node: Any, /, *, graph: bool | None = None) -> Iterator
             yield key, child
 
 
-def find_duplicates(node: Any, /, *, only: FilterLiteral = ...) -> list[list[Path]]:
+def find_duplicates(node: Node, /, *, only: FilterLiteral = ...) -> list[list[Path]]:
     """Lists of paths that lead to the same object: variables, graph nodes and arrays with two or more paths.
 
     Arrays inside variables and traced arrays are not listed.
@@ -144,11 +144,11 @@ def find_duplicates(node: Any, /, *, only: FilterLiteral = ...) -> list[list[Pat
     return [[first.path, *others] for first, others in found.items() if others]
 
 
-def _may_be_duplicate(value: Any, kind: Kind) -> bool:
+def _may_be_duplicate(value: Value, kind: Kind) -> bool:
     return has_identity(value, kind) or (isinstance(value, ARRAYS) and not isinstance(value, Tracer))
 
 
-def set_metadata(node: Any, /, *, only: FilterLiteral = Variable, **metadata: Any) -> None:
+def set_metadata(node: Node, /, *, only: FilterLiteral = Variable, **metadata: Any) -> None:
     """Set metadata, in place, on the matching variables of a graph."""
     predicate = to_predicate(only)
     chosen = [variable for path, variable in iter_variables(node) if predicate(path, variable)]
@@ -156,7 +156,7 @@ def set_metadata(node: Any, /, *, only: FilterLiteral = Variable, **metadata: An
         variable.set_metadata(**metadata)
 
 
-def variables(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
+def variables(node: Node, *filters: FilterLiteral, graph: bool | None = None) -> Tree:
     """The live variables of a graph: a state whose leaves are the model's own ``Variable`` objects.
 
     Args:
@@ -175,7 +175,7 @@ def variables(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> 
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def check_pytree(pytree: Any) -> None:
+def check_pytree(pytree: object) -> None:
     """Raise if a static attribute of a plait object contains data.
 
     Raises:

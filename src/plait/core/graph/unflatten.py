@@ -20,23 +20,24 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
 from ...errors import GraphError, RegistryError
+from ...typing import Node, Value
 from ...util.jax_versions import is_mutable_array, trace_state
 from ...util.sentinels import Sentinel
 from ...util.words import describe_type, with_article
 from ..nodes.journal import Journal
 from ..nodes.nodes import GRAPH_REGISTRY, pytree_impl
 from ..nodes.pytree import Pytree, empty_objects, own_info
-from ..variables.cells import Value, dict_of, has_ref, metadata_key, run_through
+from ..variables.cells import dict_of, has_ref, metadata_key, run_through
 from ..variables.variables import Variable, cell_of, copied_cells, make_variable, make_variables
 from .graphdef import GraphDef, LeafAttribute, LeafDef, NodeDef, NodeRef, StaticAttribute, VariableDef, cached_on
 
-Slots = list[Any]
-Pick = Callable[[Slots], tuple[Any, ...]]
+Slots = list[Value]
+Pick = Callable[[Slots], tuple[Value, ...]]
 _CONSTANT, _OUTER, _LEAF, _PLAIN, _OTHER, _CONTAINER = _SEGMENTS = range(6)
 _Slot = tuple[int, int]  # a segment and a place in it: the lengths of the segments are known only at the end
 
@@ -92,12 +93,12 @@ class _Collected:
     def __init__(self) -> None:
         self.segments: list[list[Any]] = [[] for _ in _SEGMENTS]
         self.steps: list[tuple[Callable[..., None], tuple[Any, ...], tuple[list[_Slot], ...]]] = []
-        self.by_index: dict[Any, _Slot] = {}
+        self.by_index: dict[int | None, _Slot] = {}
         self.by_value: dict[int, _Slot] = {}
-        self.fillable: dict[tuple[type, tuple[Any, ...]], bool] = {}
+        self.fillable: dict[tuple[type, tuple[Hashable, ...]], bool] = {}
         # The attributes to store in the next common pass.
         self.owners: list[_Slot] = []
-        self.names: list[str] = []
+        self.names: list[Hashable] = []
         self.values: list[_Slot] = []
 
     def collect(self, root: GraphDef) -> _Slot:
@@ -131,22 +132,22 @@ class _Collected:
                 frame = stack.pop()
                 frame[4].append(own)
 
-    def add(self, segment: int, item: Any) -> _Slot:
+    def add(self, segment: int, item: object) -> _Slot:
         """The slot for one more item of a segment."""
         self.segments[segment].append(item)
         return segment, len(self.segments[segment]) - 1
 
-    def constant(self, value: Any) -> _Slot:
+    def constant(self, value: object) -> _Slot:
         if id(value) not in self.by_value:
             self.by_value[id(value)] = self.add(_CONSTANT, value)
         return self.by_value[id(value)]
 
-    def reference(self, definition: Any) -> _Slot:
+    def reference(self, definition: NodeRef) -> _Slot:
         if definition.index not in self.by_index:
             self.by_index[definition.index] = self.add(_OUTER, definition)
         return self.by_index[definition.index]
 
-    def leaf(self, definition: Any) -> _Slot:
+    def leaf(self, definition: GraphDef) -> _Slot:
         slot = self.add(_LEAF, definition)
         if definition.index is not None:
             self.by_index[definition.index] = slot
@@ -160,11 +161,11 @@ class _Collected:
         slot = self.by_index[definition.index] = self.add(_PLAIN if is_plain else _OTHER, definition)
         return slot
 
-    def finish(self, definition: NodeDef, own: _Slot | None, keys: list[Any], slots: list[_Slot]) -> _Slot:
+    def finish(self, definition: NodeDef, own: _Slot | None, keys: list[Hashable], slots: list[_Slot]) -> _Slot:
         """Record how to complete a node, after everything below it; returns its slot."""
         kind = definition.type
         if own is None:
-            make: Any = kind
+            make: Callable[..., Node] = kind
             if kind is dict:
                 make = functools.partial(_dict_of, keys)
             elif kind is not list and kind is not tuple:  # it may inspect its contents
@@ -182,7 +183,7 @@ class _Collected:
             self.steps.append((_init, (GRAPH_REGISTRY[kind].init, keys), ([own, *slots],)))
         return own
 
-    def can_fill(self, kind: type, keys: tuple[Any, ...]) -> bool:
+    def can_fill(self, kind: type, keys: tuple[Hashable, ...]) -> bool:
         """Whether a node is filled by storing its children in its ``__dict__``."""
         found = self.fillable.get((kind, keys))
         if found is None:
@@ -205,7 +206,7 @@ def _is_plain(kind: type) -> bool:
     )
 
 
-def _is_ordinary(kind: type, name: Any) -> bool:
+def _is_ordinary(kind: type, name: object) -> bool:
     """Whether a class stores an attribute of this name in ``__dict__``: it has no property of that name."""
     if type(name) is not str:
         return False
@@ -218,7 +219,7 @@ def _is_ordinary(kind: type, name: Any) -> bool:
 
 # Steps ----------------------------------------------------------------------------------------------------------------
 
-_set_attribute: Any = object.__setattr__
+_set_attribute: Callable[[object, str, object], None] = object.__setattr__
 
 
 # Twice as fast as ``node.__dict__.update``, which first creates the dict of an object that has none yet.
@@ -226,20 +227,22 @@ def _store(names: list[str], owners: Pick, values: Pick, slots: Slots) -> None:
     run_through(map(_set_attribute, owners(slots), names, values(slots)))
 
 
-def _init(init: Callable[..., None], keys: list[Any], pick: Pick, slots: Slots) -> None:
+def _init(init: Callable[..., None], keys: list[Hashable], pick: Pick, slots: Slots) -> None:
     node, *children = pick(slots)
     init(node, [*zip(keys, children, strict=True)])
 
 
-def _contain(make: Callable[[tuple[Any, ...]], Any], pick: Pick, slots: Slots) -> None:
+def _contain(make: Callable[[tuple[Value, ...]], Node], pick: Pick, slots: Slots) -> None:
     slots.append(make(pick(slots)))
 
 
-def _unflattened(unflatten: Callable[..., Any], metadata: Any, keys: list[Any], children: tuple[Any, ...]) -> Any:
+def _unflattened(
+    unflatten: Callable[..., Node], metadata: object, keys: list[Hashable], children: tuple[Value, ...]
+) -> Node:
     return unflatten([*zip(keys, children, strict=True)], metadata)
 
 
-def _dict_of(keys: list[Any], children: tuple[Any, ...]) -> dict[Any, Any]:
+def _dict_of(keys: list[Hashable], children: tuple[Value, ...]) -> dict[Hashable, Value]:
     """The ``unflatten`` of dicts in ``nodes.py``, but without pairs."""
     return dict(zip(keys, children, strict=True))
 
@@ -251,14 +254,14 @@ def picker(places: list[int]) -> Pick:
     return functools.partial(_few, tuple(places))
 
 
-def _few(places: tuple[int, ...], items: list[Any]) -> tuple[Any, ...]:
+def _few(places: tuple[int, ...], items: list[Value]) -> tuple[Value, ...]:
     return tuple([items[place] for place in places])
 
 
 # The leaf of a variable in the cache that keeps its value.
-UNTOUCHED: Any = Sentinel(__name__, "UNTOUCHED", "<untouched>")
+UNTOUCHED: Sentinel = Sentinel(__name__, "UNTOUCHED", "<untouched>")
 
-MakeVariables = Callable[[Sequence[VariableDef], Sequence[Any]], Sequence[Any]]
+MakeVariables = Callable[[Sequence[VariableDef], Sequence[Value]], Sequence[Value]]
 
 
 class Builder:
@@ -273,17 +276,17 @@ class Builder:
 
     def __init__(
         self,
-        index_ref: dict[int, Any] | None = None,
-        cache: Mapping[int, Any] | None = None,
+        index_ref: dict[int, Node] | None = None,
+        cache: Mapping[int, Node] | None = None,
         make_variables: MakeVariables | None = None,
         journal: Journal | None = None,
     ) -> None:
         self.index_ref: Any = index_ref  # a dict or None
-        self.cache = cache or {}
+        self.cache: Mapping[Any, Node] = cache or {}
         self.make_variables = make_variables or own_variables
         self.journal: Any = journal
 
-    def build(self, graphdef: GraphDef, leaves: Sequence[Value]) -> Any:
+    def build(self, graphdef: GraphDef, leaves: Sequence[Value]) -> Node:
         """The graph of ``graphdef`` around ``leaves``, one for each of its leaf definitions in walk order.
 
         Raises:
@@ -314,7 +317,7 @@ class Builder:
             known.update(zip(plan.indices, plan.indexed(slots), strict=True))
         return slots[plan.root]
 
-    def _existing(self, definition: Any) -> Any:
+    def _existing(self, definition: GraphDef) -> Node:
         """The cached object of a definition; ``None`` if there is none.
 
         Raises:
@@ -335,7 +338,7 @@ class Builder:
             )
         return cached
 
-    def _nodes(self, plan: Plan) -> tuple[list[Any], list[Pytree]]:
+    def _nodes(self, plan: Plan) -> tuple[list[Node], list[Pytree]]:
         """The empty graph nodes, from the cache if it has them; and plait's own nodes among the cached ones."""
         nodes, refilled = _new_nodes(plan), []
         for place, definition in enumerate([*plan.plain, *plan.others]):
@@ -351,7 +354,7 @@ class Builder:
                     own_info(node).marks = dict(definition.metadata or ())
         return nodes, refilled
 
-    def _leaves(self, plan: Plan, leaves: Sequence[Value]) -> Sequence[Any]:
+    def _leaves(self, plan: Plan, leaves: Sequence[Value]) -> Sequence[Value]:
         """The variables, references, arrays and data leaves of the graph."""
         if self.cache:
             return [self._leaf(definition, leaf) for definition, leaf in zip(plan.leaf_defs, leaves, strict=True)]
@@ -365,7 +368,7 @@ class Builder:
             result[place] = variable
         return result
 
-    def _leaf(self, definition: Any, leaf: Any) -> Any:
+    def _leaf(self, definition: Any, leaf: Value) -> Value:
         if type(definition) is LeafDef:
             cached = None if definition.index is None else self.cache.get(definition.index)
             if cached is None:
@@ -381,7 +384,7 @@ class Builder:
         return cached
 
 
-def _built_before(known: Mapping[int, Any], definition: Any) -> Any:
+def _built_before(known: Mapping[Any, Node], definition: NodeRef) -> Node:
     try:
         return known[definition.index]
     except KeyError:
@@ -393,7 +396,7 @@ def _built_before(known: Mapping[int, Any], definition: Any) -> Any:
         ) from None
 
 
-def _check_new(known: Mapping[Any, Any], plan: Plan) -> None:
+def _check_new(known: Mapping[Any, Node], plan: Plan) -> None:
     for definition in (*plan.plain, *plan.others):
         if definition.index in known:
             raise RegistryError(
@@ -404,12 +407,12 @@ def _check_new(known: Mapping[Any, Any], plan: Plan) -> None:
             )
 
 
-def _new_nodes(plan: Plan) -> list[Any]:
+def _new_nodes(plan: Plan) -> list[Node]:
     others = [GRAPH_REGISTRY[definition.type].create_empty(definition.metadata) for definition in plan.others]
     return [*empty_objects(plan.classes), *others]
 
 
-def own_variables(definitions: Sequence[VariableDef], leaves: Sequence[Value]) -> Sequence[Any]:
+def own_variables(definitions: Sequence[VariableDef], leaves: Sequence[Value]) -> Sequence[Value]:
     """Variables of the current trace from leaves that are not used elsewhere: the leaves themselves, or new ones for
     raw values."""
     if all(issubclass(kind, Variable) for kind in set(map(type, leaves))):
@@ -419,7 +422,7 @@ def own_variables(definitions: Sequence[VariableDef], leaves: Sequence[Value]) -
     return [leaf if isinstance(leaf, Variable) else new for leaf, new in zip(leaves, made, strict=True)]
 
 
-def copied_variables(definitions: Sequence[VariableDef], leaves: Sequence[Value]) -> Sequence[Any]:
+def copied_variables(definitions: Sequence[VariableDef], leaves: Sequence[Value]) -> Sequence[Value]:
     """New variables of the current trace, for any kind of leaves."""
     kinds = [*map(type, leaves)]
     if all(issubclass(kind, Variable) and kind.copy is Variable.copy for kind in set(kinds)):
@@ -427,12 +430,12 @@ def copied_variables(definitions: Sequence[VariableDef], leaves: Sequence[Value]
     return own_variables(definitions, [leaf.copy() if isinstance(leaf, Variable) else leaf for leaf in leaves])
 
 
-def raw_leaves(definitions: Sequence[VariableDef], leaves: Sequence[Value]) -> Sequence[Any]:
+def raw_leaves(definitions: Sequence[VariableDef], leaves: Sequence[Value]) -> Sequence[Value]:
     """The leaves, unchanged."""
     return leaves
 
 
-def _write_variable(variable: Any, definition: VariableDef, leaf: Any, journal: Journal) -> None:
+def _write_variable(variable: Variable[Value], definition: VariableDef, leaf: Value, journal: Journal) -> None:
     """Write a leaf into an existing variable; nothing is written if it would stay the same."""
     cell, new = variable._cell, leaf
     if not isinstance(leaf, Variable):

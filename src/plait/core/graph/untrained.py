@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.tree_util import KeyPath
 
 from ...errors import LostUpdateWarning, UntrainedPartWarning
+from ...typing import Node, Tree, Value
 from ...util.notices import warn
 from ...util.paths import describe_path
 from ...util.words import describe_type
@@ -35,7 +36,7 @@ _NO_HOLDERS = (str, bytes, int, float, complex, type, ModuleType, FunctionType, 
 MOST_OBJECTS = 10_000  # of a plain object, which may refer to anything
 
 
-def warn_of_untrained(who: str, root: Any, graphdef: GraphDef) -> None:
+def warn_of_untrained(who: str, root: Node, graphdef: GraphDef) -> None:
     """Warn of the parts of a model that hold arrays which nothing trains.
 
     Args:
@@ -65,7 +66,7 @@ def warn_of_untrained(who: str, root: Any, graphdef: GraphDef) -> None:
             )
 
 
-def warn_of_flax(arguments: Any, name: Callable[[Any], str]) -> None:
+def warn_of_flax(arguments: Tree, name: Callable[[KeyPath], str]) -> None:
     """Warn of objects of Flax among the arguments of ``jit``, which are trees of arrays for it.
 
     Args:
@@ -103,12 +104,12 @@ def _is_untrained(place: Place) -> bool:
     return is_layer and any(map(_is_weight, jax.tree.leaves(value)))
 
 
-def _is_marked(owner: Any, key: Any) -> bool:
+def _is_marked(owner: Node, key: Hashable) -> bool:
     """Whether the user wrote ``plait.data`` or ``plait.static`` around the value."""
     return isinstance(owner, Pytree) and (key in owner._pytree__declared or key in (own_info(owner).marks or ()))
 
 
-def _is_weight(value: Any) -> bool:
+def _is_weight(value: Value) -> bool:
     if isinstance(value, (Variable, Pytree)):
         return True
     if isinstance(value, jax.Array):
@@ -116,7 +117,7 @@ def _is_weight(value: Any) -> bool:
     return hasattr(type(value), "requires_grad") and bool(value.requires_grad)  # one of PyTorch
 
 
-def _held(value: Any) -> Iterator[Any]:
+def _held(value: Value) -> Iterator[Value]:
     """What an object holds in attributes, at any depth, through containers and other objects."""
     stack, met = [value], {id(value)}
     while stack and len(met) < MOST_OBJECTS:

@@ -23,15 +23,16 @@ from __future__ import annotations
 import functools
 import operator
 import weakref
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
 from types import FunctionType, MethodType
 from typing import Any
 
 from ...core import hooks
 from ...errors import CapturedModelWarning
+from ...typing import Node, Value
 from ...util.jax_versions import top_level_trace, trace_state
 from ...util.notices import warn
-from ...util.paths import format_path
+from ...util.paths import Path, format_path
 from ...util.static_values import HashableMapping, closure_contents, closures_in, contents_of
 from ...util.words import with_article
 from ..nodes.attributes import contains_itself
@@ -64,6 +65,12 @@ from .graphdef import (
     variable_def,
 )
 
+# A plain container, and a copy of its contents; or a function, and what it closes over.
+Contents = tuple[Any, Any]
+
+# A node whose children are being visited: (type, index, metadata, children, entries so far, link, node).
+_Frame = tuple[type, int | None, Any, Iterator[tuple[Hashable, Value]], list[Any], Link, Node]
+
 
 class RefMap(MutableMapping[Any, Any]):
     """A mapping that compares keys by identity and keeps them alive; iterates in insertion order.
@@ -78,20 +85,20 @@ class RefMap(MutableMapping[Any, Any]):
     __slots__ = ("_items",)
 
     def __init__(self, items: Any = (), /) -> None:
-        self._items: dict[int, tuple[Any, Any]] = {}
+        self._items: dict[int, tuple[Node, Any]] = {}
         self.update(items)
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         return self._items[id(key)][1]
 
-    def get(self, key: Any, default: Any = None) -> Any:
+    def get(self, key: object, default: Any = None) -> Any:
         found = self._items.get(id(key))
         return default if found is None else found[1]
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: object, value: object) -> None:
         self._items[id(key)] = (key, value)
 
-    def __delitem__(self, key: Any) -> None:
+    def __delitem__(self, key: object) -> None:
         del self._items[id(key)]
 
     def __iter__(self) -> Iterator[Any]:
@@ -107,18 +114,18 @@ class RefMap(MutableMapping[Any, Any]):
     # with the same numbers. When they are walked again, each object that is still reachable gets a new index. The pairs
     # of old and new index are all that has to be returned. (rules U8 to U14)
 
-    def agrees(self, inner: Mapping[int, Any]) -> bool:
+    def agrees(self, inner: Mapping[int, object]) -> bool:
         """Whether each of the private objects has its number here, and there are no others."""
         get = self._items.get
         return len(self._items) == len(inner) and all(
             (found := get(id(item))) is not None and found[1] == outer for outer, item in inner.items()
         )
 
-    def moved_from(self, inner: Mapping[int, Any]) -> dict[int, int]:
+    def moved_from(self, inner: Mapping[int, object]) -> dict[int, int]:
         """Outer index → index here, for the private objects that are here."""
         return {outer: number for outer, item in inner.items() if (number := self.get(item)) is not None}
 
-    def objects_at(self, moved: Mapping[int, int]) -> dict[int, Any]:
+    def objects_at(self, moved: Mapping[int, int]) -> dict[int, Node]:
         """New index → the object with that outer index here, for a builder to refill."""
         objects = {index: item for item, index in self.items()}
         return {new: objects[old] for old, new in moved.items()}
@@ -152,17 +159,17 @@ class Walk:
         exact: bool = True,
     ) -> None:
         self.refs, self.exact = RefMap() if refs is None else refs, exact
-        self.leaves: list[Any] = []
+        self.leaves: list[Value] = []
         self.links: list[Link] = []
         self.stamps: list[Stamp] | None = []
         self.versions: list[int] = []
-        self.containers: list[tuple[Any, Any]] = []
+        self.containers: list[Contents] = []
         self.closures: list[tuple[FunctionType, Link]] = []
         self._latest_state: Stamp | None = None
         self.names = names
         self.ends: list[int] = []
 
-    def add(self, root: Any, link: Link = None) -> GraphDef:
+    def add(self, root: Node, link: Link = None) -> GraphDef:
         """Walk one root. Returns its graphdef, and appends to leaves, links and the other attributes.
 
         Raises:
@@ -179,7 +186,7 @@ class Walk:
         self.ends.append(len(self.leaves))
         return graphdef
 
-    def _add_leaf(self, leaf: Any, kind: Kind, link: Link) -> GraphDef:
+    def _add_leaf(self, leaf: Value, kind: Kind, link: Link) -> GraphDef:
         """Add a variable, reference or array; one that was visited before becomes a back-reference."""
         definition: GraphDef = _ARRAY
         if kind is Kind.VARIABLE or kind is Kind.REF:
@@ -205,8 +212,8 @@ class Walk:
             self.stamps.append(stamp)
             self.versions.append(version)
 
-    def _open(self, node: Any, kind: Kind, link: Link) -> tuple[Any, ...]:
-        """Start a node: (type, index, metadata, iterator of children, entries so far, link, node)."""
+    def _open(self, node: Node, kind: Kind, link: Link) -> _Frame:
+        """Start a node."""
         cls = type(node)
         if kind is Kind.GRAPH:
             impl = GRAPH_REGISTRY[cls]
@@ -239,12 +246,12 @@ class Walk:
             self._latest_state = tracking
             self._mark(tracking)
 
-    def _add_node(self, root: Any, kind: Kind, link: Link) -> GraphDef:
+    def _add_node(self, root: Node, kind: Kind, link: Link) -> GraphDef:
         known_of = self.refs._items.get
         kinds = _KINDS
-        stack: list[tuple[Any, tuple[Any, ...]]] = []
+        stack: list[tuple[Hashable, _Frame]] = []
         plain: set[int] = set()  # the plain containers inside others
-        key_in_parent: Any = None
+        key_in_parent: Hashable = None
         frame = self._open(root, kind, link)
         while True:
             cls, index, metadata, children, entries, link, _ = frame
@@ -292,7 +299,7 @@ class Walk:
                 frame[4].append(sub_graph_attribute(key, definition))
 
 
-def _check_no_cycle(child: Any, stack: Sequence[tuple[Any, tuple[Any, ...]]], link: Link) -> None:
+def _check_no_cycle(child: object, stack: Sequence[tuple[Hashable, _Frame]], link: Link) -> None:
     """Raise for a plain container that contains itself: it has no identity, so the walk would never end."""
     for _, (_, index, _, _, _, _, node) in reversed(stack):
         if index is not None:
@@ -315,7 +322,7 @@ class ArrayCell:
 
     __slots__ = ("raw",)
 
-    def __init__(self, raw: Any) -> None:
+    def __init__(self, raw: Value) -> None:
         self.raw = raw
 
 
@@ -324,7 +331,7 @@ class ContainerCopies:
 
     __slots__ = ("__weakref__", "guard", "items")
 
-    def __init__(self, items: list[tuple[Any, Any]]) -> None:
+    def __init__(self, items: list[Contents]) -> None:
         self.items = items
 
     def __call__(self) -> ContainerCopies:
@@ -349,7 +356,7 @@ class CachedWalk:
             reference cells, not the walk.
     """
 
-    def __init__(self, roots: tuple[Any, ...], names: Callable[[], Sequence[str]] | None = None) -> None:
+    def __init__(self, roots: tuple[Node, ...], names: Callable[[], Sequence[str]] | None = None) -> None:
         self.stamp = clock.now  # before the walk, so a concurrent change makes this time outdated
         walk = Walk(names=names)
         graphdefs, counts = [], []
@@ -379,7 +386,7 @@ class CachedWalk:
         self.links: list[Link] = walk.links
         self.stamps: list[Stamp] | None = walk.stamps
         self.versions = walk.versions
-        self.others: tuple[Any, ...] = ()
+        self.others: tuple[weakref.ref[Node], ...] = ()
         self.runs: dict[int, Any] = {}
 
     def is_current(self) -> bool:
@@ -392,7 +399,7 @@ class CachedWalk:
             self.stamp = now
         return all(map(_unchanged, self.lists)) and containers_unchanged(self.containers)
 
-    def weaken_other_roots(self, roots: tuple[Any, ...]) -> None:
+    def weaken_other_roots(self, roots: tuple[Node, ...]) -> None:
         """Let each root other than the first store its own contents, so that the first does not keep them alive."""
         for place, owner in enumerate(self.owners):
             contents = self.containers[place]()
@@ -400,18 +407,18 @@ class CachedWalk:
                 self.containers[place] = weakref.ref(contents)
                 _store_contents_on(contents, roots[owner], self)
 
-    def paths(self) -> list[tuple[Any, ...]]:
+    def paths(self) -> list[Path]:
         """The path of each leaf."""
         return [path_of(link) for link in self.links]
 
-    def raw_values(self) -> list[Any]:
+    def raw_values(self) -> list[Value]:
         """The raw value of each leaf."""
         if trace_state.value is not top_level_trace:
             note_foreign_reads(self.cells)
         return [cell.raw for cell in self.cells]
 
 
-def _compares_by_identity(container: tuple[Any, Any]) -> bool:
+def _compares_by_identity(container: Contents) -> bool:
     """Whether ``==`` on a list compares all elements by identity."""
     current, saved = container
     return type(current) is list and all(type(item).__eq__ is object.__eq__ for item in saved)
@@ -426,7 +433,7 @@ def containers_unchanged(containers: list[Callable[[], ContainerCopies | None]])
     return True
 
 
-def _unchanged(container: tuple[Any, Any]) -> bool:
+def _unchanged(container: Contents) -> bool:
     """Whether a plain container still has the same elements, or a function closes over the same."""
     current, saved = container
     kind = type(current)
@@ -444,7 +451,7 @@ def _unchanged(container: tuple[Any, Any]) -> bool:
     )
 
 
-def find_walk(roots: tuple[Any, ...], names: Callable[[], Sequence[str]] | None = None) -> CachedWalk:
+def find_walk(roots: tuple[Node, ...], names: Callable[[], Sequence[str]] | None = None) -> CachedWalk:
     """The cached walk of these roots, or a new one, cached on the first root if possible.
 
     Args:
@@ -480,7 +487,7 @@ def find_walk(roots: tuple[Any, ...], names: Callable[[], Sequence[str]] | None 
     return walk
 
 
-def drop_walk(kept: dict[Any, Any], key: Any) -> None:
+def drop_walk(kept: dict[Hashable, Any], key: Hashable) -> None:
     """Remove a cached walk or contents from a root, and the runs that were generated for the walk."""
     walk = kept.pop(key, None)
     if type(walk) is CachedWalk:
@@ -489,7 +496,7 @@ def drop_walk(kept: dict[Any, Any], key: Any) -> None:
                 kept.pop(number, None)
 
 
-def drop_runs(root: Any, number: int) -> None:
+def drop_runs(root: Node, number: int) -> None:
     """Remove what one jitted function has cached on a root."""
     kept = root._pytree__walks
     kept.pop(number, None)
@@ -498,7 +505,7 @@ def drop_runs(root: Any, number: int) -> None:
             walk.runs.pop(number, None)
 
 
-def _store_contents_on(contents: ContainerCopies, root: Any, walk: CachedWalk) -> None:
+def _store_contents_on(contents: ContainerCopies, root: Node, walk: CachedWalk) -> None:
     """Let the root store its contents as long as both the root and the walk exist."""
     key = ContainerCopies, id(contents)
     contents.guard = weakref.ref(walk, _forget(weakref.ref(root), key))
@@ -507,14 +514,14 @@ def _store_contents_on(contents: ContainerCopies, root: Any, walk: CachedWalk) -
     root._pytree__walks[key] = contents
 
 
-def _same_roots(others: tuple[Any, ...], roots: tuple[Any, ...]) -> bool:
+def _same_roots(others: tuple[weakref.ref[Node], ...], roots: tuple[Node, ...]) -> bool:
     return all(ref() is root for ref, root in zip(others, roots[1:], strict=True))
 
 
-def _forget(root: weakref.ref[Any], key: tuple[Any, ...]) -> Callable[[Any], None]:
+def _forget(root: weakref.ref[Node], key: tuple[Hashable, ...]) -> Callable[[object], None]:
     """Drop what a root stores when something else dies: a walk with that root, or the contents for that walk."""
 
-    def callback(_: Any, drop: Any = drop_walk) -> None:  # at interpreter shutdown, globals are gone
+    def callback(_: object, drop: Callable[..., None] = drop_walk) -> None:  # at interpreter shutdown, globals are gone
         owner = root()
         if owner is not None:
             drop(owner._pytree__walks, key)
@@ -523,10 +530,10 @@ def _forget(root: weakref.ref[Any], key: tuple[Any, ...]) -> Callable[[Any], Non
 
 
 # Roots with a cached walk, to find the path of an object for an error.
-_walked: weakref.WeakSet[Any] = weakref.WeakSet()
+_walked: weakref.WeakSet[Node] = weakref.WeakSet()
 
 
-def walked_roots() -> list[Any]:
+def walked_roots() -> list[Node]:
     """The existing roots that have a cached walk."""
     while True:
         try:
@@ -536,7 +543,7 @@ def walked_roots() -> list[Any]:
 
 
 # Functions that were warned about.
-_told: weakref.WeakSet[Any] = weakref.WeakSet()
+_told: weakref.WeakSet[FunctionType] = weakref.WeakSet()
 
 
 def warn_about_closures(walk: Walk) -> None:
@@ -561,6 +568,6 @@ def warn_about_closures(walk: Walk) -> None:
                 )
 
 
-def is_graph_leaf(x: Any) -> bool:
+def is_graph_leaf(x: object) -> bool:
     """Whether the flattening of arguments stops here: a graph node or a variable."""
     return isinstance(x, (Pytree, Variable)) or type(x) in GRAPH_REGISTRY
