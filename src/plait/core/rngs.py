@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import ArgumentError, ArgumentTypeError, StreamAttributeError, StreamError, StreamKeyError
-from ..typing import FilterLiteral
+from ..typing import FilterLiteral, Value
 from ..util.jax_versions import Tracer, top_level_trace, trace_state
 from ..util.notices import deprecated
 from ..util.paths import Path, describe_path, layers_of
@@ -33,7 +33,7 @@ from .variables.operators import usable
 from .variables.variables import Variable
 
 
-class RngState(Variable[Any]):
+class RngState(Variable[Value]):
     """Random state; ``tag`` metadata is the name of the stream."""
 
 
@@ -78,7 +78,7 @@ class _Samplers(Pytree):
         kaiming_uniform = lecun_uniform = variance_scaling = xavier_normal = xavier_uniform = lecun_normal
 
 
-def _sampler(name: str) -> Callable[..., Any]:
+def _sampler(name: str) -> Callable[..., Value]:
     function = getattr(jax.random, name)
 
     def sample(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -89,10 +89,10 @@ def _sampler(name: str) -> Callable[..., Any]:
     return sample
 
 
-def _initializer(name: str) -> Callable[..., Any]:
+def _initializer(name: str) -> Callable[..., Value]:
     factory = getattr(jax.nn.initializers, name)
 
-    def initializer(self: Any, *args: Any, **kwargs: Any) -> Callable[..., Any]:
+    def initializer(self: Any, *args: Any, **kwargs: Any) -> Callable[..., Value]:
         function = factory(*args, **kwargs)
         return lambda *args, **kwargs: function(self(), *args, **kwargs)
 
@@ -217,13 +217,13 @@ class _Ahead(threading.local):
     def __init__(self) -> None:
         self.known: tuple[Any, Any] = (None, None)
 
-    def draw(self, key: Any, count: Any) -> tuple[Any, Any]:
+    def draw(self, key: jax.Array, count: Value) -> tuple[jax.Array, Value]:
         """A key, and the next count."""
         key, following, beyond = _draw_ahead(key, count)
         self.known = (following, beyond)
         return key, following
 
-    def after(self, count: Any) -> Any:
+    def after(self, count: Value) -> Value:
         """The next count."""
         known, following = self.known
         if known is not count or following.is_deleted():
@@ -236,7 +236,7 @@ _ahead = _Ahead()
 _fold_in = jax.jit(jax.random.fold_in, inline=True)
 
 
-def _is_concrete(count: Any) -> bool:
+def _is_concrete(count: Value) -> bool:
     """Whether a count is a NumPy number: it stays concrete during tracing, so that a stack can count the draws of a
     block."""
     return isinstance(count, (np.ndarray, np.generic))
@@ -252,7 +252,7 @@ def _is_traced() -> bool:
     return trace_state.value is not top_level_trace
 
 
-def _after(count: Any) -> Any:
+def _after(count: Value) -> Value:
     if _is_concrete(count):
         return count + np.uint32(1)
     return _next(count) if _is_traced() else _ahead.after(count)
@@ -278,7 +278,7 @@ class RngStream(_Samplers):
         (False, 2)
     """
 
-    def __init__(self, key: Any, *, tag: str) -> None:
+    def __init__(self, key: Value, *, tag: str) -> None:
         key = as_key(key)
         self.tag = tag
         self.key = RngKey(key, tag=tag)
@@ -299,7 +299,7 @@ class RngStream(_Samplers):
         self.count.set_value(value)
         return key
 
-    def _current(self) -> tuple[Any, Any]:
+    def _current(self) -> tuple[jax.Array, Value]:
         """The key and the count, if they can be used here."""
         check_trace(self.count._cell.trace, self.count, f"draw from the stream {self.tag!r}, which changes its")
         value, key = self.count.get_value(), self.key.get_value()

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeVar
 
 import jax
 
+from ..typing import Value
 from ..util.jax_versions import top_level_trace, trace_state
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -19,9 +20,9 @@ class Restoring:
     """Attributes of ``owner``, already set; as a context manager or decorator it restores the previous values on
     exit."""
 
-    def __init__(self, owner: Any, **values: Any) -> None:
+    def __init__(self, owner: object, **values: Any) -> None:
         self._owner, self._values = owner, values
-        self._before: dict[str, Any] | None = None
+        self._before: dict[str, object] | None = None
         self.__enter__()
 
     def __enter__(self) -> Restoring:
@@ -30,12 +31,12 @@ class Restoring:
             self._set(self._values)
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._before is not None:
             self._set(self._before)
             self._before = None
 
-    def _set(self, values: dict[str, Any]) -> None:
+    def _set(self, values: dict[str, object]) -> None:
         for name, value in values.items():
             setattr(self._owner, name, value)
 
@@ -66,7 +67,7 @@ class Settings:
     def __init_subclass__(cls) -> None:
         cls._fields = {name: _Field(getattr(cls, name)) for name in cls.__annotations__}
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: Value) -> None:
         if getattr(self, name) == value:
             return
         values = _looked_up(self, name).changed(put_in_force(), value)
@@ -75,13 +76,13 @@ class Settings:
 
 
 class _Field:
-    def __init__(self, default: Any) -> None:
+    def __init__(self, default: object) -> None:
         self.default = default
 
     def __get__(self, settings: Settings | None, cls: type) -> Any:
         return dict(put_in_force()).get(self, self.default)
 
-    def changed(self, values: Values, value: Any) -> Values:
+    def changed(self, values: Values, value: Value) -> Values:
         """The settings with another value of this one."""
         return frozenset(each for each in {**dict(values), self: value}.items() if each[1] != each[0].default)
 
@@ -95,7 +96,7 @@ def _looked_up(settings: Settings, name: str) -> _Field:
 
 
 S = TypeVar("S", bound=Settings)
-Values = frozenset[tuple[_Field, Any]]  # settings that differ from their defaults
+Values = frozenset[tuple[_Field, object]]  # settings that differ from their defaults
 
 # A setting of JAX: our settings of this thread, or those of the process.
 in_force = jax.make_user_context(frozenset())
@@ -123,7 +124,7 @@ def declared(called: str, settings: S) -> S:
     return settings
 
 
-def set_default(settings: Settings, name: str, value: Any) -> None:
+def set_default(settings: Settings, name: str, value: Value) -> None:
     """Set a field here, and in the threads and tasks that have no settings of their own."""
     in_force.set_global(_looked_up(settings, name).changed(in_force.get_global(), value))
     setattr(settings, name, value)
@@ -135,7 +136,7 @@ class _VariableFlags(Settings):
     eager_sharding: bool = True
 
 
-def settings_in_force() -> dict[str, tuple[Any, ...]]:
+def settings_in_force() -> dict[str, tuple[object, ...]]:
     """Our settings, by what they are called."""
     return {
         called: tuple(getattr(settings, name) for name in type(settings).__annotations__)
@@ -143,14 +144,14 @@ def settings_in_force() -> dict[str, tuple[Any, ...]]:
     }
 
 
-def _jax_settings() -> dict[str, Any]:
+def _jax_settings() -> dict[str, object]:
     """JAX's current settings in this thread, by name, and the mesh."""
     found = {name: getattr(jax.config, name, None) for name in jax.config.values}
     mesh = jax.sharding.get_abstract_mesh()
     return {**found, "the current mesh": None if mesh is None or mesh.empty else str(mesh)}
 
 
-def all_settings() -> dict[str, Any]:
+def all_settings() -> dict[str, object]:
     """All settings in force, and JAX's."""
     return {**_jax_settings(), **settings_in_force()}
 

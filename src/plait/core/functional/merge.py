@@ -8,6 +8,7 @@ from typing import Any, TypeVar, overload
 import jax
 
 from ...errors import ArgumentError, GraphError, GraphTypeError
+from ...typing import Node, Tree, Value
 from ..graph.graphdef import GraphDef, NodeDef, NodeRef
 from ..graph.modes import check_mode
 from ..graph.state_leaves import leaves_in_order, nested_mapping
@@ -21,7 +22,7 @@ from .split import detached_leaves
 N = TypeVar("N")
 
 
-def leaves_of(graphdef: GraphDef, *states: Any) -> list[Any]:
+def leaves_of(graphdef: GraphDef, *states: Tree) -> list[Value]:
     """The leaves of states of any form, in the walk order of a graphdef; later states take precedence."""
     if isinstance(states[0], list):
         return states[0]
@@ -36,25 +37,25 @@ class Bundle:
 
     __slots__ = ()
 
-    def opened(self, others: Iterable[Any]) -> tuple[Any, ...]:
+    def opened(self, others: Iterable[Tree]) -> tuple[Tree, ...]:
         """The graphdef, and the states of this and of other bundles."""
         raise NotImplementedError
 
 
 @overload
 def merge(
-    graphdef: GraphDef[N], state: Any, /, *states: Any, copy: bool = ..., recreate_variables: bool = ...
+    graphdef: GraphDef[N], state: Tree, /, *states: Tree, copy: bool = ..., recreate_variables: bool = ...
 ) -> N: ...
 @overload
-def merge(graphdef: Bundle, /, *states: Any, copy: bool = ..., recreate_variables: bool = ...) -> Any: ...
+def merge(graphdef: Bundle, /, *states: Tree, copy: bool = ..., recreate_variables: bool = ...) -> Node: ...
 def merge(
     graphdef: Any,
-    state: Any = None,
+    state: Tree = None,
     /,
-    *states: Any,
+    *states: Tree,
     copy: bool = True,
     recreate_variables: bool = True,
-) -> Any:
+) -> Node:
     """Build the graph of a graphdef and its states: the inverse of ``split``.
 
     Args:
@@ -82,7 +83,7 @@ def merge(
     return Builder(None, None, make_variables).build(graphdef, leaves_of(graphdef, state, *states))
 
 
-def _check_mergeable(graphdef: Any, state: Any, states: tuple[Any, ...]) -> None:
+def _check_mergeable(graphdef: object, state: Tree, states: tuple[Tree, ...]) -> None:
     if not isinstance(graphdef, GraphDef):
         raise GraphTypeError(
             "Expected a GraphDef: merge takes a graphdef first",

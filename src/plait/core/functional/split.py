@@ -5,11 +5,12 @@ A graph that has not changed since the last walk is not walked again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, overload
 
-from ...typing import FilterLiteral
-from ..graph.graphdef import GraphDef, NodeDef
+from ...typing import FilterLiteral, Node, Tree, Value
+from ...util.paths import Path
+from ..graph.graphdef import GraphDef, Link, NodeDef
 from ..graph.modes import check_mode
 from ..graph.state_leaves import nested_state
 from ..graph.walks import CachedWalk, find_walk
@@ -21,12 +22,12 @@ from ..variables.variables import Variable, copied_cells
 N = TypeVar("N")
 
 
-def detached(leaf: Any) -> Any:
+def detached(leaf: Value) -> Value:
     """A state leaf: a new variable with the same value, or the array itself."""
     return leaf.copy() if isinstance(leaf, Variable) else leaf
 
 
-def detached_leaves(walk: CachedWalk, version: int = 0) -> list[Any]:
+def detached_leaves(walk: CachedWalk, version: int = 0) -> list[Value]:
     """New variables with the values of a walk, whose cells have this version."""
     if walk.only_variables:
         return copied_cells(walk.types, walk.cells, version)  # type: ignore[arg-type]
@@ -35,7 +36,7 @@ def detached_leaves(walk: CachedWalk, version: int = 0) -> list[Any]:
     return [cell.raw if cls is None else next(variables) for cls, cell in zip(walk.types, walk.cells, strict=True)]
 
 
-def _states(walk: CachedWalk, filters: tuple[FilterLiteral, ...], *, exhaustive: bool) -> list[Any]:
+def _states(walk: CachedWalk, filters: tuple[FilterLiteral, ...], *, exhaustive: bool) -> list[Tree]:
     """The state of a single root, or one for each filter."""
     leaves = detached_leaves(walk, DETACHED)
     return states_of(walk.graphdefs[0], walk.links, walk.paths, leaves, filters, exhaustive=exhaustive)
@@ -43,13 +44,13 @@ def _states(walk: CachedWalk, filters: tuple[FilterLiteral, ...], *, exhaustive:
 
 def states_of(
     root: GraphDef,
-    links: Any,
-    paths: Callable[[], Any],
-    leaves: list[Any],
+    links: list[Link],
+    paths: Callable[[], Iterable[Path]],
+    leaves: list[Value],
     filters: tuple[FilterLiteral, ...],
     *,
     exhaustive: bool,
-) -> list[Any]:
+) -> list[Tree]:
     """The same for the leaves of a walk from this root."""
     if not filters:
         return [nested_state(root, links, leaves) if isinstance(root, NodeDef) else leaves[0]]
@@ -57,7 +58,7 @@ def states_of(
     return nested_groups(groups, is_leaf=not isinstance(root, NodeDef))
 
 
-def nested_groups(groups: Sequence[FlatState], *, is_leaf: bool) -> list[Any]:
+def nested_groups(groups: Sequence[FlatState], *, is_leaf: bool) -> list[Tree]:
     """Nested states; if the root is a leaf, the leaf itself, for the first filter that matches it. (rule G24)"""
     if is_leaf:
         return [group.leaves[0] if len(group) else State({}) for group in groups]
@@ -80,7 +81,7 @@ def split(
     *more: FilterLiteral,
     graph: bool | None = None,
 ) -> tuple[GraphDef[N], State, State, State, *tuple[State, ...]]: ...
-def split(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
+def split(node: Node, *filters: FilterLiteral, graph: bool | None = None) -> Any:
     """Split a graph into its structure and its values.
 
     Args:
@@ -108,12 +109,12 @@ def split(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
 
 
 @overload
-def state(node: Any, only: FilterLiteral = ..., /, *, graph: bool | None = None) -> State: ...
+def state(node: Node, only: FilterLiteral = ..., /, *, graph: bool | None = None) -> State: ...
 @overload
 def state(
-    node: Any, first: FilterLiteral, second: FilterLiteral, /, *filters: FilterLiteral, graph: bool | None = None
+    node: Node, first: FilterLiteral, second: FilterLiteral, /, *filters: FilterLiteral, graph: bool | None = None
 ) -> tuple[State, ...]: ...
-def state(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
+def state(node: Node, *filters: FilterLiteral, graph: bool | None = None) -> Tree:
     """The values of a graph, in variables of their own: changing them does not change the model.
 
     Args:

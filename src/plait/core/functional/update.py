@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from ...errors import GraphError, RegistryError
+from ...typing import Node, Tree, Value
 from ...util.jax_versions import is_mutable_array, trace_state
 from ...util.paths import describe_path, sorted_keys
 from ...util.sentinels import NOTHING
@@ -33,7 +34,7 @@ from ..variables.cells import DETACHED, PLAIN_METADATA, Cell, note_foreign_read
 from ..variables.variables import Variable, cell_of
 
 
-def update(node: Any, state: Any, /, *states: Any) -> None:
+def update(node: Node, state: Tree, /, *states: Tree) -> None:
     """Write states into a graph, in place. Paths that are not in a state keep their values.
 
     Existing variables get the new values (and the metadata, if the leaf is a variable); new entries are added to nodes
@@ -68,7 +69,7 @@ def update(node: Any, state: Any, /, *states: Any) -> None:
         _write(node, nested_mapping((state, *states), "update"), journal)
 
 
-def _write_leaf(target: Any, value: Any, journal: Journal) -> None:
+def _write_leaf(target: Value, value: Value, journal: Journal) -> None:
     if isinstance(target, Variable):
         journal.note_cell(target._cell)
         if isinstance(value, Variable):
@@ -84,7 +85,7 @@ def _write_leaf(target: Any, value: Any, journal: Journal) -> None:
         target[...] = value[...] if is_mutable_array(value) else value
 
 
-def children_by_key(node: Any) -> dict[Any, Any]:
+def children_by_key(node: Node) -> dict[Any, Value]:
     """The children of a node, without marks."""
     if type(node) is dict:
         return node
@@ -99,12 +100,12 @@ _VARIABLE, _GRAPH, _PYTREE = Kind.VARIABLE, Kind.GRAPH, Kind.PYTREE
 _USUAL = Variable.update_from_state
 
 
-def _write(node: Any, mapping: Mapping[Any, Any], journal: Journal) -> None:
+def _write(node: Node, mapping: Mapping[Hashable, Value], journal: Journal) -> None:
     """Write the entries of a state."""
     trace = trace_state.value
     known, notes = _KINDS, journal.notes
     holds_layers = False
-    stack: list[tuple[Any, Mapping[Any, Any], Link]] = [(node, mapping, None)]
+    stack: list[tuple[Node, Mapping[Hashable, Value], Link]] = [(node, mapping, None)]
     while stack:
         owner, mapping, link = stack.pop()
         children = children_by_key(owner)
@@ -157,7 +158,7 @@ def _write(node: Any, mapping: Mapping[Any, Any], journal: Journal) -> None:
         check_walk(node)
 
 
-def _set_child(owner: Any, key: Any, value: Any, is_new: bool, path: str, journal: Journal) -> None:
+def _set_child(owner: Node, key: Hashable, value: Value, is_new: bool, path: str, journal: Journal) -> None:
     """Replace a child that is not a node, or add one."""
     set_key = change_of("set", owner, key, value, path)
     if isinstance(owner, Pytree):
@@ -168,7 +169,9 @@ def _set_child(owner: Any, key: Any, value: Any, is_new: bool, path: str, journa
     set_key(owner, key, _new_child(value, is_new))
 
 
-def _no_such_part(owner: Any, children: Mapping[Any, Any], link: Link, value: Mapping[Any, Any]) -> GraphError:
+def _no_such_part(
+    owner: Node, children: Mapping[Hashable, Value], link: Link, value: Mapping[Hashable, Value]
+) -> GraphError:
     """The error for entries of a part that the graph does not have."""
     key = path_of(link)[-1]
     is_text = isinstance(key, str) and key.isdecimal() and int(key) in children
@@ -183,12 +186,12 @@ def _no_such_part(owner: Any, children: Mapping[Any, Any], link: Link, value: Ma
     )
 
 
-def _is_part(value: Any) -> bool:
+def _is_part(value: Value) -> bool:
     """Whether an entry of a state represents a node: a mapping that is not empty."""
     return isinstance(value, Mapping) and not isinstance(value, Variable) and bool(value)
 
 
-def _new_child(value: Any, is_new: bool) -> Any:
+def _new_child(value: Value, is_new: bool) -> Value:
     """The child for an entry of a state. A new part becomes a dict of variables."""
     if isinstance(value, Variable):
         return value.copy()

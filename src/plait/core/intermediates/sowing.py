@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import jax.numpy as jnp
 
 from ...errors import ArgumentError, ShapeError
+from ...typing import Metadata, Node, Value
 from ...util.jax_versions import current_trace, trace_state, transform_of
 from ...util.notices import deprecated
 from ...util.words import describe_type, with_article
@@ -38,7 +39,7 @@ RECORD = "_pytree__sown"
 _SHARED = "shared by all of"  # in a record: the transform that shares the module
 
 
-def _append(values: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+def _append(values: tuple[Value, ...], value: Value) -> tuple[Value, ...]:
     return (*values, value)
 
 
@@ -59,7 +60,7 @@ def keeping_sown() -> Restoring:
     return Restoring(settings, keep=True)
 
 
-def sows(module: Any) -> bool:
+def sows(module: Node) -> bool:
     """Whether it is a module with a record."""
     return RECORD in getattr(module, "__dict__", ())
 
@@ -86,12 +87,12 @@ def _restore_structure(entered: Any) -> None:
         set_record(node, record)
 
 
-def recorded_in(roots: Iterable[Any]) -> str | None:
+def recorded_in(roots: Iterable[Node]) -> str | None:
     """The record, where there is one: what modules sow leaves every call."""
     return RECORD if any(map(sows, roots)) else None
 
 
-def _kept_in(body: Any, entered: Any) -> AbstractContextManager[Any]:
+def _kept_in(body: Any, entered: Any) -> AbstractContextManager[object]:
     """Inside the block something is traced that keeps what is sown: a branch, a turn of a loop without outputs, or one
     of the examples that share a module."""
     if not body.name.has_outputs:
@@ -103,7 +104,7 @@ def _kept_in(body: Any, entered: Any) -> AbstractContextManager[Any]:
 
 
 @contextlib.contextmanager
-def _shared_by_all(modules: Iterable[Any], transform: str) -> Iterator[None]:
+def _shared_by_all(modules: Iterable[Node], transform: str) -> Iterator[None]:
     """Inside the block a transform maps over examples that share these modules. Their records say so, and go with them
     into transforms inside."""
     records = [module.__dict__[RECORD] for module in modules if sows(module)]
@@ -117,7 +118,7 @@ def _shared_by_all(modules: Iterable[Any], transform: str) -> Iterator[None]:
             del record[_SHARED]
 
 
-def set_record(module: Any, record: Any) -> None:
+def set_record(module: Node, record: Metadata | None) -> None:
     """Give a module a record; ``None`` removes it."""
     check_trace(module._pytree__info.trace, module, f"set the attribute {RECORD!r} of a")
     if record is None:
@@ -127,7 +128,7 @@ def set_record(module: Any, record: Any) -> None:
     module._pytree__info.mark_rebuilt()
 
 
-def what_shuts_in(module: Any) -> str | None:
+def what_shuts_in(module: Node) -> str | None:
     """The transform that keeps what this module would sow now; ``None`` if it gets out."""
     if _enclosing.transform is not None:
         return _enclosing.transform
@@ -137,18 +138,18 @@ def what_shuts_in(module: Any) -> str | None:
     return None if module._pytree__info.trace is trace_state.value else transform_of(current_trace()) or "a transform"
 
 
-def new_record(kinds: tuple[type, ...], values: dict[str, Any], method_outputs: type | None) -> dict[str, Any]:
+def new_record(kinds: tuple[type, ...], values: dict[str, object], method_outputs: type | None) -> dict[str, object]:
     """The record of a module while its values are captured."""
     return {"kinds": kinds, "values": values, "method_outputs": method_outputs}
 
 
 def sow(
     self: Module,
-    variable_type: type[Variable[Any]] | str,
+    variable_type: type[Variable[Value]] | str,
     name: str,
-    value: Any,
-    reduce_fn: Callable[[Any, Any], Any] = _append,
-    init_fn: Callable[[], Any] = tuple,
+    value: Value,
+    reduce_fn: Callable[[Value, Value], Value] = _append,
+    init_fn: Callable[[], Value] = tuple,
     capture_noop: bool | None = None,
 ) -> bool:
     """Record a value, which ``plait.capture`` returns with the result of the model.
@@ -195,10 +196,10 @@ def sow(
 def perturb(
     self: Module,
     name: str,
-    value: Any,
-    variable_type: type[Variable[Any]] | str = Perturbation,
+    value: Value,
+    variable_type: type[Variable[Value]] | str = Perturbation,
     capture_noop: bool | None = None,
-) -> Any:
+) -> Value:
     """Add a stored value, initially zeros, whose gradient is the gradient with respect to ``value`` here.
 
     Inside ``plait.capture`` it is stored if its kind is captured or it was passed as ``init``; outside, it is an
@@ -254,11 +255,11 @@ def _warn_about_attributes(kind: type) -> None:
     )
 
 
-def _class_of(kind: type[Variable[Any]] | str) -> type[Variable[Any]]:
+def _class_of(kind: type[Variable[Value]] | str) -> type[Variable[Value]]:
     return variable_type_from_name(kind, allow_register=True) if isinstance(kind, str) else kind
 
 
-def _kept(module: Any, record: dict[str, Any] | None, kind: type, name: str) -> Variable[Any] | None:
+def _kept(module: Node, record: dict[str, Any] | None, kind: type, name: str) -> Variable[Value] | None:
     """The variable of this name, if there is one."""
     found = (module.__dict__ if record is None else record["values"]).get(name)
     if found is None or isinstance(found, kind):
@@ -272,7 +273,7 @@ def _kept(module: Any, record: dict[str, Any] | None, kind: type, name: str) -> 
     )
 
 
-def _keep(module: Any, record: dict[str, Any] | None, name: str, variable: Variable[Any], action: str) -> None:
+def _keep(module: Node, record: dict[str, Any] | None, name: str, variable: Variable[Value], action: str) -> None:
     if record is None:
         setattr(module, name, variable)
     else:

@@ -10,13 +10,14 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from ...errors import ArgumentError
+from ...typing import Value
 from ..variables.variable_kinds import BatchStat, Cache, Intermediate, Param, Perturbation
 from ..variables.variables import Variable
 
 T = TypeVar("T", bound=type)
 
 # ``register_variable_name`` adds entries. They are never removed, and keep the classes alive.
-_CLASSES: dict[str, type[Variable[Any]]] = {
+_CLASSES: dict[str, type[Variable[Value]]] = {
     "params": Param,
     "batch_stats": BatchStat,
     "cache": Cache,
@@ -65,8 +66,8 @@ def register_variable_name(name: str, typ: Any = None, *, overwrite: bool = Fals
 
 
 def variable_type_from_name(
-    name: str, /, *, base: type[Variable[Any]] = Variable, allow_register: bool = False
-) -> type[Variable[Any]]:
+    name: str, /, *, base: type[Variable[Value]] = Variable, allow_register: bool = False
+) -> type[Variable[Value]]:
     """The variable class of a collection name.
 
     Args:
@@ -94,7 +95,7 @@ def variable_type_from_name(
     return found
 
 
-def variable_name_from_type(cls: type[Variable[Any]], /, *, allow_register: bool = False) -> str:
+def variable_name_from_type(cls: type[Variable[Value]], /, *, allow_register: bool = False) -> str:
     """The collection name of a variable class; subclasses do not have the name of their parent.
 
     Args:

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 
+from ...typing import Node, Tree
 from ...util.paths import format_path
 from ..nodes.module import Module
 from ..nodes.nodes import iter_graph_nodes
@@ -22,12 +23,12 @@ _MARK = "@"  # before a path, to distinguish it from names of JAX and users
 
 
 @contextlib.contextmanager
-def layer_scopes(root: Any) -> Iterator[None]:
+def layer_scopes(root: Node) -> Iterator[None]:
     """Inside the block, methods of the modules in ``root`` run in a scope named by their path."""
     modules = [(path, module) for path, module in iter_graph_nodes(root) if isinstance(module, Module)]
     places = {id(module): format_path(path) for path, module in modules if path}
 
-    def in_scope(module: Any, name: str, call: Callable[[], Any]) -> Any:
+    def in_scope(module: Node, name: str, call: Callable[[], Tree]) -> Tree:
         place = places.get(id(module))
         if place is None:
             return call()

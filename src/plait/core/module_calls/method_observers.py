@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType
 from typing import Any, Generic
 
+from ...typing import Node, Tree
 from .. import hooks
 from ..nodes.containers import Dict, List
 from ..nodes.module import Module
@@ -32,17 +33,17 @@ class MethodCall:
 
     __slots__ = ("args", "kwargs", "run")
 
-    def __init__(self, run: Callable[[], Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(self, run: Callable[[], Tree], args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> None:
         self.run, self.args, self.kwargs = run, args, kwargs
 
-    def __call__(self) -> Any:
+    def __call__(self) -> Tree:
         return self.run()
 
 
-Observer = Callable[[Any, str, MethodCall], Any]
+Observer = Callable[[Node, str, MethodCall], Tree]
 """Takes a module, the name of its method and the call; returns the result of the call."""
 
-NOT_OBSERVED: frozenset[Any] = frozenset({*Module.__mro__, *List.__mro__, *Dict.__mro__, Generic})
+NOT_OBSERVED: frozenset[object] = frozenset({*Module.__mro__, *List.__mro__, *Dict.__mro__, Generic})
 _UNOBSERVED: tuple[dict[Observer, int], dict[str, type]] = {}, {}
 _lock = threading.Lock()
 # Class → (its observers, each with the number of blocks that use it; method → the class that defines it).
@@ -50,12 +51,12 @@ _observed: dict[type, tuple[dict[Observer, int], dict[str, type]]] = {}
 # (class, name) of a replaced method → how many observed classes use it.
 _uses: collections.Counter[tuple[type, str]] = collections.Counter()
 # Class → {name: (method, replacement)}. ``_replace`` adds entries; an entry is removed when its class dies.
-_replacements: weakref.WeakKeyDictionary[type, dict[str, tuple[Any, Any]]] = weakref.WeakKeyDictionary()
+_replacements: weakref.WeakKeyDictionary[type, dict[str, tuple[object, object]]] = weakref.WeakKeyDictionary()
 
 
 @contextlib.contextmanager
 def observed_methods(
-    modules: Iterable[Any], observer: Observer, *, records: bool = True, except_of: frozenset[Any] = NOT_OBSERVED
+    modules: Iterable[Node], observer: Observer, *, records: bool = True, except_of: frozenset[object] = NOT_OBSERVED
 ) -> Iterator[None]:
     """Inside the block, calls of public methods and of ``__call__`` of these modules go through ``observer``.
 
@@ -94,7 +95,7 @@ def observed_methods(
                         _restore(owner, name)
 
 
-def _owners_of_methods(cls: type, except_of: frozenset[Any]) -> dict[str, type]:
+def _owners_of_methods(cls: type, except_of: frozenset[object]) -> dict[str, type]:
     """The methods of a class to observe, each with the class that defines it."""
     owners: dict[str, type] = {}
     for base in reversed(cls.__mro__):
@@ -122,7 +123,7 @@ def _restore(owner: type, name: str) -> None:
             setattr(owner, name, method)
 
 
-def _takes_self(method: Any) -> bool:
+def _takes_self(method: object) -> bool:
     """Whether this is a method, or method-like, such as the result of ``jit``."""
     if isinstance(method, FunctionType):
         return True

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from traceback import walk_tb
 from typing import Any, NamedTuple
 
+from ...typing import Node, Value
 from ...util.jax_versions import frame_locals
 from ...util.paths import Path, format_path
 from ...util.words import with_article
@@ -19,12 +20,12 @@ from ..nodes.pytree import Pytree
 class Running(NamedTuple):
     """A module whose method was running, with its path in the outermost module, if known."""
 
-    module: Any
+    module: Node
     method: str
     path: Path | None
 
 
-def _objects_by_frame(error: BaseException) -> Iterator[tuple[Any, bool, list[Any]]]:
+def _objects_by_frame(error: BaseException) -> Iterator[tuple[Any, bool, list[object]]]:
     """The frames of the traceback, outermost first: each with whether its block was inside, and with its objects."""
     calls = getattr(error, "_plait_calls", {})
     for frame, _ in walk_tb(error.__traceback__):
@@ -35,7 +36,7 @@ def _objects_by_frame(error: BaseException) -> Iterator[tuple[Any, bool, list[An
 def modules_of_error(error: BaseException) -> list[Running]:
     """The modules whose methods were running, outermost first. Paths continue inside calls of transforms."""
     found: list[Running] = []
-    known: list[tuple[Path, Any]] = []
+    known: list[tuple[Path, Value]] = []
     outside: list[Path | None] = []
     for frame, inside, roots in _objects_by_frame(error):
         code, variables = frame.f_code, frame_locals(frame)
@@ -58,12 +59,12 @@ def causes(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__ or cause.__context__
 
 
-def objects_of_error(error: BaseException) -> list[tuple[Path, Any]]:
+def objects_of_error(error: BaseException) -> list[tuple[Path, Value]]:
     """The objects of the outermost call of a transform that was running, as roots: each with an empty path."""
     return [((), root) for root in next((roots for *_, roots in _objects_by_frame(error) if roots), ())]
 
 
-def _path_from(known: Sequence[tuple[Path, Any]], target: Any) -> Path | None:
+def _path_from(known: Sequence[tuple[Path, Value]], target: object) -> Path | None:
     """The path of an object inside one of the objects with known paths, innermost first."""
     paths = ((path, path_within(root, target)) for path, root in reversed(known))
     return next(((*path, *rest) for path, rest in paths if rest is not None), None)

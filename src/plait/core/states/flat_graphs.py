@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ...errors import RegistryError
+from ...typing import Node, Tree, Value
 from ..functional.merge import leaves_of
 from ..functional.split import detached
 from ..graph.graphdef import GraphDef
@@ -22,7 +23,7 @@ N = TypeVar("N")
 
 def flatten(
     node: N, /, ref_index: RefMap | None = None, *, with_paths: bool = True, graph: bool | None = None
-) -> tuple[GraphDef[N], Any]:
+) -> tuple[GraphDef[N], Tree]:
     """A graph as its graphdef and its leaves in walk order.
 
     Args:
@@ -39,7 +40,7 @@ def flatten(
     return flattened(root_of(node), ref_index, with_paths=with_paths)
 
 
-def root_of(node: Any) -> Any:
+def root_of(node: Node) -> Node:
     """The root, if it is one.
 
     Raises:
@@ -51,8 +52,8 @@ def root_of(node: Any) -> Any:
 
 
 def flattened(
-    node: Any, refs: RefMap | None, *, with_paths: bool, leaf_of: Callable[[Any], Any] = detached
-) -> tuple[GraphDef, Any]:
+    node: Node, refs: RefMap | None, *, with_paths: bool, leaf_of: Callable[[Value], Value] = detached
+) -> tuple[GraphDef, Tree]:
     """The same for a root of any kind, with ``leaf_of(leaf)`` in the flat state."""
     walk = Walk(refs)
     graphdef = walk.add(node)
@@ -64,12 +65,12 @@ def flattened(
 
 def unflatten(
     graphdef: GraphDef[N],
-    state: Any,
+    state: Tree,
     /,
     *,
-    index_ref: dict[int, Any] | None = None,
-    index_ref_cache: Mapping[int, Any] | None = None,
-    outer_index_outer_ref: Mapping[int, Any] | None = None,
+    index_ref: dict[int, Node] | None = None,
+    index_ref_cache: Mapping[int, Node] | None = None,
+    outer_index_outer_ref: Mapping[int, Node] | None = None,
     copy_variables: bool = False,
     recreate_variables: bool = True,
 ) -> N:

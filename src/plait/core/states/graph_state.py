@@ -9,7 +9,7 @@ import jax
 from jax.tree_util import DictKey, GetAttrKey
 
 from ...errors import GraphError
-from ...typing import FilterLiteral
+from ...typing import FilterLiteral, Node, Tree, Value
 from ..functional.merge import Bundle
 from ..functional.split import split
 from ..graph.graphdef import GraphDef
@@ -39,7 +39,7 @@ class GraphState(MutableMapping[Any, Any], Bundle):
         object.__setattr__(self, "graphdef", graphdef)
         object.__setattr__(self, "state", state)
 
-    def opened(self, others: Iterable[Any]) -> tuple[Any, ...]:
+    def opened(self, others: Iterable[Tree]) -> tuple[Tree, ...]:
         """
         Raises:
             GraphError: the graph states have different graphdefs.
@@ -57,7 +57,7 @@ class GraphState(MutableMapping[Any, Any], Bundle):
     def __getitem__(self, key: Any) -> Any:
         return self.state[key]
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: Any, value: Value) -> None:
         self.state[key] = value
 
     def __delitem__(self, key: Any) -> None:
@@ -74,7 +74,7 @@ class GraphState(MutableMapping[Any, Any], Bundle):
             raise AttributeError(name)
         return getattr(self.state, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: Value) -> None:
         if name in GraphState.__slots__:
             object.__setattr__(self, name, value)
         else:
@@ -83,7 +83,7 @@ class GraphState(MutableMapping[Any, Any], Bundle):
     def __delattr__(self, name: str) -> None:
         del self.state[name]
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return GraphState, (self.graphdef, self.state)
 
     def __repr__(self) -> str:
@@ -101,7 +101,7 @@ def _flatten(bundle: GraphState) -> Any:
     return [*zip(map(DictKey, keys), values, strict=True)], (bundle.graphdef, type(state), tuple(keys))
 
 
-def _unflatten(aux: tuple[GraphDef, type[State] | None, Any], children: Iterable[Any]) -> GraphState:
+def _unflatten(aux: tuple[GraphDef, type[State] | None, Any], children: Iterable[Value]) -> GraphState:
     graphdef, kind, keys = aux
     if kind is None:
         return GraphState(graphdef, *children)
@@ -111,7 +111,7 @@ def _unflatten(aux: tuple[GraphDef, type[State] | None, Any], children: Iterable
 jax.tree_util.register_pytree_with_keys(GraphState, _flatten, _unflatten)
 
 
-def unpack(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
+def unpack(node: Node, *filters: FilterLiteral, graph: bool | None = None) -> Any:
     """One ``GraphState`` per filter; without filters, one for the whole graph.
 
     Args:
@@ -120,7 +120,7 @@ def unpack(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any
     return bundled(*split(node, *filters, graph=graph))
 
 
-def bundled(graphdef: GraphDef, *states: Any) -> Any:
+def bundled(graphdef: GraphDef, *states: Tree) -> Any:
     """A ``GraphState`` for each state; for one state, it alone."""
     bundles = tuple(GraphState(graphdef, each) for each in states)
     return bundles[0] if len(bundles) == 1 else bundles

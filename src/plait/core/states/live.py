@@ -9,7 +9,8 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from ...typing import FilterLiteral
+from ...typing import FilterLiteral, Node, Tree, Value
+from ...util.paths import Path
 from ..functional import merge as merging, split as splitting
 from ..graph.graphdef import GraphDef
 from ..graph.modes import check_mode
@@ -59,7 +60,7 @@ def make_default() -> None:
     set_default(_live, "on", True)
 
 
-def or_live(live: Callable[..., Any], detached: Callable[P, R]) -> Callable[P, R]:
+def or_live(live: Callable[..., Tree], detached: Callable[P, R]) -> Callable[P, R]:
     """The public form of a function: the one or the other, by the setting of the thread."""
 
     @functools.wraps(detached)
@@ -70,55 +71,55 @@ def or_live(live: Callable[..., Any], detached: Callable[P, R]) -> Callable[P, R
     return public
 
 
-def itself(leaf: Any) -> Any:
+def itself(leaf: Value) -> Value:
     return leaf
 
 
-def _states(node: Any, filters: tuple[FilterLiteral, ...], *, exhaustive: bool) -> tuple[GraphDef, list[Any]]:
+def _states(node: Node, filters: tuple[FilterLiteral, ...], *, exhaustive: bool) -> tuple[GraphDef, list[Tree]]:
     walk = Walk()
     root = walk.add(node)
 
-    def paths() -> tuple[Any, ...]:
+    def paths() -> tuple[Path, ...]:
         return tuple([path_of(link) for link in walk.links])
 
     return root, splitting.states_of(root, walk.links, paths, walk.leaves, filters, exhaustive=exhaustive)
 
 
-def _split(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
+def _split(node: Node, *filters: FilterLiteral, graph: bool | None = None) -> Any:
     check_mode(node, graph)
     root, states = _states(node, filters, exhaustive=True)
     return (root, *states)
 
 
-def _state(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
+def _state(node: Node, *filters: FilterLiteral, graph: bool | None = None) -> Tree:
     check_mode(node, graph)
     check_node(node, "state")
     _, states = _states(node, filters, exhaustive=False)
     return states[0] if len(states) == 1 else tuple(states)
 
 
-def _unpack(node: Any, *filters: FilterLiteral, graph: bool | None = None) -> Any:
+def _unpack(node: Node, *filters: FilterLiteral, graph: bool | None = None) -> Any:
     return graph_state.bundled(*_split(node, *filters, graph=graph))
 
 
 def _flatten(
-    node: Any, /, ref_index: RefMap | None = None, *, with_paths: bool = True, graph: bool | None = None
+    node: Node, /, ref_index: RefMap | None = None, *, with_paths: bool = True, graph: bool | None = None
 ) -> Any:
     check_mode(node, graph)
     return flat_graphs.flattened(flat_graphs.root_of(node), ref_index, with_paths=with_paths, leaf_of=itself)
 
 
 def _merge(
-    graphdef: Any, state: Any = None, /, *states: Any, copy: bool = False, recreate_variables: bool = True
+    graphdef: Any, state: Tree = None, /, *states: Tree, copy: bool = False, recreate_variables: bool = True
 ) -> Any:
     return merging.merge(graphdef, state, *states, copy=copy, recreate_variables=recreate_variables)
 
 
-def _apply(graphdef: GraphDef, state: Any, *states: Any, graph: bool | None = None) -> Any:
+def _apply(graphdef: GraphDef, state: Tree, *states: Tree, graph: bool | None = None) -> Any:
     return proxy_caller.proxied(lambda: _merge(graphdef, state, *states), _split)
 
 
-def _call(graphdef_state: tuple[GraphDef, Any], /) -> Any:
+def _call(graphdef_state: tuple[GraphDef, Tree], /) -> Any:
     return _apply(*graphdef_state)
 
 

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ...errors import ArgumentTypeError
+from ...typing import Value
+from ...util.paths import Path
 
-IsLeaf = Callable[[tuple[Any, ...], Mapping[Any, Any]], bool]
+IsLeaf = Callable[[Path, Mapping[Any, Value]], bool]
 
 
 class _EmptyNode:
@@ -21,8 +23,8 @@ empty_node = _EmptyNode()
 
 
 def flatten_mapping(
-    xs: Mapping[Any, Any], /, *, keep_empty_nodes: bool = False, is_leaf: IsLeaf | None = None, sep: str | None = None
-) -> dict[Any, Any]:
+    xs: Mapping[Any, Value], /, *, keep_empty_nodes: bool = False, is_leaf: IsLeaf | None = None, sep: str | None = None
+) -> dict[Any, Value]:
     """The leaves of a nested mapping by path.
 
     Args:
@@ -51,7 +53,7 @@ def flatten_mapping(
     return {path if sep is None else sep.join(path): leaf for path, leaf in flat.items()}
 
 
-def flatten_to_sequence(xs: Mapping[Any, Any], /, *, is_leaf: IsLeaf | None = None) -> list[tuple[Any, Any]]:
+def flatten_to_sequence(xs: Mapping[Any, Value], /, *, is_leaf: IsLeaf | None = None) -> list[tuple[Path, Value]]:
     """Like ``flatten_mapping``, but returns a list of pairs.
 
     Example:
@@ -62,7 +64,7 @@ def flatten_to_sequence(xs: Mapping[Any, Any], /, *, is_leaf: IsLeaf | None = No
     return list(flatten_mapping(xs, is_leaf=is_leaf).items())
 
 
-def unflatten_mapping(xs: Any, /, *, sep: str | None = None) -> dict[Any, Any]:
+def unflatten_mapping(xs: Any, /, *, sep: str | None = None) -> dict[Any, Value]:
     """The nested mapping of a flat mapping, or of pairs.
 
     Args:
@@ -74,7 +76,7 @@ def unflatten_mapping(xs: Any, /, *, sep: str | None = None) -> dict[Any, Any]:
         >>> unflatten_mapping({("a", "b"): 1, ("a", "c"): empty_node})
         {'a': {'b': 1, 'c': {}}}
     """
-    nested: dict[Any, Any] = {}
+    nested: dict[Any, Value] = {}
     for path, leaf in xs.items() if isinstance(xs, Mapping) else xs:
         *outer, last = path if sep is None else path.split(sep)
         inner = nested
@@ -84,7 +86,7 @@ def unflatten_mapping(xs: Any, /, *, sep: str | None = None) -> dict[Any, Any]:
     return nested
 
 
-def _leaves(xs: Any, path: tuple[Any, ...], is_leaf: IsLeaf | None) -> Iterator[tuple[tuple[Any, ...], Any]]:
+def _leaves(xs: Value, path: Path, is_leaf: IsLeaf | None) -> Iterator[tuple[Path, Value]]:
     if not isinstance(xs, Mapping) or (is_leaf is not None and is_leaf(path, xs)):
         yield path, xs
     elif not xs:

@@ -5,11 +5,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from jax.tree_util import register_static
 
+from ...typing import Node, Tree
 from ..functional.merge import merge
 from ..functional.split import split
 from ..graph.graphdef import GraphDef
@@ -22,7 +23,7 @@ class DelayedAccessor:
 
     accesses: tuple[tuple[str, Any], ...] = ()
 
-    def __call__(self, root: Any) -> Any:
+    def __call__(self, root: Node) -> Node:
         for kind, key in self.accesses:
             root = getattr(root, key) if kind == "attribute" else root[key]
         return root
@@ -31,7 +32,7 @@ class DelayedAccessor:
         """The record with one more attribute access."""
         return DelayedAccessor((*self.accesses, ("attribute", name)))
 
-    def item(self, key: Any) -> DelayedAccessor:
+    def item(self, key: Hashable) -> DelayedAccessor:
         """The record with one more item access."""
         return DelayedAccessor((*self.accesses, ("item", key)))
 
@@ -42,11 +43,11 @@ class CallableProxy:
 
     __slots__ = ("_accessor", "_run")
 
-    def __init__(self, run: Callable[..., Any], accessor: DelayedAccessor | None = None) -> None:
+    def __init__(self, run: Callable[..., Tree], accessor: DelayedAccessor | None = None) -> None:
         self._run = run
         self._accessor = DelayedAccessor() if accessor is None else accessor
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Tree:
         return self._run(self._accessor, *args, **kwargs)
 
     def __getattr__(self, name: str) -> CallableProxy:
@@ -54,14 +55,14 @@ class CallableProxy:
             raise AttributeError(name)
         return CallableProxy(self._run, self._accessor.attribute(name))
 
-    def __getitem__(self, key: Any) -> CallableProxy:
+    def __getitem__(self, key: Hashable) -> CallableProxy:
         return CallableProxy(self._run, self._accessor.item(key))
 
     def __repr__(self) -> str:
         return f"CallableProxy({self._accessor!r})"
 
 
-def call(graphdef_state: tuple[GraphDef, Any], /) -> Any:
+def call(graphdef_state: tuple[GraphDef, Tree], /) -> Any:
     """A proxy that merges, calls, and splits again.
 
     Args:
@@ -80,15 +81,15 @@ def call(graphdef_state: tuple[GraphDef, Any], /) -> Any:
     return apply(*graphdef_state)
 
 
-def apply(graphdef: GraphDef, state: Any, *states: Any, graph: bool | None = None) -> Any:
+def apply(graphdef: GraphDef, state: Tree, *states: Tree, graph: bool | None = None) -> Any:
     """``GraphDef.apply``: like ``call``, for a graphdef and its states; ``graph`` has no effect."""
     return proxied(lambda: merge(graphdef, state, *states), split)
 
 
-def proxied(make: Callable[[], Any], split: Callable[..., Any]) -> CallableProxy:
+def proxied(make: Callable[[], Node], split: Callable[..., Tree]) -> CallableProxy:
     """A proxy whose call makes an object, calls a part of it, and returns the output and the object, split."""
 
-    def run(accessor: DelayedAccessor, *args: Any, **kwargs: Any) -> Any:
+    def run(accessor: DelayedAccessor, *args: Any, **kwargs: Any) -> Tree:
         node = make()
         out = accessor(node)(*args, **kwargs)
         return out, split(node, graph=True)

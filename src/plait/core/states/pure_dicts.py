@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import jax
 
 from ...errors import ArgumentTypeError, GraphError
+from ...typing import Tree, Value
 from ...util.paths import describe_path
 from ...util.words import describe_type
 from ..variables.cells import read
@@ -15,7 +16,7 @@ from ..variables.variables import Variable
 from .state import State, from_flat_state, to_flat_state
 
 
-def to_pure_dict(state: Mapping[Any, Any], extract_fn: Callable[[Any], Any] | None = None) -> dict[Any, Any]:
+def to_pure_dict(state: Mapping[Any, Value], extract_fn: Callable[[Value], Value] | None = None) -> dict[Any, Value]:
     """A nested dict of raw values.
 
     Args:
@@ -39,18 +40,18 @@ def to_pure_dict(state: Mapping[Any, Any], extract_fn: Callable[[Any], Any] | No
     return from_flat_state((path, extract(leaf)) for path, leaf in to_flat_state(state))._mapping
 
 
-def with_value(leaf: Any, value: Any) -> Any:
+def with_value(leaf: Value, value: Value) -> Value:
     """A copy of a variable with a new value; for any other leaf, the value."""
     return leaf.replace(value) if isinstance(leaf, Variable) else value
 
 
-def plain_value(leaf: Any) -> Any:
+def plain_value(leaf: Value) -> Value:
     """The raw value of a leaf; for a reference, its content."""
     return read(leaf.get_raw_value() if isinstance(leaf, Variable) else leaf)
 
 
 def replace_by_pure_dict(
-    state: State, pure_dict: Mapping[Any, Any], replace_fn: Callable[[Any, Any], Any] | None = None
+    state: State, pure_dict: Mapping[Any, Value], replace_fn: Callable[[Value, Value], Value] | None = None
 ) -> None:
     """Write the values of a nested dict into a state, in place. Integer keys may come as strings.
 
@@ -90,7 +91,7 @@ def replace_by_pure_dict(
     state._changed()
 
 
-def restore_int_paths(pure_dict: Mapping[Any, Any]) -> dict[Any, Any]:
+def restore_int_paths(pure_dict: Mapping[Any, Value]) -> dict[Any, Value]:
     """Convert string keys of a nested dict that are integers back to integers, as they were before JSON or msgpack.
 
     Example:
@@ -98,7 +99,7 @@ def restore_int_paths(pure_dict: Mapping[Any, Any]) -> dict[Any, Any]:
         {'layers': {0: 'a', -1: 'b'}}
     """
 
-    def key_of(key: Any) -> Any:
+    def key_of(key: Hashable) -> Any:
         return int(key) if isinstance(key, str) and key.removeprefix("-").isdecimal() else key
 
     return {
@@ -107,7 +108,7 @@ def restore_int_paths(pure_dict: Mapping[Any, Any]) -> dict[Any, Any]:
     }
 
 
-def as_pure(tree: Any) -> Any:
+def as_pure(tree: Tree) -> Tree:
     """The tree with every variable replaced by its raw value, recursively.
 
     Example:

@@ -14,7 +14,7 @@ Nested mappings as (path, leaf) pairs, and back, are at the beginning.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, TypeVar, overload
 
 import jax
@@ -22,7 +22,7 @@ import numpy as np
 from jax.tree_util import DictKey
 
 from ...errors import FilterError, GraphError
-from ...typing import FilterLiteral
+from ...typing import FilterLiteral, Tree, Value
 from ...util.paths import Path, describe_path, sort_key, sorted_keys
 from ...util.repr import Text, render_mapping, repr_fields
 from ...util.words import describe_filter, first_few
@@ -32,9 +32,9 @@ from ..variables.filters import resolve_filters
 from ..variables.variables import Variable
 
 
-def iter_leaves(mapping: Mapping[Any, Any]) -> Iterator[tuple[Path, Any]]:
+def iter_leaves(mapping: Mapping[Any, Value]) -> Iterator[tuple[Path, Value]]:
     """The leaves with their paths, in the order of paths. Variables are leaves."""
-    stack: list[tuple[Path, Any, Iterator[Any]]] = [((), mapping, iter(sorted_keys(mapping)))]
+    stack: list[tuple[Path, Mapping[Any, Value], Iterator[Hashable]]] = [((), mapping, iter(sorted_keys(mapping)))]
     while stack:
         path, owner, keys = stack[-1]
         for key in keys:
@@ -47,13 +47,13 @@ def iter_leaves(mapping: Mapping[Any, Any]) -> Iterator[tuple[Path, Any]]:
             stack.pop()
 
 
-def nested(items: Iterable[tuple[Path, Any]]) -> dict[Any, Any]:
+def nested(items: Iterable[tuple[Path, Value]]) -> dict[Any, Value]:
     """The nested dict of (path, leaf) pairs.
 
     Raises:
         GraphError: a path is empty, or a prefix of another path.
     """
-    root: dict[Any, Any] = {}
+    root: dict[Any, Value] = {}
     for path, leaf in items:
         if not path:
             raise GraphError(
@@ -110,7 +110,7 @@ class _Grouped:
         return grouped(self, (first, *filters), exhaustive=False)
 
 
-class State(_Grouped, MutableMapping[Any, Any]):
+class State(_Grouped, MutableMapping[Any, Value]):
     """A nested mapping from attribute names and indices to leaves.
 
     ``state[key]`` is a leaf, or a writable view of a nested mapping; ``state.key`` is the same for string keys. A state
@@ -127,7 +127,7 @@ class State(_Grouped, MutableMapping[Any, Any]):
     """
 
     __slots__ = ("_mapping", "_tracking")
-    _mapping: dict[Any, Any]
+    _mapping: dict[Any, Value]
     _tracking: _Tracking | None
 
     def __init__(self, mapping: Any = (), /, *, _copy: bool = True) -> None:
@@ -142,7 +142,7 @@ class State(_Grouped, MutableMapping[Any, Any]):
         _register(cls)
 
     @property
-    def raw_mapping(self) -> dict[Any, Any]:
+    def raw_mapping(self) -> dict[Any, Value]:
         """The nested dict underneath, not a copy."""
         self._end_tracking()
         return self._mapping
@@ -163,7 +163,7 @@ class State(_Grouped, MutableMapping[Any, Any]):
             return _around(type(self), value, self._tracking)
         return value
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: Any, value: Value) -> None:
         value = _plain(value)
         if type(value) is dict:
             self._end_tracking()
@@ -191,7 +191,7 @@ class State(_Grouped, MutableMapping[Any, Any]):
         except KeyError:
             raise AttributeError(f"the state has no entry {name!r}; it has {[*map(str, self._mapping)]}") from None
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: Value) -> None:
         self[name] = value
 
     def __delattr__(self, name: str) -> None:
@@ -221,7 +221,7 @@ class State(_Grouped, MutableMapping[Any, Any]):
     def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
         return render_mapping(type(self), self._mapping, path, subtree_renderer)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self._mapping,), tracking_of(self) and True
 
     def __setstate__(self, is_tracked: bool) -> None:
@@ -233,7 +233,7 @@ class State(_Grouped, MutableMapping[Any, Any]):
 
     # The same as the functions below, as methods.
 
-    def map(self: S, f: Callable[[Path, Any], Any]) -> S:
+    def map(self: S, f: Callable[[Path, Value], Value]) -> S:
         """``f(path, leaf)`` on every leaf."""
         return from_flat_state(((path, f(path, leaf)) for path, leaf in to_flat_state(self)), cls=type(self))
 
@@ -247,24 +247,24 @@ class State(_Grouped, MutableMapping[Any, Any]):
         return from_flat_state(flat, cls=cls)
 
     @classmethod
-    def merge(cls: type[S], state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -> S:
+    def merge(cls: type[S], state: Mapping[Any, Value], /, *states: Mapping[Any, Value]) -> S:
         """The union by path; later states take precedence."""
         if not states and isinstance(state, cls):
             return state
-        union: dict[Path, Any] = {}
+        union: dict[Path, Value] = {}
         for each in (state, *states):
             union.update(to_flat_state(each))
         return from_flat_state(union, cls=cls)
 
 
-_set_mapping: Callable[[Any, dict[Any, Any]], None] = State.__dict__["_mapping"].__set__
-_set_tracking: Callable[[Any, _Tracking | None], None] = State.__dict__["_tracking"].__set__
+_set_mapping: Callable[[State, dict[Any, Value]], None] = State.__dict__["_mapping"].__set__
+_set_tracking: Callable[[State, _Tracking | None], None] = State.__dict__["_tracking"].__set__
 
 
-_new: Callable[[Any], Any] = object.__new__
+_new: Callable[[type], Any] = object.__new__
 
 
-def _around(cls: type[S], mapping: dict[Any, Any], tracking: _Tracking | None) -> S:
+def _around(cls: type[S], mapping: dict[Any, Value], tracking: _Tracking | None) -> S:
     """A state with this mapping, not a copy."""
     state = _new(cls)
     _set_mapping(state, mapping)
@@ -277,7 +277,7 @@ def tracked(state: S) -> S:
     return _around(type(state), _own(state._mapping), _Tracking())
 
 
-def _own(mapping: Mapping[Any, Any]) -> dict[Any, Any]:
+def _own(mapping: Mapping[Any, Value]) -> dict[Any, Value]:
     """A copy of the nested mappings, including nested states."""
     return {key: _own(value) if type(value) is dict else value for key, value in mapping.items()}
 
@@ -288,7 +288,7 @@ def tracking_of(state: State) -> Stamp | None:
     return None if tracking is None or tracking.ended else tracking
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Value) -> Value:
     """Nested states and mappings are stored as plain dicts."""
     if isinstance(value, State):
         return value.raw_mapping
@@ -297,13 +297,13 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _state_repr(name: str, mapping: Mapping[Any, Any]) -> str:
+def _state_repr(name: str, mapping: Mapping[Any, Value]) -> str:
     entries = [(f"{key!r}: ", mapping[key]) for key in sorted_keys(mapping)]
     fields = [(key, Text(_state_repr("", item)) if type(item) is dict else item) for key, item in entries]
     return repr_fields(name, fields, brackets="({})" if name else "{}", separator="", multiline=True)
 
 
-def _sorts_as_dicts(mapping: dict[Any, Any]) -> bool:
+def _sorts_as_dicts(mapping: dict[Any, Value]) -> bool:
     """Whether the keys of each mapping, down to the leaves, can be compared with each other."""
     found = [mapping]
     add = found.append
@@ -318,7 +318,7 @@ def _sorts_as_dicts(mapping: dict[Any, Any]) -> bool:
     return True
 
 
-def tree_entries(state: State) -> tuple[list[Any], list[Any]]:
+def tree_entries(state: State) -> tuple[list[Hashable], list[Value]]:
     """The keys and values of a state in the order in which JAX sees them.
 
     JAX sees nested mappings as dicts, which it flattens at the speed of C. If it cannot sort the keys of a mapping
@@ -331,7 +331,7 @@ def tree_entries(state: State) -> tuple[list[Any], list[Any]]:
     return _children(state)
 
 
-def tree_state(cls: type[S], keys: Iterable[Any], values: Iterable[Any]) -> S:
+def tree_state(cls: type[S], keys: Iterable[Hashable], values: Iterable[Value]) -> S:
     """The state of these keys and values; the inverse of ``tree_entries``."""
     mapping = dict(zip(keys, values, strict=True))
     if not _STATES.isdisjoint(map(type, mapping.values())):
@@ -339,7 +339,7 @@ def tree_state(cls: type[S], keys: Iterable[Any], values: Iterable[Any]) -> S:
     return _around(cls, mapping, None)
 
 
-def _children(state: State) -> tuple[list[Any], list[Any]]:
+def _children(state: State) -> tuple[list[Hashable], list[Value]]:
     keys = sorted_keys(state._mapping, type(state).__name__)
     return keys, [state[key] for key in keys]
 
@@ -377,7 +377,7 @@ def _register(cls: type[State]) -> None:
 _register(State)
 
 
-class FlatState(_Grouped, Sequence[tuple[Path, Any]]):
+class FlatState(_Grouped, Sequence[tuple[Path, Value]]):
     """An immutable sequence of (path, leaf).
 
     For JAX it is one node whose children are the leaves. So the flat state of values, ``as_pure(state).flat_state()``,
@@ -396,9 +396,9 @@ class FlatState(_Grouped, Sequence[tuple[Path, Any]]):
     __slots__ = ("leaves", "paths")
 
     paths: tuple[Path, ...]
-    leaves: list[Any]
+    leaves: list[Value]
 
-    def __init__(self, items: Iterable[tuple[Path, Any]], /, *, sort: bool) -> None:
+    def __init__(self, items: Iterable[tuple[Path, Value]], /, *, sort: bool) -> None:
         pairs = list(items)
         if sort:
             pairs.sort(key=lambda pair: tuple(map(sort_key, pair[0])))
@@ -406,18 +406,18 @@ class FlatState(_Grouped, Sequence[tuple[Path, Any]]):
         object.__setattr__(self, "leaves", [leaf for _, leaf in pairs])
 
     @classmethod
-    def from_sorted_keys_values(cls, paths: tuple[Path, ...], leaves: list[Any]) -> FlatState:
+    def from_sorted_keys_values(cls, paths: tuple[Path, ...], leaves: list[Value]) -> FlatState:
         """From paths and leaves that are already sorted."""
         flat = object.__new__(cls)
         object.__setattr__(flat, "paths", paths)
         object.__setattr__(flat, "leaves", leaves)
         return flat
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: Value) -> None:
         raise AttributeError(f"FlatState.{name} cannot be assigned: flat states are immutable")
 
     @overload
-    def __getitem__(self, index: int) -> tuple[Path, Any]: ...
+    def __getitem__(self, index: int) -> tuple[Path, Value]: ...
     @overload
     def __getitem__(self, index: slice) -> FlatState: ...
     def __getitem__(self, index: int | slice) -> Any:
@@ -428,7 +428,7 @@ class FlatState(_Grouped, Sequence[tuple[Path, Any]]):
     def __len__(self) -> int:
         return len(self.paths)
 
-    def __iter__(self) -> Iterator[tuple[Path, Any]]:
+    def __iter__(self) -> Iterator[tuple[Path, Value]]:
         return iter(zip(self.paths, self.leaves, strict=True))
 
     def __repr__(self) -> str:
@@ -438,7 +438,7 @@ class FlatState(_Grouped, Sequence[tuple[Path, Any]]):
     def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
         return render_mapping(type(self), dict(self), None, subtree_renderer)  # its paths are no keys
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return FlatState.from_sorted_keys_values, (self.paths, self.leaves)
 
     @staticmethod
@@ -446,7 +446,7 @@ class FlatState(_Grouped, Sequence[tuple[Path, Any]]):
         """The union by path; later states take precedence."""
         if not flats:
             return flat
-        union: dict[Path, Any] = {}
+        union: dict[Path, Value] = {}
         for each in (flat, *flats):
             union.update(zip(each.paths, each.leaves, strict=True))
         return FlatState(union.items(), sort=True)
@@ -471,7 +471,7 @@ def group_leaves(flat: FlatState, filters: Sequence[FilterLiteral], *, exhaustiv
         FilterError: a leaf matches no filter, and ``exhaustive`` is set.
     """
     predicates = resolve_filters(filters)
-    groups: list[tuple[list[Path], list[Any]]] = [([], []) for _ in predicates]
+    groups: list[tuple[list[Path], list[Value]]] = [([], []) for _ in predicates]
     left_over = []
     for path, leaf in flat:
         for predicate, (paths, leaves) in zip(predicates, groups, strict=True):
@@ -493,7 +493,7 @@ def group_leaves(flat: FlatState, filters: Sequence[FilterLiteral], *, exhaustiv
     return [FlatState.from_sorted_keys_values(tuple(paths), leaves) for paths, leaves in groups]
 
 
-def to_flat_state(state: Mapping[Any, Any]) -> FlatState:
+def to_flat_state(state: Mapping[Any, Value]) -> FlatState:
     """The leaves of a nested state with their paths, sorted by path.
 
     Example:
@@ -506,7 +506,7 @@ def to_flat_state(state: Mapping[Any, Any]) -> FlatState:
 
 
 def from_flat_state(
-    flat_state: FlatState | Mapping[Path, Any] | Iterable[tuple[Path, Any]],
+    flat_state: FlatState | Mapping[Path, Value] | Iterable[tuple[Path, Value]],
     *,
     cls: type[S] = State,  # type: ignore[assignment]
 ) -> S:
@@ -527,7 +527,7 @@ def from_flat_state(
     return cls(nested(items), **({"_copy": False} if issubclass(cls, State) else {}))
 
 
-def grouped(state: Any, filters: tuple[FilterLiteral, ...], *, exhaustive: bool) -> Any:
+def grouped(state: Tree, filters: tuple[FilterLiteral, ...], *, exhaustive: bool) -> Tree:
     """One state for each filter, flat or nested like ``state``; for a single filter, the state itself."""
     is_flat = isinstance(state, FlatState)
     groups = group_leaves(state if is_flat else to_flat_state(state), filters, exhaustive=exhaustive)
@@ -535,18 +535,18 @@ def grouped(state: Any, filters: tuple[FilterLiteral, ...], *, exhaustive: bool)
     return states[0] if len(states) == 1 else tuple(states)
 
 
-def class_of(state: Any) -> type[State]:
+def class_of(state: Tree) -> type[State]:
     return type(state) if isinstance(state, State) else State
 
 
-def difference(state: Any, other: Mapping[Any, Any]) -> Any:
+def difference(state: Tree, other: Mapping[Any, Value]) -> Tree:
     known = set(to_flat_state(other).paths)
     return from_flat_state(
         ((path, leaf) for path, leaf in to_flat_state(state) if path not in known), cls=class_of(state)
     )
 
 
-def _same_leaf(first: Any, second: Any) -> bool:
+def _same_leaf(first: Value, second: Value) -> bool:
     """Whether class, metadata and values are equal."""
     if type(first) is not type(second):
         return False
@@ -558,7 +558,7 @@ def _same_leaf(first: Any, second: Any) -> bool:
     return treedef == other and all(map(_same_array, leaves, others))
 
 
-def _same_array(first: Any, second: Any) -> bool:
+def _same_array(first: Value, second: Value) -> bool:
     if first is second:
         return True
     is_like = all(getattr(first, name, None) == getattr(second, name, None) for name in ("shape", "dtype"))

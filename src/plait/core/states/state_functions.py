@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...typing import FilterLiteral
+from ...typing import FilterLiteral, Value
 from ...util.paths import Path
 from .state import S, State, class_of, difference, from_flat_state, grouped, to_flat_state
 
 
-def split_state(state: Mapping[Any, Any], first: FilterLiteral, /, *filters: FilterLiteral) -> Any:
+def split_state(state: Mapping[Any, Value], first: FilterLiteral, /, *filters: FilterLiteral) -> Any:
     """One state per filter; the filters must match every leaf. Returns one state for one filter, a tuple for several.
 
     Raises:
@@ -25,7 +25,7 @@ def split_state(state: Mapping[Any, Any], first: FilterLiteral, /, *filters: Fil
     return grouped(state, (first, *filters), exhaustive=True)
 
 
-def filter_state(state: Mapping[Any, Any], first: FilterLiteral, /, *filters: FilterLiteral) -> Any:
+def filter_state(state: Mapping[Any, Value], first: FilterLiteral, /, *filters: FilterLiteral) -> Any:
     """One state per filter, without unmatched leaves. Returns one state for one filter, a tuple for several.
 
     Example:
@@ -35,7 +35,7 @@ def filter_state(state: Mapping[Any, Any], first: FilterLiteral, /, *filters: Fi
     return grouped(state, (first, *filters), exhaustive=False)
 
 
-def map_state(f: Callable[[Path, Any], Any], state: S) -> S:
+def map_state(f: Callable[[Path, Value], Value], state: S) -> S:
     """``f(path, leaf)`` on every leaf, in a new state.
 
     Example:
@@ -46,7 +46,7 @@ def map_state(f: Callable[[Path, Any], Any], state: S) -> S:
     return from_flat_state(((path, f(path, leaf)) for path, leaf in flat), cls=class_of(state))  # type: ignore[return-value]
 
 
-def diff(state: S, other: Mapping[Any, Any]) -> S:
+def diff(state: S, other: Mapping[Any, Value]) -> S:
     """The entries of ``state`` whose path is not in ``other``; the same as ``state - other``.
 
     Example:
@@ -57,7 +57,7 @@ def diff(state: S, other: Mapping[Any, Any]) -> S:
     return difference(state, other)
 
 
-def merge_state(state: Mapping[Any, Any], /, *states: Mapping[Any, Any], cls: type[S] = State) -> S:  # type: ignore[assignment]
+def merge_state(state: Mapping[Any, Value], /, *states: Mapping[Any, Value], cls: type[S] = State) -> S:  # type: ignore[assignment]
     """The union of states by path; later states take precedence. A single state is returned unchanged.
 
     Example:

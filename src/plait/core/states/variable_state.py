@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from ...errors import ArgumentTypeError
+from ...typing import Value
 from ..variables.variables import Variable, VariableType
 
 A = TypeVar("A")
@@ -26,13 +27,13 @@ class VariableState(Variable[A]):
 
 
 class _VariableStateType(VariableType):
-    def __instancecheck__(cls, instance: Any) -> bool:
+    def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, Variable)
 
     def __subclasscheck__(cls, subclass: type) -> bool:
         return issubclass(subclass, Variable)
 
-    def __call__(cls, type: Any, value: Any, **metadata: Any) -> Any:
+    def __call__(cls, type: Any, value: Value, **metadata: Any) -> Any:
         if not (isinstance(type, VariableType) and issubclass(type, Variable)):
             raise ArgumentTypeError(
                 "VariableState needs a variable class",

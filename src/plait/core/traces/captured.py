@@ -20,6 +20,7 @@ from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from ...errors import CapturedModelWarning
+from ...typing import Value
 from ...util.jax_versions import trace_state
 from ...util.notices import warn
 from ...util.static_values import closure_contents
@@ -34,7 +35,7 @@ _LIBRARIES = (__name__.partition(".")[0], "jax")  # their functions capture no m
 _told: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def warn_about_captures(f: Any, name: str, found: Mapping[int, Any]) -> None:
+def warn_about_captures(f: object, name: str, found: Mapping[int, object]) -> None:
     """Warn, once for each function, that it has read variables from outside.
 
     Args:
@@ -57,15 +58,15 @@ def warn_about_captures(f: Any, name: str, found: Mapping[int, Any]) -> None:
     )
 
 
-def _parts_of(value: Any) -> Iterator[int]:
+def _parts_of(value: Value) -> Iterator[int]:
     """The identities of the nodes and cells of an object."""
     for place in visit(value, children=children_if_any):
         yield id(place.value._cell if isinstance(place.value, Variable) else place.value)
 
 
-def named_captures(f: Any) -> dict[str, Any]:
+def named_captures(f: object) -> dict[str, object]:
     """The objects that a function, and the functions that it names, have by closure, global, default or partial."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     stack, seen = [("", f)], set()
     while stack:
         label, each = stack.pop()
@@ -85,10 +86,10 @@ def named_captures(f: Any) -> dict[str, Any]:
     return found
 
 
-def _named_in(f: FunctionType) -> list[tuple[str, Any]]:
+def _named_in(f: FunctionType) -> list[tuple[str, object]]:
     """What the closure, globals, defaults and wrapped function of a function hold, by their names."""
     code, defaults = f.__code__, f.__defaults__ or ()
-    found: list[tuple[str, Any]] = [("", getattr(f, "__wrapped__", None)), *(f.__kwdefaults__ or {}).items()]
+    found: list[tuple[str, object]] = [("", getattr(f, "__wrapped__", None)), *(f.__kwdefaults__ or {}).items()]
     # The code may have been replaced by one with other parameters.
     found += zip(reversed(code.co_varnames[: code.co_argcount]), reversed(defaults), strict=False)
     found += [(name, f.__globals__.get(name)) for name in sorted(_names(code))]
@@ -103,7 +104,7 @@ def _names(code: CodeType) -> frozenset[str]:
 
 
 @contextlib.contextmanager
-def refusing_container_changes(f: Any) -> Iterator[None]:
+def refusing_container_changes(f: object) -> Iterator[None]:
     """Raise if the block, which calls a function, changed plain lists or dicts of models that it captures.
 
     Their contents are restored, even if the block raised.
@@ -126,7 +127,7 @@ def refusing_container_changes(f: Any) -> Iterator[None]:
         raise_foreign_trace(node._pytree__info.trace, container, "change the contents of a")
 
 
-def _captured_containers(f: Any) -> list[tuple[Any, Any]]:
+def _captured_containers(f: object) -> list[tuple[Any, Any]]:
     """The plain lists and dicts of the models of other traces that a function captures, each with its node."""
     here, found = trace_state.value, {}
     for model in named_captures(f).values():

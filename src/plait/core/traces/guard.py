@@ -6,16 +6,15 @@ would be lost. Reading is always allowed.
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...core import hooks
 from ...errors import TraceContextError
+from ...typing import Node
 from ...util.jax_versions import Trace, current_trace as current_trace, describe_trace, trace_state, transform_of
 from ...util.words import with_article
 from ..transform import Transformation
 
 
-def check_trace(trace: Trace, owner: Any, action: str) -> None:
+def check_trace(trace: Trace, owner: Node, action: str) -> None:
     """Raise if ``owner``, which belongs to ``trace``, would be changed in a different trace.
 
     Raises:
@@ -26,7 +25,7 @@ def check_trace(trace: Trace, owner: Any, action: str) -> None:
         raise_foreign_trace(trace, owner, action)
 
 
-def raise_foreign_trace(trace: Trace, owner: Any, action: str) -> None:
+def raise_foreign_trace(trace: Trace, owner: Node, action: str) -> None:
     """Raise the error of ``check_trace``, unless the owner is exempt."""
     if is_excused(owner):
         return
@@ -50,7 +49,7 @@ def raise_foreign_trace(trace: Trace, owner: Any, action: str) -> None:
     )
 
 
-def is_excused(owner: Any) -> bool:
+def is_excused(owner: Node) -> bool:
     """Whether an object may be changed in a different trace."""
     return hooks.excuse is not None and hooks.excuse(owner)
 
@@ -64,6 +63,6 @@ def call_with_model(transform: str) -> str:
     return f"plait.{transform}(f)(model, x)" if known is None else known.of_model
 
 
-def known_path(owner: Any) -> str | None:
+def known_path(owner: Node) -> str | None:
     """The path of an object, if it is found in a known model."""
     return None if hooks.find_path is None else hooks.find_path(owner)

@@ -17,6 +17,8 @@ from types import FrameType
 from typing import Any
 
 from ...errors import LostUpdateWarning
+from ...typing import Node, Value
+from ...util.jax_versions import Trace
 from ...util.words import with_article
 from ..variables.cells import DETACHED, Cell
 from .guard import known_path
@@ -25,7 +27,7 @@ from .guard import known_path
 class _LatestFlatten(threading.local):
     """The trace, other than the top level, in which JAX last flattened a variable in this thread."""
 
-    trace: Any = None
+    trace: Trace | None = None
 
 
 latest_flatten = _LatestFlatten()
@@ -76,13 +78,13 @@ class UnreadCell(Cell):
     __slots__ = ()
 
     @property
-    def raw(self) -> Any:
+    def raw(self) -> Value:
         self.__class__ = Cell  # pyright: ignore[reportAttributeAccessIssue]
         _WRITTEN.pop(id(self), None)
         return self.raw
 
     @raw.setter
-    def raw(self, value: Any) -> None:
+    def raw(self, value: Value) -> None:
         _set_raw(self, value)
 
     def __del__(self) -> None:
@@ -119,7 +121,7 @@ def package_of(frame: FrameType) -> str:
     return frame.f_globals.get("__name__", "").partition(".")[0]
 
 
-def note_write(variable: Any) -> None:
+def note_write(variable: Node) -> None:
     """Record the line of the program that wrote to a variable, if that is a copy and the write may be lost."""
     cell = variable._cell
     if cell.version == DETACHED:
