@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 
 import jax
-from jax.tree_util import register_static
+from jax.tree_util import KeyPath, register_static
 
 from ...core import hooks
 from ...core.graph.graphdef import GraphDef, LeafDef, NodeDef, NodeRef, VariableDef, iter_places, node_def, path_of
@@ -23,9 +23,10 @@ from ...core.graph.walks import CachedWalk, find_walk, is_graph_leaf
 from ...core.nodes.attributes import has_data
 from ...core.nodes.nodes import Static, jax_key_to_key
 from ...core.settings import put_in_force, touched
-from ...core.variables.cells import Value, dict_of
+from ...core.variables.cells import dict_of
 from ...core.variables.variables import make_variables
 from ...errors import ArgumentError
+from ...typing import Metadata, Node, Tree, TreeDef, Value
 from ...util.paths import Path, format_path
 from ...util.static_values import static_key
 from ...util.words import describe_type
@@ -33,7 +34,7 @@ from ...util.words import describe_type
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def static_argument(transform: str, value: Any, name: str) -> Static:
+def static_argument(transform: str, value: object, name: str) -> Static:
     """A static argument of this name, wrapped so that it is part of the structure.
 
     Raises:
@@ -61,8 +62,8 @@ def static_argument(transform: str, value: Any, name: str) -> Static:
 
 
 def with_statics(
-    transform: str, f: Callable[..., Any], args: tuple[Any, ...], argnums: int | Iterable[int]
-) -> tuple[Any, ...]:
+    transform: str, f: Callable[..., Tree], args: tuple[Tree, ...], argnums: int | Iterable[int]
+) -> tuple[Tree, ...]:
     """Positional arguments, with static ones wrapped."""
     statics = {argnums} if isinstance(argnums, int) else set(argnums)
     statics = {number + len(args) if number < 0 else number for number in statics}
@@ -72,7 +73,9 @@ def with_statics(
     return tuple(static_argument(transform, arg, names.at(i)) if i in statics else arg for i, arg in enumerate(args))
 
 
-def positional(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def positional(
+    f: Callable[..., Tree], args: tuple[Tree, ...], kwargs: dict[str, Tree]
+) -> tuple[tuple[Tree, ...], dict[str, Tree]]:
     """Keyword arguments moved to positions, as far as the signature allows. (rule X1)"""
     if not kwargs:
         return args, kwargs
@@ -102,7 +105,7 @@ class ParameterNames(NamedTuple):
         return f"args[{position}]" if self.rest is None else f"{self.rest}[{position - len(self.positional)}]"
 
 
-def parameter_names(function: Callable[..., Any] | None) -> ParameterNames:
+def parameter_names(function: Callable[..., Tree] | None) -> ParameterNames:
     """What a function calls its positional arguments."""
     try:
         parameters = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
@@ -123,7 +126,7 @@ class ArgumentNames(inspect.Signature):
 
     __slots__ = ("_names",)
 
-    def __init__(self, names: Callable[[], tuple[Any, ...]]) -> None:
+    def __init__(self, names: Callable[[], tuple[Tree, ...]]) -> None:
         kinds = {"_plait_given": inspect.Parameter.VAR_POSITIONAL, "_plait_named": inspect.Parameter.VAR_KEYWORD}
         super().__init__([inspect.Parameter(name, kind) for name, kind in kinds.items()])
         self._names = names
@@ -139,13 +142,13 @@ class ArgumentNames(inspect.Signature):
         return SimpleNamespace(arguments={**found, **kwargs}, args=args, kwargs=kwargs, apply_defaults=lambda: None)
 
 
-def named_as_user_s(function: F, f: Callable[..., Any], names: Callable[[], tuple[Any, ...]]) -> F:
+def named_as_user_s(function: F, f: Callable[..., Tree], names: Callable[[], tuple[Tree, ...]]) -> F:
     """A function of arrays, which JAX calls ``f``; ``names`` as for ``ArgumentNames``."""
     function.__wrapped__, function.__signature__ = f, ArgumentNames(names)  # type: ignore[attr-defined]
     return function
 
 
-def argument_name(path: Any, names: ParameterNames) -> str:
+def argument_name(path: KeyPath, names: ParameterNames) -> str:
     """The name of what is at a JAX path in ``(args, kwargs)``: ``batch["x"]``, ``models[1].kernel``.
 
     Args:
@@ -167,7 +170,7 @@ class Structure:
     """The static half of a pytree that may contain objects: its treedef, and a graphdef for each leaf that is an
     object."""
 
-    treedef: Any
+    treedef: TreeDef
     graphdefs: tuple[GraphDef | None, ...]
 
     @functools.cached_property
@@ -176,7 +179,7 @@ class Structure:
         return tuple(graphdef for graphdef in self.graphdefs if graphdef is not None)
 
     @functools.cached_property
-    def variables_only(self) -> tuple[tuple[Any, ...], tuple[dict[str, Any], ...], tuple[int | None, ...]] | None:
+    def variables_only(self) -> tuple[tuple[type, ...], tuple[Metadata, ...], tuple[int | None, ...]] | None:
         """Class, metadata and index of each variable, if all its objects are variables, such as those of a ``State``,
         or references; modules are built by the plan of their graphdef."""
         variables = [root for root in self.roots if isinstance(root, VariableDef)]
@@ -202,8 +205,8 @@ class Structure:
         return found
 
     def unflatten(
-        self, make: Callable[[GraphDef, list[Any]], Any], values: Iterable[Value], plain: Iterable[Value]
-    ) -> Any:
+        self, make: Callable[[GraphDef, list[Value]], Node], values: Iterable[Value], plain: Iterable[Value]
+    ) -> Tree:
         """The tree with these plain leaves, and with objects that ``make`` makes of graphdefs and their values."""
         values, plain = iter(values), iter(plain)
         leaves = [
@@ -212,7 +215,7 @@ class Structure:
         ]
         return jax.tree_util.tree_unflatten(self.treedef, leaves)
 
-    def part_paths(self) -> Iterator[tuple[int, Path, Any]]:
+    def part_paths(self) -> Iterator[tuple[int, Path, GraphDef]]:
         """For each definition: the number of its object, its path in the object, and the definition."""
         for number, root in enumerate(self.roots):
             yield from ((number, path_of(link), part) for link, part in iter_places(root))
@@ -221,16 +224,16 @@ class Structure:
         """For each value: the number of its object, and its path in the object."""
         return [(number, path) for number, path, part in self.part_paths() if isinstance(part, (VariableDef, LeafDef))]
 
-    def places(self) -> list[Any]:
+    def places(self) -> list[KeyPath]:
         """The JAX path of each leaf; objects count as leaves."""
         return _places(self.treedef)
 
-    def labels(self, f: Callable[..., Any]) -> tuple[list[str], list[str]]:
+    def labels(self, f: Callable[..., Tree]) -> tuple[list[str], list[str]]:
         """The user's names of the objects and plain leaves of ``(args, kwargs)``: ``models[0]``, ``batch["x"]``."""
         pairs = list(zip(_leaf_names(self.treedef, f), self.graphdefs, strict=True))
         return [label for label, g in pairs if g is not None], [label for label, g in pairs if g is None]
 
-    def definitions(self, f: Callable[..., Any]) -> dict[str, Any]:
+    def definitions(self, f: Callable[..., Tree]) -> dict[str, TreeDef | GraphDef]:
         """What is at each place of ``(args, kwargs)``, to find the places in which two structures differ: the treedef
         of each argument, and in objects each definition without those below it."""
         tree = jax.tree_util.tree_unflatten(self.treedef, [object() for _ in self.graphdefs])
@@ -255,12 +258,12 @@ class Argument(NamedTuple):
     plain: range
 
 
-def _places(treedef: Any) -> list[Any]:
+def _places(treedef: TreeDef) -> list[KeyPath]:
     tree = jax.tree_util.tree_unflatten(treedef, [object() for _ in range(treedef.num_leaves)])
     return [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
 
 
-def _leaf_names(treedef: Any, f: Callable[..., Any] | None) -> list[str]:
+def _leaf_names(treedef: TreeDef, f: Callable[..., Tree] | None) -> list[str]:
     """The names of the leaves of ``(args, kwargs)``: ``model``, or ``args[0]`` where the function is not known."""
     names = parameter_names(f)
     return [argument_name(path, names) if len(path) > 1 else "" for path in _places(treedef)]
@@ -277,7 +280,7 @@ class Gathered:
     """
 
     structure: Structure
-    roots: tuple[Any, ...]
+    roots: tuple[Node, ...]
     walk: CachedWalk | None
     plain: list[Value]
 
@@ -285,7 +288,7 @@ class Gathered:
         """The raw values of all variables and array attributes, in walk order."""
         return [] if self.walk is None else self.walk.raw_values()
 
-    def parts(self) -> tuple[Structure, list[Any], list[Any]]:
+    def parts(self) -> tuple[Structure, list[Value], list[Value]]:
         """The structure, the values of the objects, and the other leaves."""
         return self.structure, self.values(), self.plain
 
@@ -293,18 +296,18 @@ class Gathered:
         """The context in which a call with these objects runs; ``names`` name them in each function that is traced."""
         return nullcontext() if hooks.around_call is None else hooks.around_call(self, [*names])
 
-    def replace_value(self, position: int, value: Any) -> None:
+    def replace_value(self, position: int, value: Value) -> None:
         """Store an equal value, such as a resharded one, in the caller's own variable at a position."""
         assert self.walk is not None
         self.walk.cells[position].raw = value
 
-    def leaf_places(self) -> list[tuple[int, int, Path, Any]]:
+    def leaf_places(self) -> list[tuple[int, int, Path, Value]]:
         """For each value: its position, the number of its object, its path in the object, and a leaf to apply filters
         to."""
         walk = self.walk
         if walk is None:
             return []
-        leaves: list[Any] = [cell.raw for cell in walk.cells]
+        leaves: list[Value] = [cell.raw for cell in walk.cells]
         kept = [(position, cls) for position, cls in enumerate(walk.types) if cls is not None]
         raws, metadata = [leaves[each] for each, _ in kept], [walk.cells[each].metadata for each, _ in kept]
         made = make_variables([cls for _, cls in kept], raws, metadata)
@@ -314,7 +317,7 @@ class Gathered:
         return [*zip(range(len(leaves)), numbers, walk.paths(), leaves, strict=True)]
 
 
-def gather(tree: Any, f: Callable[..., Any] | None = None) -> Gathered:
+def gather(tree: Tree, f: Callable[..., Tree] | None = None) -> Gathered:
     """Flatten a pytree with objects: first down to modules and variables, then those are walked.
 
     Args:

@@ -30,8 +30,9 @@ from ...core import hooks
 from ...core.graph.walks import is_graph_leaf
 from ...core.traces.captured import refusing_container_changes, warn_about_captures
 from ...core.transform import Transformation
-from ...core.variables.cells import Value, recording_foreign_reads
+from ...core.variables.cells import recording_foreign_reads
 from ...errors import StaticValueError
+from ...typing import Node, Tree, Value
 from ...util.jax_versions import trace_settings
 from ...util.sentinels import Sentinel
 from ...util.static_values import HashableMapping
@@ -43,13 +44,13 @@ from .prefixes import Prefix, check_aliasing, prefixes_of_values, values_in
 T = TypeVar("T")
 
 # The only port of a transform that treats all values alike.
-ONE_PORT: Any = Sentinel(__name__, "ONE_PORT", "all")
+ONE_PORT: Sentinel = Sentinel(__name__, "ONE_PORT", "all")
 # Written values leave by their input port.
-OWN_PORT: Any = Sentinel(__name__, "OWN_PORT", "its own port")
+OWN_PORT: Sentinel = Sentinel(__name__, "OWN_PORT", "its own port")
 
 # User's function → key → (body, what was made for it), the latest used last, while the function lives. An entry keeps
 # alive only structures, which reference no object, and functions of arrays that reference the function weakly.
-_kept: weakref.WeakKeyDictionary[Any, dict[Any, tuple[Any, Any]]] = weakref.WeakKeyDictionary()
+_kept: weakref.WeakKeyDictionary[Any, dict[Hashable, tuple[Body, Any]]] = weakref.WeakKeyDictionary()
 MOST = 64
 
 
@@ -63,7 +64,7 @@ class AnnotateErrors:
 
     __slots__ = ("inside", "roots")
 
-    def __init__(self, roots: Sequence[Any], *, inside: bool) -> None:
+    def __init__(self, roots: Sequence[Node], *, inside: bool) -> None:
         self.roots, self.inside = roots, inside
 
     def __enter__(self) -> None:
@@ -72,7 +73,7 @@ class AnnotateErrors:
     def __exit__(self, kind: Hashable, error: BaseException | None, traceback: TracebackType | None) -> None:
         if error is None or traceback is None:
             return
-        refs: list[Any] = []
+        refs: list[weakref.ref[Callable[..., Tree]]] = []
         with contextlib.suppress(TypeError):  # an object of a registered class without weak references
             refs = [weakref.ref(root) for root in self.roots]
         # A frame lives as long as the traceback, and the private objects as long as the frame.
@@ -92,7 +93,7 @@ class RuledFunction:
         rule_number: how often they were set.
     """
 
-    functions: tuple[Callable[..., Any], ...] = ()
+    functions: tuple[Callable[..., Tree], ...] = ()
     rule_number = 0
     __call__: Callable[..., Any]
 
@@ -125,7 +126,7 @@ class Ports:
             groups[port].append(value)
         return groups
 
-    def in_order(self, groups: Iterable[Iterable[Any]]) -> tuple[list[Any], list[Any]]:
+    def in_order(self, groups: Iterable[Iterable[Value]]) -> tuple[list[Value], list[Value]]:
         """The inverse of ``grouped``: the items of the values, and those of the plain leaves."""
         supplies = [iter(group) for group in groups]
         return [next(supplies[port]) for port in self.values], [next(supplies[port]) for port in self.plain]
@@ -164,17 +165,17 @@ class Rules:
     """
 
     loops: ClassVar[bool] = False
-    axis: HashableMapping[str, Any] | None = dataclasses.field(default=None, kw_only=True)
+    axis: HashableMapping[str, object] | None = dataclasses.field(default=None, kw_only=True)
 
     def kinds(self, prefixes: list[Hashable], *, structural: bool) -> list[Hashable]:
         """The kind of the port of each input value, given its prefix."""
         return prefixes
 
-    def run(self, body: Body, entered: TracedArguments, call: Callable[[], Any]) -> Any:
+    def run(self, body: Body, entered: TracedArguments, call: Callable[[], Tree]) -> Tree:
         """``call`` the user's function. Returns its output."""
         return call()
 
-    def finish_new(self, body: Body, left: TracedResult, out: Any) -> bool:
+    def finish_new(self, body: Body, left: TracedResult, out: Tree) -> bool:
         """Change what the function made; whether anything was changed, so that it must be walked again."""
         return False
 
@@ -185,7 +186,7 @@ class Rules:
     def check_sent(self, body: Body, kind: Hashable, value: Value) -> None:
         """Raise if a value cannot leave by a port of this kind."""
 
-    def sorted(self, body: Body, left: TracedResult, out: Any, inputs: Sequence[Sequence[Value]]) -> OutputPorts:
+    def sorted(self, body: Body, left: TracedResult, out: Tree, inputs: Sequence[Sequence[Value]]) -> OutputPorts:
         """What sorts the results into ports."""
         return OutputPorts(body, left, out)
 
@@ -197,9 +198,9 @@ NO_RULES = Rules()
 class CheckedOutput(Rules):
     """The output is checked before all else."""
 
-    check: Callable[[Any], Any]
+    check: Callable[[Tree], object]
 
-    def run(self, body: Body, entered: TracedArguments, call: Callable[[], Any]) -> Any:
+    def run(self, body: Body, entered: TracedArguments, call: Callable[[], Tree]) -> Tree:
         out = call()
         self.check(out)
         return out
@@ -208,16 +209,16 @@ class CheckedOutput(Rules):
 class NamedAsUsers:
     """A function of arrays that JAX calls as the user's function, and its arguments as the user does."""
 
-    def user_function(self) -> Callable[..., Any]:
+    def user_function(self) -> Callable[..., Tree]:
         """The function that it calls."""
         raise NotImplementedError
 
-    def names(self) -> tuple[Any, ...]:
+    def names(self) -> tuple[Tree, ...]:
         """The arguments, with a name in place of each value."""
         raise NotImplementedError
 
     @property
-    def __wrapped__(self) -> Callable[..., Any]:
+    def __wrapped__(self) -> Callable[..., Tree]:
         return self.user_function()
 
     @functools.cached_property
@@ -230,7 +231,7 @@ class OfBody(NamedAsUsers):
 
     body: Body
 
-    def user_function(self) -> Callable[..., Any]:
+    def user_function(self) -> Callable[..., Tree]:
         return self.body.f()
 
 
@@ -251,7 +252,7 @@ class Body(NamedAsUsers):
     """
 
     name: Transformation
-    f: Callable[[], Callable[..., Any]]
+    f: Callable[[], Callable[..., Tree]]
     structure: Structure
     ports: Ports
     prefixes: tuple[Hashable, ...]
@@ -263,10 +264,10 @@ class Body(NamedAsUsers):
     def of(
         cls,
         name: Transformation,
-        f: Callable[..., Any],
+        f: Callable[..., Tree],
         gathered: Gathered,
         spread: Sequence[Hashable] | None = None,
-        outs: Prefix | Any = ONE_PORT,
+        outs: Hashable = ONE_PORT,
         kinds: Sequence[Hashable] = (),
         propagation: Propagation = ALL_CHANGES,
         rules: Rules = NO_RULES,
@@ -301,7 +302,7 @@ class Body(NamedAsUsers):
         return cls(name, reference, structure, ports, prefixes, outs, propagation, rules)
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[Hashable, ...]:
         """All of it but the function: what two bodies of one function are compared by."""
         return self.name, self.structure, self.ports, self.prefixes, self.outs, self.propagation, self.rules
 
@@ -333,7 +334,7 @@ class Body(NamedAsUsers):
             entries.pop(key, None)
 
     def __call__(
-        self, inputs: Sequence[Sequence[Value]], run: Callable[[TracedArguments], Any] | None = None
+        self, inputs: Sequence[Sequence[Value]], run: Callable[[TracedArguments], Tree] | None = None
     ) -> tuple[tuple[list[Value], ...], Outcome]:
         """Map input ports to output ports, and return what the function did.
 
@@ -358,7 +359,7 @@ class Body(NamedAsUsers):
         """Create private objects for the input values."""
         return TracedArguments(self.structure, *self.ports.in_order(inputs))
 
-    def call(self, entered: TracedArguments, run: Callable[[TracedArguments], Any] | None = None) -> Any:
+    def call(self, entered: TracedArguments, run: Callable[[TracedArguments], Tree] | None = None) -> Tree:
         """Call the user's function, or ``run``, with the private objects."""
         call = functools.partial(self._run if run is None else run, entered)
         for around in hooks.around_body.values():
@@ -366,7 +367,7 @@ class Body(NamedAsUsers):
         with AnnotateErrors(entered.roots, inside=True):
             return call()
 
-    def _run(self, entered: TracedArguments) -> Any:
+    def _run(self, entered: TracedArguments) -> Tree:
         f, (args, kwargs) = self.f(), entered.arguments()
         record = recording_foreign_reads(self.forget)
         with record as found, refusing_container_changes(f):
@@ -375,12 +376,12 @@ class Body(NamedAsUsers):
                 warn_about_captures(f, self.name, found)
         return out
 
-    def leave(self, entered: TracedArguments, out: Any) -> TracedResult:
+    def leave(self, entered: TracedArguments, out: Tree) -> TracedResult:
         """Walk the arguments and the output again."""
         structural = bool(self.propagation.structural) or self.rules.loops  # a returned carry consists of the arguments
         return TracedResult(self.name, entered, out, structural, self.root_labels)
 
-    def output_of(self, inputs: Sequence[Sequence[Value]]) -> tuple[Structure, Sequence[Any], Sequence[Any]]:
+    def output_of(self, inputs: Sequence[Sequence[Value]]) -> tuple[Structure, Sequence[Value], Sequence[Value]]:
         """The flattened output of the function; its changes to the arguments are ignored."""
         entered = self.enter(inputs)
         out = self.call(entered)
@@ -412,10 +413,10 @@ class Body(NamedAsUsers):
         roots, plain = self.labels()
         return self.ports.grouped(self.structure.value_labels(roots), plain)
 
-    def user_function(self) -> Callable[..., Any]:
+    def user_function(self) -> Callable[..., Tree]:
         return self.f()
 
-    def names(self) -> tuple[Any, ...]:
+    def names(self) -> tuple[Tree, ...]:
         """The name of each input, by ports."""
         return (self.labels_by_port(),)
 
@@ -423,7 +424,7 @@ class Body(NamedAsUsers):
 class OutputPorts:
     """The results of a function, sorted into ports."""
 
-    def __init__(self, body: Body, left: TracedResult, out: Any) -> None:
+    def __init__(self, body: Body, left: TracedResult, out: Tree) -> None:
         self.body, self.left = body, left
         self.values = left.entered.values
         self.outputs: tuple[list[Value], ...] = tuple([] for _ in body.ports.kinds)
@@ -461,7 +462,7 @@ class OutputPorts:
         )
         return self.outputs, outcome
 
-    def _values_of_inputs(self) -> tuple[list[Any], list[Any]]:
+    def _values_of_inputs(self) -> tuple[list[Value], list[Value]]:
         """(position, address) of the written values, and of the others if all values are returned."""
         (structural, _, all_values, donated, _), written, unwritten = self.body.propagation, [], []
         for position, (raw, before) in enumerate(zip(self.left.after, self.values, strict=True)):
@@ -508,7 +509,7 @@ class OutputPorts:
         is_argument = leaf < self.left.argument_count and writes is not OWN_PORT
         return self.send(self.body.ports.kinds.index(writes if is_argument else prefix), value)
 
-    def plain(self, leaf: Any, prefix: Hashable) -> Address:
+    def plain(self, leaf: Value, prefix: Hashable) -> Address:
         """Send a plain leaf of the output."""
         return self.send(self.body.ports.kinds.index(prefix), leaf)
 
@@ -518,7 +519,7 @@ class OutputPorts:
         self.outputs[port].append(value)
         return Address(port, len(self.outputs[port]) - 1)
 
-    def _check_output_aliasing(self, out: Any) -> None:
+    def _check_output_aliasing(self, out: Tree) -> None:
         """An input variable must not be returned with a different prefix. (rule X3)"""
         pairs, _ = jax.tree_util.tree_flatten_with_path(out, is_leaf=is_graph_leaf)
         treatments = [
@@ -534,7 +535,7 @@ class OutputPorts:
         check_aliasing(self.body.name, treatments, known)
 
 
-def guarded(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def guarded(f: Callable[..., Tree], *args: Any, **kwargs: Any) -> Tree:
     """Call a function of the user's that comes with another, such as a rule."""
     with AnnotateErrors((), inside=True), refusing_container_changes(f):
         return f(*args, **kwargs)

@@ -39,8 +39,8 @@ from ...core.graph.locate import describe_place
 from ...core.graph.modes import STRUCTURE, Crossing
 from ...core.graph.walks import is_graph_leaf
 from ...core.transform import Transformation
-from ...core.variables.cells import Value
 from ...errors import ArgumentError, ArgumentTypeError
+from ...typing import Tree, Value
 from ...util.words import describe_type
 from .arguments import Gathered, gather, joined, positional
 from .body import (
@@ -74,7 +74,7 @@ def curried(transform: F) -> F:
     return wrapper  # type: ignore[return-value]
 
 
-def check_function(f: Any, name: Transformation) -> None:
+def check_function(f: object, name: Transformation) -> None:
     """Raise if a transform cannot lift this function.
 
     Raises:
@@ -99,7 +99,7 @@ def check_function(f: Any, name: Transformation) -> None:
         )
 
 
-def carries_structure(crossing: Crossing, gathered: Gathered, f: Callable[..., Any]) -> bool | str | None:
+def carries_structure(crossing: Crossing, gathered: Gathered, f: Callable[..., Tree]) -> bool | str | None:
     """Whether a call of ``f`` with these arguments carries out structural changes, as ``Propagation`` has it.
 
     Raises:
@@ -136,12 +136,12 @@ class Call:
     def __init__(
         self,
         name: Transformation,
-        f: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any] | None = None,
+        f: Callable[..., Tree],
+        args: tuple[Tree, ...],
+        kwargs: Mapping[str, Tree] | None = None,
         *,
-        ins: Prefix | Sequence[Any] | None = None,
-        outs: Prefix | Any = ONE_PORT,
+        ins: Prefix | Sequence[Hashable] | None = None,
+        outs: Hashable = ONE_PORT,
         crossing: Crossing = STRUCTURE,
         gathered: Gathered | None = None,
         kinds: Sequence[Hashable] = (),
@@ -156,11 +156,11 @@ class Call:
         self.ports = self.body.ports
         self.inputs = self.ports.grouped(gathered.values(), gathered.plain)
 
-    def port(self, kind: Hashable, groups: Sequence[Any]) -> Any:
+    def port(self, kind: Hashable, groups: Sequence[list[T]]) -> list[T]:
         """The group of the port of this kind; empty if there is no such port."""
         return groups[self.ports.kinds.index(kind)] if kind in self.ports.kinds else []
 
-    def labelled(self) -> list[tuple[Callable[[], str], Any, Any]]:
+    def labelled(self) -> list[tuple[Callable[[], str], Any, Value]]:
         """Every input as (what returns its path, kind of its port, value)."""
         labels = functools.cache(lambda: [label for labels in self.body.labels_by_port() for label in labels])
         found = [(kind, value) for kind, values in zip(self.ports.kinds, self.inputs, strict=True) for value in values]
@@ -176,11 +176,11 @@ class Call:
 
     def run(
         self,
-        function: Callable[..., Any],
-        *inputs: Any,
-        stepwise: Callable[..., Any] | None = None,
+        function: Callable[..., Tree],
+        *inputs: Value,
+        stepwise: Callable[..., Tree] | None = None,
         others: Sequence[Call] = (),
-    ) -> Any:
+    ) -> Tree:
         """Call JAX's transform of the body.
 
         Under ``debug_nans``, JAX reports only that a loop or branch returned a NaN. It is then run again, step by step,
@@ -222,7 +222,7 @@ class Call:
             explain(self.name, self.f, self.gathered, error)
             raise
 
-    def donating(self, donated: frozenset[int]) -> tuple[Body, list[Any], list[Any]]:
+    def donating(self, donated: frozenset[int]) -> tuple[Body, list[Value], list[Value]]:
         """The body that donates the arrays and variables of the arguments at ``donated``, the input ports with only
         what is donated, and those with the rest; each has ``None`` in place of what is in the other.
 
@@ -250,12 +250,12 @@ class Call:
         donating = self.body.propagation._replace(donated=positions)
         return dataclasses.replace(self.body, propagation=donating), given, kept
 
-    def finish(self, outputs: Sequence[Sequence[Value]], outcome: Outcome) -> Any:
+    def finish(self, outputs: Sequence[Sequence[Value]], outcome: Outcome) -> Tree:
         """Write back the output ports. Returns the output."""
         return write_back(outcome, self.gathered, outputs)
 
 
-def prefixes_of(name: Transformation, options: Mapping[str, Any], crossing: Crossing) -> tuple[Prefix, Prefix]:
+def prefixes_of(name: Transformation, options: Mapping[str, Tree], crossing: Crossing) -> tuple[Prefix, Prefix]:
     """The prefixes of the arguments (as a tuple; a list is treated as one) and of the output, by the names of the
     options."""
     (first, ins), (second, outs) = options.items()
@@ -266,10 +266,10 @@ def prefixes_of(name: Transformation, options: Mapping[str, Any], crossing: Cros
 
 def prefixed_call(
     name: Transformation,
-    f: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    prefixes: Mapping[str, Any],
+    f: Callable[..., Tree],
+    args: tuple[Tree, ...],
+    kwargs: dict[str, Tree],
+    prefixes: Mapping[str, Tree],
     crossing: Crossing,
     **options: Any,
 ) -> Call:

@@ -7,8 +7,7 @@ a function is traced. After it ran, arguments and output are walked again with o
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import jax
 
@@ -18,9 +17,10 @@ from ...core.graph.unflatten import Builder, plan_of
 from ...core.graph.walks import Walk, is_graph_leaf, path_of
 from ...core.nodes.nodes import Static, jax_key_to_key
 from ...core.transform import Transformation
-from ...core.variables.cells import Value, note_foreign_reads
+from ...core.variables.cells import note_foreign_reads
 from ...core.variables.variables import Variable, make_variables
 from ...errors import ArgumentError
+from ...typing import Node, Tree, Value
 from ...util.jax_versions import trace_state
 from ...util.paths import format_path
 from ...util.static_values import HashableMapping
@@ -45,26 +45,26 @@ class TracedArguments:
         structure: Structure,
         values: Sequence[Value],
         plain: Sequence[Value],
-        known: Mapping[int, Any] | None = None,
+        known: Mapping[int, Node] | None = None,
     ) -> None:
         self.structure = structure
         self.values = list(values)
-        self.index_ref: dict[int, Any] = dict(known or {})
+        self.index_ref: dict[int, Node] = dict(known or {})
         builder, roots = Builder(self.index_ref), []
 
-        def make(graphdef: GraphDef, leaves: list[Any]) -> Any:
+        def make(graphdef: GraphDef, leaves: list[Value]) -> Node:
             roots.append(root := builder.build(graphdef, leaves))
             return root
 
         self.tree = structure.unflatten(make, self.values, plain)
         self.roots = tuple(roots)
 
-    def arguments(self) -> tuple[list[Any], dict[str, Any]]:
+    def arguments(self) -> tuple[list[Tree], dict[str, Tree]]:
         """The arguments for the function: static ones, which are passed as part of the structure, are unwrapped."""
         args, kwargs = self.tree
         return [*map(_revealed, args)], {name: _revealed(value) for name, value in kwargs.items()}
 
-    def variables(self) -> list[Any]:
+    def variables(self) -> list[Value]:
         """The private variable at each position of the values; ``None`` for array attributes."""
         return [
             self.index_ref[part.index] if isinstance(part, VariableDef) else None  # type: ignore[index]
@@ -72,20 +72,20 @@ class TracedArguments:
             for part in plan_of(graphdef).leaf_defs
         ]
 
-    def put(self, values: Mapping[int, Any]) -> None:
+    def put(self, values: Mapping[int, Value]) -> None:
         """Store other values in the private variables at these positions, as if they had been entered with them."""
         variables = self.variables()
         for position, value in values.items():
             variables[position]._cell.raw = value
 
 
-def _revealed(argument: Any) -> Any:
+def _revealed(argument: Tree) -> Tree:
     return argument.value if type(argument) is Static else argument
 
 
 def rebuild(
-    structure: Structure, values: Sequence[Value], plain: Sequence[Value], known: Mapping[int, Any] | None = None
-) -> Any:
+    structure: Structure, values: Sequence[Value], plain: Sequence[Value], known: Mapping[int, Node] | None = None
+) -> Tree:
     """Build the tree of a structure with new leaves, such as gradients.
 
     Args:
@@ -125,7 +125,7 @@ class TracedResult:
         self,
         name: Transformation,
         entered: TracedArguments,
-        out: Any,
+        out: Tree,
         structural: bool,
         labels: Callable[[], Sequence[str]],
     ) -> None:
@@ -196,7 +196,7 @@ class TracedResult:
             if position is not None and not isinstance(self.walk.leaves[leaf], Variable)
         }
 
-    def position_of(self, item: Any) -> int | None:
+    def position_of(self, item: Value) -> int | None:
         """The position of a variable among the input values; ``None`` for others."""
         return self._known.get(id(item))
 
@@ -208,7 +208,7 @@ class TracedResult:
         """The number of the root that a leaf of the walk belongs to: arguments, then output."""
         return next(number for number, end in enumerate(self.ends) if leaf < end)
 
-    def prefix(self, leaf: int, prefixes: Sequence[Any]) -> Any:
+    def prefix(self, leaf: int, prefixes: Sequence[Hashable]) -> Hashable:
         """The prefix of a leaf of the walk, which is that of its root: arguments, then output."""
         place = path_of(self.walk.links[leaf]), self.walk.leaves[leaf]
         return choose(prefixes[self.root(leaf)], [place])[0]
@@ -218,6 +218,6 @@ class TracedResult:
         return HashableMapping(self.walk.refs.moved_from(self.entered.index_ref))
 
 
-def _names_of_output(out: Any) -> list[str]:
+def _names_of_output(out: Tree) -> list[str]:
     places = jax.tree_util.tree_flatten_with_path(out, is_leaf=is_graph_leaf)[0]
     return [format_path(("output", *map(jax_key_to_key, place))) for place, leaf in places if is_graph_leaf(leaf)]

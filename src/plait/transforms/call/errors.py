@@ -6,15 +6,16 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpy as np
+from jax.tree_util import KeyPath
 
 from ...core.nodes.nodes import jax_key_to_key
 from ...core.transform import Transformation
 from ...core.variables.cells import is_unusable, unusable
 from ...errors import ArgumentError, ArgumentTypeError, PlaitError, TraceContextError
+from ...typing import Tree, Value
 from ...util.jax_versions import Tracer
 from ...util.words import describe_type, first_few, text_of
 from .arguments import Gathered, Structure, argument_name, parameter_names
@@ -25,7 +26,7 @@ _DELETED = re.compile("(array|buffer) has been deleted", re.IGNORECASE)
 _NUMBERS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex, jax.ShapeDtypeStruct)
 
 
-def explain(transform: Transformation, f: Callable[..., Any], gathered: Gathered, error: Exception) -> None:
+def explain(transform: Transformation, f: Callable[..., Tree], gathered: Gathered, error: Exception) -> None:
     """If JAX refused a value of a call, raise an error that names it; not for an error of the user's function."""
     if isinstance(error, PlaitError):
         return
@@ -45,7 +46,7 @@ def says_unusable(error: BaseException) -> bool:
 
 
 def _check_plain_arguments(
-    transform: Transformation, f: Callable[..., Any], gathered: Gathered, error: Exception
+    transform: Transformation, f: Callable[..., Tree], gathered: Gathered, error: Exception
 ) -> None:
     """Raise an error that names an argument which JAX does not accept.
 
@@ -67,7 +68,7 @@ def _check_plain_arguments(
         ) from error
 
 
-def explain_unusable(f: Any, gathered: Gathered) -> None:
+def explain_unusable(f: Callable[..., Tree], gathered: Gathered) -> None:
     """Raise an error that names the variables whose buffers were donated to an earlier call, or that have no values.
 
     Raises:
@@ -78,7 +79,7 @@ def explain_unusable(f: Any, gathered: Gathered) -> None:
         raise unusable(next(iter(found.values())), first_few([*found], 5))
 
 
-def _explain_bad_values(error: Exception, f: Any, gathered: Gathered) -> None:
+def _explain_bad_values(error: Exception, f: Callable[..., Tree], gathered: Gathered) -> None:
     """Raise an error that names the variable whose value JAX does not accept.
 
     Raises:
@@ -108,7 +109,7 @@ def _explain_bad_values(error: Exception, f: Any, gathered: Gathered) -> None:
         ) from error
 
 
-def _holding(f: Any, gathered: Gathered, is_bad: Callable[[Any], bool]) -> dict[str, Any]:
+def _holding(f: Callable[..., Tree], gathered: Gathered, is_bad: Callable[[Value], bool]) -> dict[str, Value]:
     """The variables with such a value, by their paths, and the part of the value that is bad."""
     cells = [] if gathered.walk is None else gathered.walk.cells
     bad = {i: leaf for i, cell in enumerate(cells) for leaf in jax.tree.leaves(cell.raw) if is_bad(leaf)}
@@ -116,7 +117,7 @@ def _holding(f: Any, gathered: Gathered, is_bad: Callable[[Any], bool]) -> dict[
     return {labels[i]: leaf for i, leaf in bad.items()}
 
 
-def _instead(transform: Transformation, f: Callable[..., Any], path: Any, structure: Structure) -> str:
+def _instead(transform: Transformation, f: Callable[..., Tree], path: KeyPath, structure: Structure) -> str:
     """What to do about an argument that is not an array, or contains what is none."""
     if len(path) > 2:
         return ("make the whole argument static, or " if transform.static else "") + "remove such values from it"
@@ -137,7 +138,7 @@ def _instead(transform: Transformation, f: Callable[..., Any], path: Any, struct
     return f"take it from outside: {f'lambda {taken}' if taken else 'lambda'}: {_name_in_code(f)}({passed})"
 
 
-def _name_in_code(function: Callable[..., Any]) -> str:
+def _name_in_code(function: Callable[..., Tree]) -> str:
     """The name of a function in advice that is code; ``f`` for one without a name, such as a lambda."""
     name = getattr(function, "__name__", "f")
     return name if _is_name(name) else "f"

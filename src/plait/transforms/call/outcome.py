@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
@@ -29,8 +29,8 @@ from ...core.nodes.journal import Journal, trace_of
 from ...core.nodes.nodes import Kind, visit
 from ...core.nodes.pytree import Pytree
 from ...core.traces.guard import check_trace
-from ...core.variables.cells import Value
 from ...core.variables.variables import Variable
+from ...typing import Tree, Value
 from ...util.jax_versions import trace_state
 from ...util.static_values import HashableMapping
 from .arguments import Gathered, Structure
@@ -45,7 +45,7 @@ class Address(NamedTuple):
     port: int
     place: int
 
-    def of(self, outputs: Any) -> Any:
+    def of(self, outputs: Sequence[Sequence[Value]]) -> Value:
         """The value at the address, in output ports."""
         return outputs[self.port][self.place]
 
@@ -155,7 +155,7 @@ class Traces(Generic[T]):
     """What the traces of a function did, by the types of its inputs."""
 
     def __init__(self) -> None:
-        self._by_types: dict[Any, T] = {}
+        self._by_types: dict[Hashable, T] = {}
 
     def add(self, values: Iterable[Value], outcome: T) -> None:
         """Record a trace with these input values."""
@@ -166,7 +166,7 @@ class Traces(Generic[T]):
         return self._by_types.get(self.types(values))
 
     @staticmethod
-    def types(values: Iterable[Value]) -> tuple[Any, ...]:
+    def types(values: Iterable[Value]) -> tuple[Hashable, ...]:
         """Shape and dtype of each leaf of each value."""
         return tuple(
             tuple((jax.typeof(leaf).shape, jax.typeof(leaf).dtype) for leaf in jax.tree_util.tree_leaves(value))
@@ -174,7 +174,9 @@ class Traces(Generic[T]):
         )
 
 
-def write_back(outcome: Outcome, gathered: Gathered, outputs: Any, plain: Any = None) -> Any:
+def write_back(
+    outcome: Outcome, gathered: Gathered, outputs: Sequence[Sequence[Value]], plain: Sequence[Value] | None = None
+) -> Tree:
     """Apply an outcome. Returns the output. If it raises, the caller's objects are as before.
 
     Args:
@@ -224,7 +226,9 @@ def check_traces(positions: Sequence[int], gathered: Gathered) -> None:
 _LEAVES = (Kind.VARIABLE, Kind.REF, Kind.ARRAY)
 
 
-def _rebuilt(outcome: Outcome, gathered: Gathered, inputs: Sequence[Any], outputs: Any, journal: Journal) -> Any:
+def _rebuilt(
+    outcome: Outcome, gathered: Gathered, inputs: Sequence[Value], outputs: Sequence[Sequence[Value]], journal: Journal
+) -> Tree:
     """Apply an outcome with more than values, which are written already. Returns the output."""
     outer = Walk()
     for root in gathered.roots:
@@ -234,7 +238,7 @@ def _rebuilt(outcome: Outcome, gathered: Gathered, inputs: Sequence[Any], output
     cache = outer.refs.objects_at({i: i for i in outer.refs.values()} if moved is None else moved)
     own = {id(leaf): position for position, leaf in enumerate(outer.leaves) if isinstance(leaf, Variable)}
 
-    def leaf_at(index: int | None, source: Address) -> Any:
+    def leaf_at(index: int | None, source: Address) -> Value:
         """The leaf of the object with an index; a variable that still holds its own input value is left untouched."""
         if source.port != INPUT:
             return source.of(outputs)
@@ -242,7 +246,7 @@ def _rebuilt(outcome: Outcome, gathered: Gathered, inputs: Sequence[Any], output
         is_own = cached is not None and own.get(id(cached)) == source.place
         return UNTOUCHED if is_own else inputs[source.place]
 
-    def with_leaves(graphdefs: Sequence[GraphDef], sources: Sequence[Address]) -> list[tuple[GraphDef, list[Any]]]:
+    def with_leaves(graphdefs: Sequence[GraphDef], sources: Sequence[Address]) -> list[tuple[GraphDef, list[Value]]]:
         supply, found = iter(sources), []
         for graphdef in graphdefs:
             pairs = zip(plan_of(graphdef).leaf_defs, itertools.islice(supply, graphdef.num_leaves), strict=True)

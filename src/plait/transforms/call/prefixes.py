@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 from jax.sharding import PartitionSpec, Sharding
+from jax.tree_util import KeyPath
 
 from ...core.graph.modes import check_mode
 from ...core.graph.unflatten import Builder, raw_leaves
@@ -25,6 +26,7 @@ from ...core.transform import Transformation
 from ...core.variables.filters import PathIn, first_matches, to_predicate
 from ...core.variables.variables import Variable
 from ...errors import ArgumentError, FilterError, SharingError
+from ...typing import FilterLiteral, Node, Tree, TreeDef, Value
 from ...util.paths import Path, describe_path
 from ...util.repr import Text
 from ...util.words import describe_filter, describe_type, name_of_class, with_article
@@ -39,12 +41,12 @@ class FilterMapping(Mapping[Any, Any]):
     """A mapping from filters to values, tried in order; immutable and compared by content."""
 
     __slots__ = ("filters", "predicates", "values_")
-    filters: tuple[Any, ...]
+    filters: tuple[FilterLiteral, ...]
 
-    def __init__(self, mapping: Any, /) -> None:
+    def __init__(self, mapping: Mapping[Any, Any] | Iterable[tuple[Any, Any]], /) -> None:
         if isinstance(mapping, State):
             leaves = [(path, v._cell.raw if isinstance(v, Variable) else v) for path, v in to_flat_state(mapping)]
-            pairs: list[tuple[Any, Any]] = [(PathIn(path), value) for path, value in leaves]
+            pairs: list[tuple[FilterLiteral, Hashable]] = [(PathIn(path), value) for path, value in leaves]
         else:
             pairs = list(mapping.items() if isinstance(mapping, Mapping) else mapping)
         filters = tuple(tuple(f) if isinstance(f, list) else f for f, _ in pairs)
@@ -52,13 +54,13 @@ class FilterMapping(Mapping[Any, Any]):
         object.__setattr__(self, "values_", tuple(value for _, value in pairs))
         object.__setattr__(self, "predicates", tuple(map(to_predicate, filters)))
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__} is immutable; create a new one")
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (tuple(zip(self.filters, self.values_, strict=True)),)
 
-    def choose(self, leaves: Sequence[tuple[Path, Any]], root: Callable[[], str] = str) -> list[Any]:
+    def choose(self, leaves: Sequence[tuple[Path, Value]], root: Callable[[], str] = str) -> list[Hashable]:
         """For each leaf the value of the first filter that matches; ``root`` returns the name of the object.
 
         Raises:
@@ -78,17 +80,17 @@ class FilterMapping(Mapping[Any, Any]):
             do=f"add a filter for it, or a last filter for all other leaves: {self.as_code({...: None})}",
         )
 
-    def as_code(self, more: Mapping[Any, Any] = {}) -> str:
+    def as_code(self, more: Mapping[FilterLiteral, object] = {}) -> str:
         """This mapping as Python code, with more entries: ``plait.StateAxes({plait.Param: 0, ...: None})``."""
         pairs = [*zip(self.filters, self.values_, strict=True), *more.items()]
         shown = "{" + ", ".join(f"{describe_filter(key)}: {describe_filter(value)}" for key, value in pairs) + "}"
         return shown if type(self) is FilterMapping else f"{name_of_class(type(self))}({shown})"
 
-    def map_prefix(self, path: Path, variable: Any) -> Any:
+    def map_prefix(self, path: Path, variable: Value) -> Hashable:
         """``choose`` for one leaf, by its name in Flax."""
         return self.choose([(path, variable)])[0]
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: Hashable) -> Any:
         for known, value in zip(self.filters, self.values_, strict=True):
             if known == key:
                 return value
@@ -112,7 +114,7 @@ class FilterMapping(Mapping[Any, Any]):
         return f"{type(self).__name__}({{{', '.join(shown)}}})"
 
 
-def shown_prefix(value: Any) -> str:
+def shown_prefix(value: object) -> str:
     """The text of a filter or of its value, with the names of classes alone."""
     return "..." if value is ... else value.__name__ if isinstance(value, type) else repr(value)
 
@@ -160,7 +162,7 @@ class StateSharding(FilterMapping):
 class PrefixByPath:
     """The prefix values of one object, leaf by leaf: a node from ``prefix``."""
 
-    def __init__(self, node: Any) -> None:
+    def __init__(self, node: Node) -> None:
         self.node = node
 
     def __eq__(self, other: object) -> bool:
@@ -169,7 +171,7 @@ class PrefixByPath:
     def __hash__(self) -> int:
         return id(self.node)
 
-    def choose(self, leaves: Sequence[tuple[Path, Any]], root: Callable[[], str] = str) -> list[Any]:
+    def choose(self, leaves: Sequence[tuple[Path, Value]], root: Callable[[], str] = str) -> list[Hashable]:
         """The value at the path of each leaf; ``root`` returns the name of the object.
 
         Raises:
@@ -177,7 +179,7 @@ class PrefixByPath:
         """
         return [self._at(path, root) for path, _ in leaves]
 
-    def _at(self, path: Path, root: Callable[[], str]) -> Any:
+    def _at(self, path: Path, root: Callable[[], str]) -> Hashable:
         value = self.node
         for key in path:
             children = dict(children_of(value))
@@ -204,11 +206,11 @@ def _is_value(place: Place) -> bool:
     return place.kind is Kind.ARRAY or place.value is None or isinstance(place.value, (PartitionSpec, Sharding))
 
 
-def _below_specs(node: Any) -> Iterable[tuple[Any, Any]]:
+def _below_specs(node: Node) -> Iterable[tuple[Hashable, Value]]:
     return () if isinstance(node, PartitionSpec) else children_of(node)
 
 
-def choose(prefix: Any, leaves: Sequence[tuple[Path, Any]], root: Callable[[], str] = str) -> list[Any]:
+def choose(prefix: Hashable, leaves: Sequence[tuple[Path, Value]], root: Callable[[], str] = str) -> list[Hashable]:
     """The prefix value of each leaf, given with its path, of an object with this prefix; ``root`` returns its name."""
     is_mapping = isinstance(prefix, (FilterMapping, PrefixByPath))
     return prefix.choose(leaves, root) if is_mapping else [prefix] * len(leaves)
@@ -230,16 +232,16 @@ def prefixes_of_values(
     return found
 
 
-def values_in(prefixes: Iterable[Any]) -> list[Any]:
+def values_in(prefixes: Iterable[Hashable]) -> list[Hashable]:
     """All possible values of these prefixes, each once, in order."""
-    found: list[Any] = []
+    found: list[Hashable] = []
     for prefix in {id(prefix): prefix for prefix in prefixes}.values():  # most are one and the same
         values = prefix.values() if isinstance(prefix, (FilterMapping, PrefixByPath)) else [prefix]
         found += [value for value in values if value not in found]
     return found
 
 
-def _is_prefix_leaf(x: Any) -> bool:
+def _is_prefix_leaf(x: object) -> bool:
     return x is None or isinstance(x, (FilterMapping, State, PartitionSpec, Sharding)) or is_graph_leaf(x)
 
 
@@ -253,11 +255,11 @@ class Prefix:
 
     transform: Transformation
     argument: str
-    treedef: Any
-    leaves: tuple[Any, ...]
+    treedef: TreeDef
+    leaves: tuple[Hashable, ...]
 
     @classmethod
-    def of(cls, transform: Transformation, argument: str, tree: Any, *, updates: bool) -> Prefix:
+    def of(cls, transform: Transformation, argument: str, tree: Tree, *, updates: bool) -> Prefix:
         """Read a user's prefix.
 
         Raises:
@@ -276,7 +278,7 @@ class Prefix:
                 if value is not None and not isinstance(value, PrefixByPath):
                     yield f"{self.argument}{jax.tree_util.keystr(path)}", value
 
-    def broadcast(self, tree: Any) -> list[Any]:
+    def broadcast(self, tree: Tree) -> list[Hashable]:
         """The prefix of each leaf of ``tree``; objects are leaves.
 
         Raises:
@@ -286,7 +288,7 @@ class Prefix:
             parts = self.treedef.flatten_up_to(tree)
         except ValueError:
             raise self._mismatch(tree) from None
-        found: list[Any] = []
+        found: list[Hashable] = []
         for prefix, part in zip(self.leaves, parts, strict=True):
             leaves = jax.tree_util.tree_leaves(part, is_leaf=is_graph_leaf)
             if isinstance(prefix, (FilterMapping, PrefixByPath)) and isinstance(part, State):
@@ -302,7 +304,7 @@ class Prefix:
             found += [prefix] * len(leaves)
         return found
 
-    def _mismatch(self, tree: Any) -> ArgumentError:
+    def _mismatch(self, tree: Tree) -> ArgumentError:
         leaves = [Text(describe_filter(leaf)) if isinstance(leaf, type) else leaf for leaf in self.leaves]
         shown = jax.tree_util.tree_unflatten(self.treedef, leaves)
         outline = jax.tree_util.tree_map(
@@ -320,7 +322,7 @@ class Prefix:
         )
 
 
-def _checked_leaf(transform: Transformation, argument: str, path: Any, leaf: Any, updates: bool) -> Any:
+def _checked_leaf(transform: Transformation, argument: str, path: KeyPath, leaf: object, updates: bool) -> Hashable:
     place = f"{argument}{jax.tree_util.keystr(path)}"
     if isinstance(leaf, State):
         leaf = StateAxes(leaf) if updates else PrefixByPath(leaf)
@@ -346,7 +348,9 @@ def _checked_leaf(transform: Transformation, argument: str, path: Any, leaf: Any
     return leaf
 
 
-def check_aliasing(name: str, treatments: Sequence[tuple[str, Any, Any]], known: dict[int, tuple[Any, str]]) -> None:
+def check_aliasing(
+    name: str, treatments: Sequence[tuple[str, Node, Hashable]], known: dict[int, tuple[Hashable, str]]
+) -> None:
     """Raise if a variable has two different prefixes.
 
     Args:
@@ -367,7 +371,7 @@ def check_aliasing(name: str, treatments: Sequence[tuple[str, Any, Any]], known:
                 raise _aliasing_error(name, type(variable), (first, place), (before, value))
 
 
-def _aliasing_error(name: str, kind: type, places: tuple[str, str], values: tuple[Any, Any]) -> SharingError:
+def _aliasing_error(name: str, kind: type, places: tuple[str, str], values: tuple[Hashable, Hashable]) -> SharingError:
     """The error for a variable of this class with different prefix values at two places."""
     return SharingError(
         f"Inconsistent aliasing detected: {name} was given one variable with two different prefixes",
@@ -379,8 +383,8 @@ def _aliasing_error(name: str, kind: type, places: tuple[str, str], values: tupl
 
 
 def prefix(
-    node: Any, filter_map: Mapping[Any, Any] | Callable[[Path, Any], Any], /, *, graph: bool | None = None
-) -> Any:
+    node: Node, filter_map: Mapping[Any, Any] | Callable[[Path, Value], Hashable], /, *, graph: bool | None = None
+) -> Tree:
     """A tree like ``node`` whose leaves are prefix values, for transforms with ``graph_updates=False``.
 
     Args:
@@ -409,7 +413,7 @@ def prefix(
     return tree
 
 
-def _check_shared_leaves(node: Any, values: Mapping[int, Any], select: Callable[[Path, Any], Any]) -> None:
+def _check_shared_leaves(node: Node, values: Mapping[int, Hashable], select: Callable[[Path, Value], Hashable]) -> None:
     """Raise if a variable has another value at a second path.
 
     Raises:
@@ -423,7 +427,7 @@ def _check_shared_leaves(node: Any, values: Mapping[int, Any], select: Callable[
                 raise _aliasing_error("prefix", type(place.value), paths, (first, second))
 
 
-def _mark_as_data(tree: Any, path: Path) -> None:
+def _mark_as_data(tree: Tree, path: Path) -> None:
     """Mark the attribute that holds the prefix value at a path as data, as what it stands for was by itself."""
     owner, place = None, None
     for key in path:
