@@ -11,7 +11,7 @@ module with a gradient for every leaf. (section 10)
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack, overload
 
 import jax
@@ -27,6 +27,7 @@ from ..core.states.state import FlatState, State
 from ..core.variables.variable_kinds import Param
 from ..core.variables.variables import make_variable
 from ..errors import ArgumentTypeError
+from ..typing import Tree, Value
 from ..util.jax_versions import trace_state
 from ..util.notices import warn_nothing_selected
 from ..util.sentinels import Sentinel
@@ -82,10 +83,10 @@ def grad(  # pyright: ignore[reportInconsistentOverload] - the options are liste
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
-    reduce_axes: Sequence[Any] = (),
+    reduce_axes: Sequence[Hashable] = (),
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Any:
+) -> Callable[..., Tree]:
     """``jax.grad`` for functions of modules: the gradient of a scalar with respect to the ``Param`` leaves.
 
     Args:
@@ -134,10 +135,10 @@ def value_and_grad(  # pyright: ignore[reportInconsistentOverload] - the options
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
-    reduce_axes: Sequence[Any] = (),
+    reduce_axes: Sequence[Hashable] = (),
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Any:
+) -> Callable[..., Tree]:
     """``jax.value_and_grad`` for functions of modules; arguments as in ``grad``.
 
     Args:
@@ -159,18 +160,18 @@ def value_and_grad(  # pyright: ignore[reportInconsistentOverload] - the options
 
 def _lift(
     name: Transformation,
-    f: Callable[..., Any],
-    argnums: Any,
+    f: Callable[..., Tree],
+    argnums: int | DiffState | Sequence[int | DiffState],
     has_aux: bool,
     crossing: Crossing,
-    reduce_axes: Any,
+    reduce_axes: Sequence[Hashable],
     **options: Any,
-) -> Callable[..., Any]:
+) -> Callable[..., Tree]:
     check_function(f, name)
     if reduce_axes:
         raise NotImplementedError(f"{name}: reduce_axes is not supported by plait or by current JAX; omit it")
     check_argnums(name, "argnums", argnums, updates=crossing.updates)
-    rules: Any = {"has_aux": has_aux, "allow_int": options["allow_int"], "crossing": crossing}
+    rules: dict[str, Any] = {"has_aux": has_aux, "allow_int": options["allow_int"], "crossing": crossing}
     rules["check_output"] = functools.partial(Differentiated.check_scalar, name, has_aux)
 
     @functools.wraps(f)
@@ -199,15 +200,15 @@ class Differentiated:
     def __init__(
         self,
         name: Transformation,
-        f: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        f: Callable[..., Tree],
+        args: tuple[Tree, ...],
+        kwargs: dict[str, Tree],
         argnums: Any,
         *,
         has_aux: bool,
         crossing: Crossing,
         allow_int: bool = False,
-        check_output: Callable[[Any], Any] | None = None,
+        check_output: Callable[[Tree], object] | None = None,
     ) -> None:
         self.single = not isinstance(argnums, (tuple, list))
         if kwargs and any(number_of(each) >= len(args) for each in ((argnums,) if self.single else argnums)):
@@ -220,7 +221,7 @@ class Differentiated:
         filters = [argnum.filter if isinstance(argnum, DiffState) else default for argnum in given]
         ins = spread_filters(args, kwargs, dict(zip(self.numbers, filters, strict=True)))
         outs = Prefix.of(name, "the output", (VALUE, AUXILIARY) if has_aux else VALUE, updates=True)
-        options: Any = {
+        options: dict[str, Any] = {
             "kinds": (DIFFERENTIATED,),
             "propagation": Propagation(writes=AUXILIARY, returns_inputs=True),
             "rules": NO_RULES if check_output is None else CheckedOutput(check_output),
@@ -234,30 +235,30 @@ class Differentiated:
         self._ports = [[jnp.asarray(x) if type(x) is np.ndarray else x for x in values] for values in call.inputs]
         self.inputs = call.port(DIFFERENTIATED, self._ports)
 
-    def __call__(self, differentiated: list[Any]) -> tuple[list[Any], Any]:
+    def __call__(self, differentiated: list[Value]) -> tuple[list[Value], Value]:
         """The output of the function, and the rest: the auxiliary output and the outcome."""
         ports = zip(self.call.ports.kinds, self._ports, strict=True)
         outputs, outcome = self.call.body([differentiated if kind is DIFFERENTIATED else port for kind, port in ports])
         return self.call.port(VALUE, outputs), (self.call.port(AUXILIARY, outputs), outcome)
 
-    def scalar(self, differentiated: list[Any]) -> tuple[Any, Any]:
+    def scalar(self, differentiated: list[Value]) -> tuple[Value, Value]:
         """The same for a function that returns a scalar."""
         values, rest = self(differentiated)
         return values[0], rest
 
-    def finish(self, values: list[Any], rest: Any) -> Any:
+    def finish(self, values: list[Value], rest: Value) -> Tree:
         """Write back the written values. Returns the output."""
         beside, outcome = rest
-        found: dict[Any, Any] = {VALUE: values, AUXILIARY: beside}
+        found: dict[Hashable, Sequence[Value]] = {VALUE: values, AUXILIARY: beside}
         return self.call.finish([found.get(kind, []) for kind in self.call.ports.kinds], outcome)
 
-    def gradients(self, part: Sequence[Any]) -> Any:
+    def gradients(self, part: Sequence[Value]) -> Tree:
         """One item per differentiated value, in the structure of the differentiated arguments."""
         grads = _gradients_of(self.call, self.numbers, part, states=self.states)
         return grads[0] if self.single else grads
 
     @staticmethod
-    def check_scalar(name: str, has_aux: bool, out: Any) -> None:
+    def check_scalar(name: str, has_aux: bool, out: Tree) -> None:
         """Raise if the output has no gradient.
 
         Raises:
@@ -278,7 +279,7 @@ class Differentiated:
         )
 
     @staticmethod
-    def check_pair(name: str, out: Any) -> tuple[Any, Any]:
+    def check_pair(name: str, out: Tree) -> tuple[Tree, Tree]:
         """The pair that a function with ``has_aux=True`` returned.
 
         Raises:
@@ -371,7 +372,7 @@ def _what_to_select(number: int, kinds: Sequence[type | None]) -> str:
     return f"select variables that the argument has: argnums=plait.DiffState({number}, {name_of_class(kind)})"
 
 
-def _gradients_of(call: Call, wanted: Sequence[int], part: Sequence[Any], *, states: bool) -> tuple[Any, ...]:
+def _gradients_of(call: Call, wanted: Sequence[int], part: Sequence[Value], *, states: bool) -> tuple[Tree, ...]:
     """The gradients of some arguments.
 
     Args:
@@ -388,7 +389,7 @@ def _gradients_of(call: Call, wanted: Sequence[int], part: Sequence[Any], *, sta
         gradients = rebuild(structure, values, plain)[0]
         return tuple(gradients[number] for number in wanted)
 
-    def gradient(graphdef: GraphDef, positions: list[int]) -> Any:
+    def gradient(graphdef: GraphDef, positions: list[int]) -> Tree:
         """Gradients with the classes, metadata and paths of their leaves."""
         walk, trace = call.gathered.walk, trace_state.value
         assert walk is not None

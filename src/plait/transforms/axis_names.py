@@ -23,9 +23,9 @@ from ..core.graph.modes import STRUCTURE, Crossing
 from ..core.graph.walks import is_graph_leaf
 from ..core.nodes.nodes import iter_variables
 from ..core.transform import Transformation
-from ..core.variables.cells import Value
 from ..core.variables.variables import Variable
 from ..errors import ArgumentError, AxisNameMismatchError, PartitioningUnspecifiedError
+from ..typing import Tree, Value
 from ..util.context_values import held
 from ..util.static_values import HashableMapping
 from .call.arguments import joined, parameter_names, positional
@@ -46,7 +46,7 @@ _handled: contextvars.ContextVar[bool] = contextvars.ContextVar("plait_axis_name
 class AxisNames(Rules):
     """The rules of a transform that removes an axis inside: names of axes in metadata follow it."""
 
-    def run(self, body: Body, entered: TracedArguments, call: Callable[[], Any]) -> Any:
+    def run(self, body: Body, entered: TracedArguments, call: Callable[[], Tree]) -> Tree:
         if self.axis is None:
             return call()
         variables = entered.variables()
@@ -57,7 +57,7 @@ class AxisNames(Rules):
             self._put_axis(variables[position], axis, names)
         return out
 
-    def finish_new(self, body: Body, left: TracedResult, out: Any) -> bool:
+    def finish_new(self, body: Body, left: TracedResult, out: Tree) -> bool:
         """Add the axis to the names of the variables that the function made."""
         if self.axis is None:
             return False
@@ -75,9 +75,11 @@ class AxisNames(Rules):
                 self._put_axis(leaf, axis, None)
         return True
 
-    def _drop_axes(self, body: Body, entered: TracedArguments, variables: Sequence[Any]) -> dict[int, Any]:
+    def _drop_axes(
+        self, body: Body, entered: TracedArguments, variables: Sequence[Variable[Value]]
+    ) -> dict[int, Mapping[str, object]]:
         """Remove the axis that does not exist inside from the names of each variable; position → what was removed."""
-        dropped: dict[int, Any] = {}
+        dropped: dict[int, Mapping[str, object]] = {}
         assert self.axis is not None
         for position, variable in enumerate(variables):
             axis = body.ports.of(position)
@@ -90,7 +92,7 @@ class AxisNames(Rules):
                     raise AxisNameMismatchError(f"{body.name}: {error.message}", **parts) from None
         return dropped
 
-    def _put_axis(self, variable: Variable[Any], axis: int, dropped: Any) -> None:
+    def _put_axis(self, variable: Variable[Value], axis: int, dropped: Mapping[str, object] | None) -> None:
         assert self.axis is not None
         put_axis(variable, axis % (np.ndim(variable._cell.raw) + 1), self.axis, dropped)
 
@@ -118,12 +120,12 @@ class AxisNames(Rules):
 def transform_metadata(
     f: Any = None,
     *,
-    in_axes: Any = 0,
-    out_axes: Any = 0,
+    in_axes: Tree = 0,
+    out_axes: Tree = 0,
     partition: str | None,
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Any:
+) -> Callable[..., Tree]:
     """Name the axis that ``vmap``, ``pmap`` or ``scan`` maps; apply it directly inside them.
 
     Inside ``f``, the variables' axis names do not include ``partition``. Afterwards it is restored, and added to
@@ -152,7 +154,7 @@ def transform_metadata(
     metadata = {PARTITION_NAME: partition}
 
     @functools.wraps(f)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: Any, **kwargs: Any) -> Tree:
         if _handled.get():
             with held(_handled, False):
                 return f(*args, **kwargs)
@@ -166,8 +168,8 @@ def transform_metadata(
 
 
 def read_axis_name(
-    f: Callable[..., Any], metadata: Mapping[str, Any]
-) -> tuple[Callable[..., Any], HashableMapping[str, Any]]:
+    f: Callable[..., Tree], metadata: Mapping[str, object]
+) -> tuple[Callable[..., Tree], HashableMapping[str, object]]:
     """The function that a transform maps, and its axis metadata, including ``transform_metadata`` on the function.
 
     Raises:
@@ -184,7 +186,7 @@ def read_axis_name(
         return f, HashableMapping(metadata)
 
     @functools.wraps(f)
-    def inner(*args: Any, **kwargs: Any) -> Any:
+    def inner(*args: Any, **kwargs: Any) -> Tree:
         with held(_handled, True):
             return f(*args, **kwargs)
 
@@ -193,9 +195,14 @@ def read_axis_name(
 
 
 def _run_without_names(
-    f: Callable[..., Any], args: Any, kwargs: Any, ins: Prefix, outs: Prefix, metadata: Mapping[str, Any]
-) -> Any:
-    dropped: list[tuple[Variable[Any], int, Any]] = []
+    f: Callable[..., Tree],
+    args: tuple[Tree, ...],
+    kwargs: dict[str, Tree],
+    ins: Prefix,
+    outs: Prefix,
+    metadata: Mapping[str, object],
+) -> Tree:
+    dropped: list[tuple[Variable[Value], int, Mapping[str, object]]] = []
     try:
         before = list(_variables(args, ins))
         for variable, axis in before:
@@ -213,7 +220,7 @@ def _run_without_names(
             put_axis(variable, axis, metadata, names)
 
 
-def _variables(tree: Any, prefix: Prefix) -> Iterator[tuple[Variable[Any], Any]]:
+def _variables(tree: Tree, prefix: Prefix) -> Iterator[tuple[Variable[Value], Any]]:
     """The variables of a tree, each once, with its axis."""
     leaves, spread = jax.tree_util.tree_leaves(tree, is_leaf=is_graph_leaf), prefix.broadcast(tree)
     for (number, *path), variable in iter_variables(leaves):

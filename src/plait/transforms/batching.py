@@ -12,6 +12,7 @@ import numpy as np
 
 from ..core.graph.modes import Crossing
 from ..errors import ArgumentError, ArgumentTypeError, MissingDependencyError
+from ..typing import Tree, Value
 from ..util.jax_versions import jax_version, pmap as jax_pmap
 from ..util.words import describe_filter, describe_type, text_of
 from .axis_names import AxisNames, read_axis_name
@@ -52,15 +53,15 @@ def vmap(f: None = None, **options: Unpack[VmapOptions]) -> Callable[[Callable[P
 def vmap(  # pyright: ignore[reportInconsistentOverload] - the options are listed in signatures.py
     f: Any = None,
     *,
-    in_axes: Any = 0,
-    out_axes: Any = 0,
+    in_axes: Tree = 0,
+    out_axes: Tree = 0,
     axis_name: Hashable | None = None,
     axis_size: int | None = None,
-    spmd_axis_name: Any = None,
-    transform_metadata: Mapping[str, Any] = {},
+    spmd_axis_name: Hashable = None,
+    transform_metadata: Mapping[str, object] = {},
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Any:
+) -> Callable[..., Tree]:
     """``jax.vmap`` for functions of modules.
 
     Inside, a mapped variable does not have the mapped axis; a variable with axis ``None`` is shared by the whole batch.
@@ -105,7 +106,7 @@ def vmap(  # pyright: ignore[reportInconsistentOverload] - the options are liste
         check_axes(call, axis_size)
         outcomes: list[Outcome] = []
 
-        def body(inputs: Any) -> Any:
+        def body(inputs: Sequence[Sequence[Value]]) -> Tree:
             outputs, outcome = call.body(inputs)
             outcomes.append(outcome)
             return outputs, outcome
@@ -161,17 +162,17 @@ def pmap(
     f: Any = None,
     *,
     axis_name: Hashable | None = None,
-    in_axes: Any = 0,
-    out_axes: Any = 0,
+    in_axes: Tree = 0,
+    out_axes: Tree = 0,
     static_broadcasted_argnums: int | Iterable[int] = (),
     devices: Sequence[Any] | None = None,
     backend: str | None = None,
     axis_size: int | None = None,
     donate_argnums: int | Iterable[int] = (),
-    transform_metadata: Mapping[str, Any] = {},
+    transform_metadata: Mapping[str, object] = {},
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Any:
+) -> Callable[..., Tree]:
     """``jax.pmap`` for functions of modules: like ``vmap``, with each element on a separate device.
 
     Compiled once per structure and shapes. For new programs, JAX recommends ``jit`` with shardings, or ``shard_map``.
@@ -216,7 +217,7 @@ def pmap(
     check_axes_alone(PMAP, axes, crossing)
     donated = frozenset({donate_argnums} if isinstance(donate_argnums, int) else donate_argnums)
     options = {"axis_name": axis_name, "devices": devices, "backend": backend, "axis_size": axis_size}
-    mapped_functions: dict[Any, Callable[..., Any]] = {}
+    mapped_functions: dict[Hashable, Callable[..., Tree]] = {}
 
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -235,10 +236,10 @@ def pmap(
     return wrapper
 
 
-def _mapped(body: Body, donated: frozenset[int], options: dict[str, Any]) -> Callable[..., Any]:
+def _mapped(body: Body, donated: frozenset[int], options: dict[str, Any]) -> Callable[..., Tree]:
     """JAX's ``pmap`` of a body, for the two arguments from ``Call.donating``."""
 
-    def merged(given: Any, kept: Any) -> Any:
+    def merged(given: Sequence[Sequence[Value]], kept: Sequence[Sequence[Value]]) -> Tree:
         ports = zip(given, kept, strict=True)
         return body([[y if x is None else x for x, y in zip(*port, strict=True)] for port in ports])
 
@@ -258,7 +259,7 @@ def _check_devices(size: int, call: Call, devices: Sequence[Any] | None, backend
         )
 
 
-def check_axes_alone(name: Transformation, options: Mapping[str, Any], crossing: Crossing) -> None:
+def check_axes_alone(name: Transformation, options: Mapping[str, object], crossing: Crossing) -> None:
     """Check what does not depend on the call.
 
     Raises:
@@ -286,7 +287,7 @@ def check_axes(call: Call, size: int | None = None) -> int:
     """
     name = call.name
     option = "length" if name == "scan" else "axis_size"
-    places: list[tuple[Any, Callable[[], str]]] = [] if size is None else [(size, lambda: option)]
+    places: list[tuple[int, Callable[[], str]]] = [] if size is None else [(size, lambda: option)]
     mapped = [
         (label, axis, leaf)
         for label, axis, value in call.labelled()

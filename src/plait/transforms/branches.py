@@ -16,6 +16,7 @@ from ..core.graph.graphdef import NodeRef
 from ..core.graph.modes import Crossing
 from ..core.transform import Transformation
 from ..errors import ArgumentError, ArgumentTypeError, PlaitError
+from ..typing import Tree, Value
 from .call.arguments import Structure, joined
 from .call.body import Body, OfBody, Propagation
 from .call.call import Call, check_function
@@ -31,10 +32,10 @@ R = TypeVar("R")
 
 
 def cond(
-    pred: Any,
+    pred: Value,
     true_fun: Callable[..., R],
     false_fun: Callable[..., R],
-    *operands: Any,
+    *operands: Tree,
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> R:
@@ -64,9 +65,9 @@ def cond(
 
 
 def switch(
-    index: Any,
+    index: Value,
     branches: Sequence[Callable[..., R]],
-    *operands: Any,
+    *operands: Tree,
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> R:
@@ -94,11 +95,11 @@ def switch(
 
 def _choose(
     name: Transformation,
-    index: Any,
-    branches: tuple[Callable[..., Any], ...],
-    operands: tuple[Any, ...],
+    index: Value,
+    branches: tuple[Callable[..., Tree], ...],
+    operands: tuple[Tree, ...],
     crossing: Crossing,
-) -> Any:
+) -> Tree:
     for branch in branches:
         check_function(branch, name)
     if not branches:
@@ -133,18 +134,18 @@ class _Branch(OfBody):
 
     def __init__(self, body: Body) -> None:
         self.body = body
-        self.traces: Traces[tuple[Outcome, Any]] = Traces()
+        self.traces: Traces[tuple[Outcome, tuple[Any, ...]]] = Traces()
 
-    def __call__(self, inputs: Any) -> Any:
+    def __call__(self, inputs: Any) -> Tree:
         outputs, outcome = self.body(inputs)
         self.traces.add(inputs[0], (outcome, self.traces.types(outputs[0])))
         return outputs, outcome.ignoring_writes()
 
-    def names(self) -> tuple[Any, ...]:
+    def names(self) -> tuple[Tree, ...]:
         return self.body.names()
 
 
-def _explain(kept: Sequence[_Branch], branches: tuple[Callable[..., Any], ...], inputs: Sequence[Any]) -> None:
+def _explain(kept: Sequence[_Branch], branches: tuple[Callable[..., Tree], ...], inputs: Sequence[Value]) -> None:
     """Raise an error that shows how two branches differ for these inputs."""
     names = [getattr(branch, "__name__", "") for branch in branches]
     titles = [f"branch {number}" + (f" ({name})" if name else "") for number, name in enumerate(names)]

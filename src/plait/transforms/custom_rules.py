@@ -14,6 +14,7 @@ from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 from ..core.graph.modes import Crossing
 from ..core.transform import Transformation
 from ..errors import ArgumentError, ArgumentTypeError
+from ..typing import Tree, Value
 from ..util.words import describe_type
 from .call.arguments import gather, named_as_user_s
 from .call.body import RuledFunction
@@ -132,23 +133,25 @@ class _Custom(RuledFunction):
     _definer: str
     _rule_names: str
 
-    def __init__(self, fun: Any, nondiff_argnums: tuple[Any, ...], crossing: Crossing) -> None:
+    def __init__(self, fun: Any, nondiff_argnums: tuple[int | DiffState, ...], crossing: Crossing) -> None:
         check_function(fun, self._name)
         check_argnums(self._name, "nondiff_argnums", nondiff_argnums, updates=crossing.updates)
         functools.update_wrapper(self, fun)
         self._fun, self._nondiff, self._crossing = fun, nondiff_argnums, crossing
         self._symbolic = False
 
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)
 
-    def _define(self, rule: tuple[Any, ...], symbolic_zeros: bool) -> None:
+    def _define(self, rule: tuple[Callable[..., Tree], ...], symbolic_zeros: bool) -> None:
         for function in rule:
             check_function(function, self._rule)
         self.functions, self._symbolic = rule, symbolic_zeros
         self.rule_number += 1
 
-    def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[RuleCall, tuple[Any, ...], Any]:
+    def _begin(
+        self, args: tuple[Tree, ...], kwargs: dict[str, Tree]
+    ) -> tuple[RuleCall, tuple[Tree, ...], Callable[..., Tree]]:
         """The call, the rule, and the function of arrays."""
         if not self.functions:
             raise ArgumentError(
@@ -159,13 +162,13 @@ class _Custom(RuledFunction):
             )
         call = RuleCall(self._name, self._fun, args, kwargs, self._nondiff, self._crossing)
 
-        def pure(inputs: dict[str, Any]) -> Any:
+        def pure(inputs: dict[str, Value]) -> Tree:
             return call.run(inputs)[0]
 
         pure.__name__ = getattr(self, "__name__", "f")
         return call, self.functions, named_as_user_s(pure, self._fun, lambda: ({name: name for name in call.labels},))
 
-    def _pair(self, returned: Any, what: str) -> tuple[Any, Any]:
+    def _pair(self, returned: Tree, what: str) -> tuple[Tree, Tree]:
         if not (isinstance(returned, (tuple, list)) and len(returned) == 2):
             raise ArgumentTypeError(
                 f"{self._name}: the rule did not return a pair",
@@ -182,7 +185,7 @@ class CustomVjp(_Custom):
     _name, _definer, _rule_names = CUSTOM_VJP, "defvjp", "fwd, bwd"
     _rule = Transformation("custom_vjp.defvjp", "{f}")
 
-    def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any], symbolic_zeros: bool = False) -> None:
+    def defvjp(self, fwd: Callable[..., Tree], bwd: Callable[..., Tree], symbolic_zeros: bool = False) -> None:
         """Set the rule.
 
         Args:
@@ -196,11 +199,11 @@ class CustomVjp(_Custom):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call, (fwd, bwd), pure = self._begin(args, kwargs)
 
-        def forward(inputs: dict[str, Any]) -> Any:
+        def forward(inputs: dict[str, Value]) -> Tree:
             call.check_unmoved(lambda primal: primal.perturbed, inputs)
-            residuals: list[Any] = []
+            residuals: list[Value] = []
 
-            def run(entered: TracedArguments) -> Any:
+            def run(entered: TracedArguments) -> Tree:
                 given = _mark(call, entered, inputs) if self._symbolic else entered.arguments()[0]
                 out, kept = self._pair(call.guarded(fwd, *given), "(out, residuals)")
                 _unmark(entered)
@@ -213,7 +216,7 @@ class CustomVjp(_Custom):
             fixed_values = {label: None if free else values[label] for label, free in frees} if call.fixed else None
             return outputs, (kept.values(), kept.plain, fixed_values, (kept.structure, outcome))
 
-        def backward(kept: Any, cotangents: Any) -> Any:
+        def backward(kept: Tree, cotangents: Tree) -> tuple[dict[str, Value]]:
             values, plain, fixed_values, (structure, outcome) = kept
             residuals = rebuild(structure, values, plain)
             fixed = call.parted(call.enter(fixed_values).arguments()[0])[0] if call.fixed else []
@@ -239,7 +242,7 @@ class CustomJvp(_Custom):
     _name, _definer, _rule_names = CUSTOM_JVP, "defjvp", "jvp"
     _rule = Transformation("custom_jvp.defjvp", "{f}")
 
-    def defjvp(self, jvp: Callable[..., Any], symbolic_zeros: bool = False) -> None:
+    def defjvp(self, jvp: Callable[..., Tree], symbolic_zeros: bool = False) -> None:
         """Set the rule.
 
         Args:
@@ -251,15 +254,15 @@ class CustomJvp(_Custom):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call, (jvp,), pure = self._begin(args, kwargs)
 
-        def both(primals: Any, tangents: Any) -> Any:
+        def both(primals: Tree, tangents: Tree) -> Tree:
             call.check_unmoved(lambda tangent: not isinstance(tangent, SymbolicZero), *tangents)
             if not self._symbolic:
                 tangents = jax.tree_util.tree_map(_instantiated, tangents)
             moved = call.enter(*tangents)
             slopes = call.parted(moved.arguments()[0])[1]
-            inside: list[Any] = []
+            inside: list[Tree] = []
 
-            def run(entered: TracedArguments) -> Any:
+            def run(entered: TracedArguments) -> Tree:
                 fixed, differentiable = call.parted(entered.arguments()[0])
                 out, tangent = self._pair(call.guarded(jvp, *fixed, differentiable, slopes), "(out, tangent)")
                 inside.extend((entered, tangent))
@@ -278,7 +281,7 @@ class CustomJvp(_Custom):
         return call.apply(rule)
 
 
-def _mark(call: RuleCall, entered: TracedArguments, inputs: dict[str, Any]) -> list[Any]:
+def _mark(call: RuleCall, entered: TracedArguments, inputs: dict[str, Value]) -> list[Value]:
     """The arguments, with JAX's primal records in place of values. (``symbolic_zeros``)"""
     values, plain = call.in_order(inputs)
     marks = [call.body.propagation.structural or free for free in call.free]
@@ -296,16 +299,16 @@ def _unmark(entered: TracedArguments) -> None:
     entered.put({i: entered.values[i] for i, variable in pairs if _is_marked(variable.get_raw_value())})
 
 
-def _is_marked(value: Any) -> bool:
+def _is_marked(value: Value) -> bool:
     return any(isinstance(leaf, CustomVJPPrimal) for leaf in jax.tree_util.tree_leaves(value))
 
 
-def _instantiated(value: Any) -> Any:
+def _instantiated(value: Value) -> Value:
     like: Any = value
     return zero_tangent(jax.ShapeDtypeStruct(like.shape, like.dtype)) if isinstance(value, SymbolicZero) else value
 
 
-def _final_tangents(entered: TracedArguments, moved: TracedArguments) -> list[Any]:
+def _final_tangents(entered: TracedArguments, moved: TracedArguments) -> list[Value]:
     """The tangents of the values that variables have at the end."""
     pairs = zip(entered.variables(), entered.values, moved.variables(), moved.values, strict=True)
     return [

@@ -19,6 +19,7 @@ from ..core.graph.walks import is_graph_leaf
 from ..core.states.state import State
 from ..core.transform import Transformation
 from ..core.variables.variables import Variable
+from ..typing import Tree, Value
 from .autodiff import Differentiated
 from .call.call import check_function, curried
 from .selections import DIFFERENTIATED, DiffState, check_argnums
@@ -39,7 +40,7 @@ def jacrev(
     allow_int: bool = False,
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Any:
+) -> Callable[..., Tree]:
     """``jax.jacrev`` for functions of modules: the Jacobian, with one backward pass per element of the output.
 
     Args:
@@ -81,7 +82,7 @@ def jacfwd(
     holomorphic: bool = False,
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Any:
+) -> Callable[..., Tree]:
     """``jax.jacfwd`` for functions of modules: the Jacobian, with one forward pass per element of the input.
 
     The result is the same as from ``jacrev``; this is faster if there are more outputs than inputs.
@@ -112,7 +113,7 @@ def hessian(
     holomorphic: bool = False,
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Any:
+) -> Callable[..., Tree]:
     """``jax.hessian`` for functions of modules: all second derivatives.
 
     Its size is the square of the number of differentiated values; for a large model, see ``hvp``.
@@ -141,14 +142,14 @@ def hessian(
 @curried
 def hvp(
     f: Any = None,
-    primals: Any = None,
-    tangents: Any = None,
+    primals: Tree = None,
+    tangents: Tree = None,
     *,
     argnums: int | DiffState | Sequence[int | DiffState] = 0,
     has_aux: bool = False,
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Any:
+) -> Callable[..., Tree]:
     """The Hessian times a vector, without the Hessian: forward over reverse mode, at the cost of a few gradients.
 
     Args:
@@ -181,7 +182,7 @@ def hvp(
     check = functools.partial(Differentiated.check_scalar, HVP, has_aux)
 
     @functools.wraps(f)
-    def of(primals: Any, tangents: Any) -> Any:
+    def of(primals: Tree, tangents: Tree) -> Tree:
         check_tuple(HVP, "primals", primals, None)
         this = Differentiated(
             HVP, f, tuple(primals), {}, argnums, has_aux=has_aux, crossing=crossing, check_output=check
@@ -190,10 +191,10 @@ def hvp(
             check_tuple(HVP, "tangents", tangents, len(this.numbers))
         moves = _direction(this, (tangents,) if this.single else tangents)
 
-        def gradient(differentiated: list[Any]) -> Any:
+        def gradient(differentiated: list[Value]) -> Tree:
             return jax.value_and_grad(this.scalar, has_aux=True)(differentiated)[::-1]
 
-        def product(inputs: list[Any], moves: list[Any]) -> Any:
+        def product(inputs: list[Value], moves: list[Value]) -> Tree:
             return jax.jvp(gradient, (inputs,), (moves,), has_aux=True)[1:]
 
         part, (value, rest) = this.call.run(product, this.inputs, moves)
@@ -205,13 +206,13 @@ def hvp(
 
 def _lift(
     name: Transformation,
-    derivative: Callable[..., Any],
-    f: Callable[..., Any],
-    argnums: Any,
+    derivative: Callable[..., Tree],
+    f: Callable[..., Tree],
+    argnums: int | DiffState | Sequence[int | DiffState],
     has_aux: bool,
     crossing: Crossing,
     **options: Any,
-) -> Callable[..., Any]:
+) -> Callable[..., Tree]:
     check_function(f, name)
     check_argnums(name, "argnums", argnums, updates=crossing.updates)
     allow_int = options.get("allow_int", False)
@@ -230,11 +231,11 @@ def _lift(
             name, of_values, args, kwargs, argnums, has_aux=has_aux, crossing=crossing, allow_int=allow_int
         )
 
-        def pure(differentiated: list[Any]) -> Any:
+        def pure(differentiated: list[Value]) -> Tree:
             values, rest = this(differentiated)
             return values, (values, rest)
 
-        def nothing(differentiated: list[Any]) -> Any:
+        def nothing(differentiated: list[Value]) -> Tree:
             values, rest = pure(differentiated)
             return [differentiated for _ in values], rest
 
@@ -248,10 +249,10 @@ def _lift(
     return wrapper
 
 
-def _as_values(out: Any) -> Any:
+def _as_values(out: Tree) -> Tree:
     """A tree with modules and variables replaced by their values; a module by a ``State`` with its paths."""
 
-    def values(leaf: Any) -> Any:
+    def values(leaf: Value) -> Value:
         if isinstance(leaf, Variable):
             return leaf.get_raw_value()
         return state_of_values(leaf) if is_graph_leaf(leaf) else leaf
@@ -259,7 +260,7 @@ def _as_values(out: Any) -> Any:
     return jax.tree_util.tree_map(values, out, is_leaf=is_graph_leaf)
 
 
-def _direction(of: Differentiated, tangents: Sequence[Any]) -> list[Any]:
+def _direction(of: Differentiated, tangents: Sequence[Value]) -> list[Value]:
     """The tangent of each differentiated value, from tangents in the structure of the differentiated arguments."""
     chosen = dict(zip(of.numbers, tangents, strict=True))
     call = of.call
@@ -270,6 +271,6 @@ def _direction(of: Differentiated, tangents: Sequence[Any]) -> list[Any]:
     return call.ports.grouped(*leaves)[port]
 
 
-def _zeros(argument: Any) -> Any:
+def _zeros(argument: Tree) -> Tree:
     """The placeholder for the tangent of an argument that is not differentiated."""
     return jax.tree_util.tree_map(lambda leaf: State({}) if is_graph_leaf(leaf) else 0, argument, is_leaf=is_graph_leaf)

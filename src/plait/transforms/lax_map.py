@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from ..core.nodes.nodes import iter_variables
 from ..core.rngs import RngState
 from ..core.transform import Transformation
 from ..errors import ArgumentError, ArgumentTypeError
+from ..typing import Tree, Value
 from ..util.paths import format_path
 from ..util.static_values import HashableMapping
 from .batching import check_axes, vmap
@@ -41,8 +42,8 @@ R = TypeVar("R")
 
 def lax_map(
     f: Callable[..., R],
-    xs: Any,
-    *operands: Any,
+    xs: Tree,
+    *operands: Tree,
     batch_size: int | None = None,
     graph: bool | None = None,
     graph_updates: bool | None = None,
@@ -104,12 +105,12 @@ def lax_map(
     return _in_batches(call, size, batch_size)
 
 
-def _in_batches(call: Call, size: int, batch_size: int) -> Any:
+def _in_batches(call: Call, size: int, batch_size: int) -> Tree:
     """Run full batches in a loop, then the remaining slices; with ``batch_size=0``, all of them."""
     port, carry = call.ports.kinds.index(0), call.ports.kinds.index(Carry)
     full = size // batch_size if batch_size else 0
     used = full * batch_size
-    inputs: list[Any] = list(call.inputs)
+    inputs: list[Value] = list(call.inputs)
     parts, outputs, outcome = [], inputs, None
     if full:
         inputs[port] = _each(lambda x: jnp.reshape(x[:used], (full, batch_size, *x.shape[1:])), call.inputs[port])
@@ -126,15 +127,15 @@ def _in_batches(call: Call, size: int, batch_size: int) -> Any:
     return call.finish(outputs, outcome)
 
 
-def _each(f: Callable[[Any], Any], values: Any) -> list[Any]:
+def _each(f: Callable[[Tree], Tree], values: Sequence[Value]) -> list[Value]:
     return jax.tree_util.tree_map(lambda x: f(jnp.asarray(x)), list(values))
 
 
-def _batched(f: Callable[..., Any], graph: bool | None, graph_updates: bool | None) -> Callable[..., Any]:
+def _batched(f: Callable[..., Tree], graph: bool | None, graph_updates: bool | None) -> Callable[..., Tree]:
     """``f`` of a batch of slices; the streams of the operands are split during the call."""
 
     @functools.wraps(f)
-    def one(x: Any, *operands: Any) -> Any:
+    def one(x: Tree, *operands: Tree) -> Tree:
         before = [
             (path, variable, variable._cell.raw)
             for path, variable in iter_variables(operands)
@@ -153,17 +154,17 @@ def _batched(f: Callable[..., Any], graph: bool | None, graph_updates: bool | No
                 )
         return out
 
-    def axes_of(operand: Any) -> Any:
+    def axes_of(operand: Tree) -> Tree:
         if not is_graph_leaf(operand):
             return None
         axes = {RngState: 0, ...: None}
         return StateAxes(axes) if Crossing(graph, graph_updates).updates else prefix(operand, axes, graph=True)
 
     @functools.wraps(f)
-    def batch(x: Any, *operands: Any) -> Any:
+    def batch(x: Tree, *operands: Tree) -> Tree:
         size = jnp.shape(jax.tree_util.tree_leaves(state(x, graph=True))[0])[0]
 
-        def with_streams(*operands: Any) -> Any:
+        def with_streams(*operands: Tree) -> Tree:
             axes = jax.tree_util.tree_map(axes_of, operands, is_leaf=is_graph_leaf)
             return vmap(one, in_axes=(0, *axes), graph=graph, graph_updates=graph_updates)(x, *operands)
 

@@ -23,9 +23,10 @@ from ..core.graph.graphdef import NodeRef, iter_parts
 from ..core.graph.walks import is_graph_leaf, path_of
 from ..core.nodes.nodes import Kind, visit
 from ..core.nodes.pytree import Pytree
-from ..core.variables.cells import Value, metadata_key
+from ..core.variables.cells import metadata_key
 from ..core.variables.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError, LostUpdateWarning
+from ..typing import Node, Tree, Value
 from ..util.notices import warn
 from ..util.words import describe_type, first_few, name_of_class
 from .axis_names import AxisNames
@@ -58,15 +59,15 @@ class LoopRules(AxisNames):
         keeps = self.keeps_writes and not structural
         return [Carry if keeps and prefix is None else prefix for prefix in prefixes]
 
-    def run(self, body: Body, entered: TracedArguments, call: Callable[[], Any]) -> Any:
-        def kept() -> Any:
+    def run(self, body: Body, entered: TracedArguments, call: Callable[[], Tree]) -> Tree:
+        def kept() -> Tree:
             out = call()
             self._keep_variables(entered, out, body.prefixes)
             return out
 
         return super().run(body, entered, kept)
 
-    def _keep_variables(self, entered: TracedArguments, out: Any, prefixes: Sequence[Any]) -> None:
+    def _keep_variables(self, entered: TracedArguments, out: Tree, prefixes: Sequence[Hashable]) -> None:
         """Where an iteration replaced a variable of a carried module by a new one, the old one gets its value.
 
         Only if they are alike but for the value, the old one has no place any more, and the new one has no other.
@@ -83,7 +84,7 @@ class LoopRules(AxisNames):
             owner = None if place.owner is None else place.owner.value
             if prefixes[root] is Carry and isinstance(owner, Pytree) and _alike(old, place.value):
                 old._cell.raw = place.value._cell.raw
-                put: Any = setattr if isinstance(place.key, str) else operator.setitem
+                put: Callable[[Node, Any, Value], None] = setattr if isinstance(place.key, str) else operator.setitem
                 put(owner, place.key, old)
 
     def names(self, labels: Sequence[str]) -> list[str]:
@@ -93,7 +94,7 @@ class LoopRules(AxisNames):
         found = [re.fullmatch(rf"{self.parts}\[(.+)\]", label) for label in labels]
         return [label if part is None else part[1] for label, part in zip(labels, found, strict=True)]
 
-    def sorted(self, body: Body, left: TracedResult, out: Any, inputs: Sequence[Sequence[Value]]) -> OutputPorts:
+    def sorted(self, body: Body, left: TracedResult, out: Tree, inputs: Sequence[Sequence[Value]]) -> OutputPorts:
         return LoopOutputs(self, body, left, out, inputs)
 
 
@@ -101,7 +102,7 @@ class LoopOutputs(OutputPorts):
     """The results of an iteration, sorted into ports. Carried values are always returned, at the same place."""
 
     def __init__(
-        self, rules: LoopRules, body: Body, left: TracedResult, out: Any, inputs: Sequence[Sequence[Value]]
+        self, rules: LoopRules, body: Body, left: TracedResult, out: Tree, inputs: Sequence[Sequence[Value]]
     ) -> None:
         self.rules, self.name = rules, body.name
         self.dropped: set[int] = set()
@@ -114,7 +115,7 @@ class LoopOutputs(OutputPorts):
         if Carry in body.ports.kinds:
             self._carry(body.ports.kinds.index(Carry), replaced, inputs)
 
-    def _carry(self, port: int, replaced: dict[int, Any], inputs: Sequence[Sequence[Value]]) -> None:
+    def _carry(self, port: int, replaced: dict[int, Value], inputs: Sequence[Sequence[Value]]) -> None:
         carried, ports = self.outputs[port], self.body.ports
         for position, own in enumerate(ports.values):
             if own == port:
@@ -155,14 +156,14 @@ class LoopOutputs(OutputPorts):
             raise self._new_variable_error(leaf, prefix)
         return super().new(leaf, prefix, value)
 
-    def plain(self, leaf: Any, prefix: Hashable) -> Address:
+    def plain(self, leaf: Value, prefix: Hashable) -> Address:
         if prefix is not Carry:
             return super().plain(leaf, prefix)
         address = next(self.carried_plain)  # the trees of the carry have been compared
         self.outputs[address.port][address.place] = leaf
         return address
 
-    def _replaced(self, left: TracedResult, out: Any) -> dict[int, Any]:
+    def _replaced(self, left: TracedResult, out: Tree) -> dict[int, Value]:
         """New variables that replace variables of the carry: input position → variable.
 
         Raises:
@@ -184,7 +185,7 @@ class LoopOutputs(OutputPorts):
         parts = itertools.chain.from_iterable(map(iter_parts, left.entered.structure.roots))
         indices: list[Any] = [part.index for part in parts if isinstance(part, NodeRef)]
         shared = {id(left.entered.index_ref[index]) for index in indices}
-        found: dict[int, Any] = {}
+        found: dict[int, Value] = {}
         for (path, first), (_, second) in zip(old, new, strict=True):
             if first is second or not (is_graph_leaf(first) or is_graph_leaf(second)):
                 continue
@@ -206,7 +207,7 @@ class LoopOutputs(OutputPorts):
             found[position] = second
         return found
 
-    def _may_replace(self, left: TracedResult, position: int, first: Any, second: Any) -> bool:
+    def _may_replace(self, left: TracedResult, position: int, first: Value, second: Value) -> bool:
         """States are data, like arrays: a new variable of the same kind may replace one that was not written."""
         return (
             isinstance(first, Variable)
@@ -215,7 +216,7 @@ class LoopOutputs(OutputPorts):
             and not any(second is known for known in left.entered.index_ref.values())
         )
 
-    def _returned(self, out: Any) -> Any:
+    def _returned(self, out: Tree) -> Tree:
         if self.rules.carry_out is None:
             return out
         if not isinstance(out, (tuple, list)) or len(out) <= self.rules.carry_out:
@@ -290,6 +291,6 @@ class LoopOutputs(OutputPorts):
         )
 
 
-def _alike(first: Variable[Any], second: Any) -> bool:
+def _alike(first: Variable[Value], second: Value) -> bool:
     """Whether two variables have the same kind and metadata."""
     return type(first) is type(second) and metadata_key(first._cell) == metadata_key(second._cell)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 import jax
@@ -18,6 +18,7 @@ import numpy as np
 from ..core.graph.modes import Crossing
 from ..core.nodes.nodes import Static
 from ..errors import ArgumentError, ArgumentTypeError
+from ..typing import Tree, TreeDef, Value
 from ..util.sentinels import NOTHING
 from .axis_names import read_axis_name
 from .batching import check_axes, check_axes_alone
@@ -72,12 +73,12 @@ def scan(  # pyright: ignore[reportInconsistentOverload] - the options are liste
     reverse: bool = False,
     unroll: int | bool = 1,
     _split_transpose: bool = False,
-    in_axes: Any = (Carry, 0),
-    out_axes: Any = (Carry, 0),
-    transform_metadata: Mapping[str, Any] = {},
+    in_axes: Tree = (Carry, 0),
+    out_axes: Tree = (Carry, 0),
+    transform_metadata: Mapping[str, object] = {},
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Any:
+) -> Callable[..., Tree]:
     """``jax.lax.scan`` for functions of modules.
 
     Args:
@@ -134,13 +135,13 @@ def scan(  # pyright: ignore[reportInconsistentOverload] - the options are liste
 
 def scan_ports(
     call: Call,
-    inputs: Sequence[Sequence[Any]],
+    inputs: Sequence[Sequence[Value]],
     size: int,
-    options: Mapping[str, Any],
+    options: Mapping[str, object],
     *,
     policy: Any = NOTHING,
-    user: Callable[..., Any] | None = None,
-) -> tuple[list[list[Any]], Outcome]:
+    user: Callable[..., Tree] | None = None,
+) -> tuple[list[list[Value]], Outcome]:
     """Run a body ``size`` times, on slices of the ports with an axis, carrying the port ``Carry``, which must exist.
 
     Args:
@@ -174,7 +175,7 @@ def scan_ports(
     stepwise = functools.partial(scan_with, _Step(step.iteration, step.iteration))
     given = (list(inputs[carry]), arrays), stacked
     (last, _), (slices, outcome) = call.run(functools.partial(scan_with, step), *given, stepwise=stepwise)
-    outputs: list[list[Any]] = [[] for _ in call.ports.kinds]
+    outputs: list[list[Value]] = [[] for _ in call.ports.kinds]
     outputs[carry] = last
     for port, axis in scanned.items():
         outputs[port] = _moved(slices[port], 0, axis)
@@ -195,11 +196,11 @@ class _Iteration(OfBody):
     """
 
     body: Body
-    treedef: Any
+    treedef: TreeDef
     constants: tuple[Static | None, ...]
-    user: Callable[..., Any] | None
+    user: Callable[..., Tree] | None
 
-    def __call__(self, carried: list[Any], arrays: list[Any], slices: dict[int, list[Any]]) -> Any:
+    def __call__(self, carried: list[Value], arrays: list[Value], slices: dict[int, list[Value]]) -> Tree:
         supply = iter(arrays)
         leaves = [next(supply) if constant is None else constant.value for constant in self.constants]
         carry = self.body.ports.kinds.index(Carry)
@@ -208,10 +209,10 @@ class _Iteration(OfBody):
         check_carry_types(self.body, carry, carried, outputs[carry])
         return outputs[carry], {port: outputs[port] for port in slices}, outcome
 
-    def user_function(self) -> Callable[..., Any]:
+    def user_function(self) -> Callable[..., Tree]:
         return self.user or self.body.f()
 
-    def names(self) -> tuple[Any, ...]:
+    def names(self) -> tuple[Tree, ...]:
         labels, carry = dict(enumerate(self.body.labels_by_port())), self.body.ports.kinds.index(Carry)
         shared = jax.tree_util.tree_unflatten(self.treedef, range(self.treedef.num_leaves))
         names = [
@@ -233,25 +234,25 @@ class _Step(NamedAsUsers):
     """
 
     iteration: _Iteration
-    run: Callable[..., Any]
+    run: Callable[..., Tree]
 
-    def __call__(self, handed: tuple[list[Any], list[Any]], slices: dict[int, list[Any]]) -> Any:
+    def __call__(self, handed: tuple[list[Value], list[Value]], slices: dict[int, list[Value]]) -> Tree:
         carried, arrays = handed
         after, out, outcome = self.run(carried, arrays, slices)
         return (after, arrays), (out, outcome)
 
-    def user_function(self) -> Callable[..., Any]:
+    def user_function(self) -> Callable[..., Tree]:
         return self.iteration.user_function()
 
-    def names(self) -> tuple[Any, ...]:
+    def names(self) -> tuple[Tree, ...]:
         carried, arrays, slices = self.iteration.names()
         return (carried, arrays), slices
 
 
 def while_loop(
-    cond_fun: Callable[[Any], Any],
+    cond_fun: Callable[[Any], Value],
     body_fun: Callable[[Any], R],
-    init_val: Any,
+    init_val: Tree,
     *,
     graph: bool | None = None,
     graph_updates: bool | None = None,
@@ -299,7 +300,7 @@ class _LoopCondition(OfBody):
 
     body: Body
 
-    def __call__(self, carried: list[Any]) -> Any:
+    def __call__(self, carried: list[Value]) -> Any:
         outputs, outcome = self.body([carried if kind is Carry else [] for kind in self.body.ports.kinds])
         if outcome.written or not outcome.is_plain:
             labels = self.body.value_labels()
@@ -313,7 +314,7 @@ class _LoopCondition(OfBody):
             )
         return outputs[self.body.ports.kinds.index(_Condition)][0]
 
-    def names(self) -> tuple[Any, ...]:
+    def names(self) -> tuple[Tree, ...]:
         return (self.body.labels_by_port()[self.body.ports.kinds.index(Carry)],)
 
 
@@ -324,7 +325,7 @@ class _LoopBody(OfBody):
         self.body = body
         self.traces: Traces[Outcome] = Traces()
 
-    def __call__(self, *given: Any) -> list[Any]:
+    def __call__(self, *given: Value) -> list[Value]:
         carried = given[-1]
         found = {Carry: carried, _Index: [*given[:-1]]}
         outputs, outcome = self.body([found.get(kind, []) for kind in self.body.ports.kinds])
@@ -333,11 +334,11 @@ class _LoopBody(OfBody):
         check_carry_types(self.body, carry, carried, outputs[carry])
         return outputs[carry]
 
-    def names(self) -> tuple[Any, ...]:
+    def names(self) -> tuple[Tree, ...]:
         labels, ports = self.body.labels_by_port(), self.body.ports
         return *(labels[ports.kinds.index(_Index)] if _Index in ports.kinds else ()), labels[ports.kinds.index(Carry)]
 
-    def finish(self, call: Call, last: list[Any]) -> Any:
+    def finish(self, call: Call, last: list[Value]) -> Tree:
         """Write back the results of the last iteration."""
         outcome = self.traces.of(last)
         if outcome is None:  # under ``jax.disable_jit``, a loop without an iteration traces nothing
@@ -348,10 +349,10 @@ class _LoopBody(OfBody):
 
 
 def fori_loop(
-    lower: Any,
-    upper: Any,
+    lower: Value,
+    upper: Value,
     body_fun: Callable[[Any, Any], R],
-    init_val: Any,
+    init_val: Tree,
     *,
     unroll: int | bool | None = None,
     graph: bool | None = None,
@@ -389,14 +390,19 @@ def fori_loop(
 
 
 def _loop_call(
-    name: Transformation, f: Any, args: tuple[Any, ...], kinds: Any, crossing: Crossing, output: Any = Carry
+    name: Transformation,
+    f: Callable[..., Tree],
+    args: tuple[Tree, ...],
+    kinds: Sequence[Hashable],
+    crossing: Crossing,
+    output: Tree = Carry,
 ) -> Call:
     ins, outs = prefixes_of(name, {"the value": kinds, "the result": output}, crossing)
     rules = LoopRules(len(args) - 1 if output is Carry else None)
     return Call(name, f, args, ins=ins, outs=outs, crossing=crossing, rules=rules)
 
 
-def _carry_positions(in_axes: Any, out_axes: Any) -> tuple[int | None, int | None]:
+def _carry_positions(in_axes: Tree, out_axes: Tree) -> tuple[int | None, int | None]:
     """The positions of the carry.
 
     Raises:
@@ -435,22 +441,22 @@ def _carry_positions(in_axes: Any, out_axes: Any) -> tuple[int | None, int | Non
     return places_in[0][0].idx, (places_out[0][0].idx if places_out[0] else None)
 
 
-def _places_of_carry(axes: Any) -> list[Any]:
+def _places_of_carry(axes: Tree) -> list[Value]:
     pairs = jax.tree_util.tree_flatten_with_path(axes, is_leaf=lambda x: x is None)[0]
     return [path for path, leaf in pairs if leaf is Carry]
 
 
-def _show(axes: Any) -> str:
+def _show(axes: Tree) -> str:
     return repr(axes).replace(repr(Carry), "Carry")
 
 
-def _moved(values: list[Any], source: int, destination: int) -> list[Any]:
+def _moved(values: list[Value], source: int, destination: int) -> list[Value]:
     if source == destination:
         return values
     return jax.tree_util.tree_map(lambda x: jnp.moveaxis(x, source, destination), values)
 
 
-def check_carry_types(body: Body, port: int, before: Sequence[Any], after: Sequence[Any]) -> None:
+def check_carry_types(body: Body, port: int, before: Sequence[Value], after: Sequence[Value]) -> None:
     """Raise if the shapes or dtypes of the carry change.
 
     Raises:
@@ -474,6 +480,6 @@ def check_carry_types(body: Body, port: int, before: Sequence[Any], after: Seque
             )
 
 
-def _types(value: Any) -> str:
+def _types(value: Value) -> str:
     shown = jax.tree_util.tree_map(lambda x: f"{jax.typeof(x).dtype}{list(jax.typeof(x).shape)}", value)
     return shown if isinstance(shown, str) else repr(shown).replace("'", "")

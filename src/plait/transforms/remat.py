@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 import jax
 
 from ..core.graph.modes import Crossing
+from ..typing import Tree
 from .call.arguments import with_statics
 from .call.call import Call, check_function, curried
 
@@ -36,7 +37,7 @@ def remat(  # pyright: ignore[reportInconsistentOverload] - the options are list
     policy: Callable[..., bool] | None = None,
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Any:
+) -> Callable[..., Tree]:
     """``jax.checkpoint`` for functions of modules. (``plait.checkpoint`` saves to disk.)
 
     The function's changes (statistics, random counters) are applied once, even if it is recomputed.

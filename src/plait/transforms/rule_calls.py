@@ -24,6 +24,7 @@ from ..core.states.state import State
 from ..core.transform import Transformation
 from ..core.variables.cells import reopening
 from ..errors import ArgumentError, ArgumentTypeError
+from ..typing import FilterLiteral, Tree, TreeDef, Value
 from ..util.sentinels import Sentinel
 from ..util.words import describe_type
 from .call.arguments import Structure, argument_name, parameter_names
@@ -59,9 +60,9 @@ class RuleCall:
     def __init__(
         self,
         name: Transformation,
-        fun: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        fun: Callable[..., Tree],
+        args: tuple[Tree, ...],
+        kwargs: dict[str, Tree],
         nondiff_argnums: Sequence[int | DiffState],
         crossing: Crossing,
     ) -> None:
@@ -70,7 +71,7 @@ class RuleCall:
         count = len(args)
         check_argnums(name, "nondiff_argnums", nondiff_argnums, updates=True, count=count)
         self.fixed = {number % count for number in nondiff_argnums if not isinstance(number, DiffState)}
-        filters: dict[int, Any] = {number: ... for number in range(count) if number not in self.fixed}
+        filters: dict[int, FilterLiteral] = {number: ... for number in range(count) if number not in self.fixed}
         filters |= {each.argnum % count: each.filter for each in nondiff_argnums if isinstance(each, DiffState)}
         args = tuple(Static(a) if i in self.fixed and not _has_arrays(a) else a for i, a in enumerate(args))
         if crossing.updates:
@@ -91,18 +92,18 @@ class RuleCall:
         self.shapes = shapes_of(values)
         self.inputs: Any = dict(zip(self.labels, [*values, *call.gathered.plain], strict=True))
 
-    def in_order(self, inputs: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    def in_order(self, inputs: dict[str, Value]) -> tuple[list[Value], list[Value]]:
         """The values of the objects, and the plain leaves."""
         found, count = [inputs[label] for label in self.labels], len(self.body.ports.values)
         return found[:count], found[count:]
 
-    def enter(self, inputs: dict[str, Any]) -> TracedArguments:
+    def enter(self, inputs: dict[str, Value]) -> TracedArguments:
         """Create private objects with values of the inputs."""
         return TracedArguments(self.structure, *self.in_order(inputs))
 
     def run(
-        self, inputs: dict[str, Any], run: Callable[[TracedArguments], Any] | None = None
-    ) -> tuple[list[Any], Outcome]:
+        self, inputs: dict[str, Value], run: Callable[[TracedArguments], Tree] | None = None
+    ) -> tuple[list[Value], Outcome]:
         """The function, or its rule, as a function of the inputs: returns all output values, and the outcome.
 
         Raises:
@@ -120,19 +121,19 @@ class RuleCall:
             )
         return outputs[self.body.ports.kinds.index(OUT)], outcome
 
-    def guarded(self, rule: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def guarded(self, rule: Callable[..., Tree], *args: Any, **kwargs: Any) -> Tree:
         """Call a rule, whose foreign reads enter the records that were open when the function was called."""
         with self.reopened():
             return guarded(rule, *args, **kwargs)
 
-    def parted(self, arguments: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]]:
+    def parted(self, arguments: Sequence[Tree]) -> tuple[list[Tree], tuple[Tree, ...]]:
         """The arguments without derivative, and the others."""
         return (
             [argument for i, argument in enumerate(arguments) if i in self.fixed],
             tuple(argument for i, argument in enumerate(arguments) if i not in self.fixed),
         )
 
-    def check_unmoved(self, moves: Callable[[Any], bool], inputs: dict[str, Any]) -> None:
+    def check_unmoved(self, moves: Callable[[Value], bool], inputs: dict[str, Value]) -> None:
         """Raise if a derivative is requested with respect to a value that the rule excludes.
 
         Raises:
@@ -148,7 +149,7 @@ class RuleCall:
                     do="exclude it from grad too, or pass jax.lax.stop_gradient(value)",
                 )
 
-    def apply(self, rule: Callable[..., Any]) -> Any:
+    def apply(self, rule: Callable[..., Tree]) -> Tree:
         """Call JAX's function with the rule, and write back the written values. Returns the output."""
         call, inputs, self._call, self.inputs = self._call, self.inputs, None, None
         assert call is not None
@@ -158,7 +159,7 @@ class RuleCall:
 
     # The arguments and results of a backward rule ---------------------------------------------------------------------
 
-    def cotangents_as_states(self, outcome: Outcome, cotangents: Sequence[Any]) -> Any:
+    def cotangents_as_states(self, outcome: Outcome, cotangents: Sequence[Value]) -> Tree:
         """``(input_updates_g, out_g)`` with states in place of modules."""
         before, output = self.structure, outcome.output
         supply = iter(outcome.arguments or before.roots)
@@ -170,25 +171,25 @@ class RuleCall:
         out_g = output.unflatten(state_of, values, plain)
         return self.parted(self._only_objects(arguments))[1], out_g
 
-    def cotangents_as_objects(self, outcome: Outcome, cotangents: Sequence[Any]) -> Any:
+    def cotangents_as_objects(self, outcome: Outcome, cotangents: Sequence[Value]) -> Tree:
         """``out_g`` with modules in place of modules."""
         assert outcome.output is not None
         values, plain = follow(outcome.output_sources, cotangents), follow(outcome.plain, cotangents)
         return rebuild(outcome.output, values, plain)
 
-    def cotangents_of_updates(self, outcome: Outcome, cotangents: Sequence[Any]) -> tuple[Any, ...]:
+    def cotangents_of_updates(self, outcome: Outcome, cotangents: Sequence[Value]) -> tuple[Tree, ...]:
         """The arguments with the cotangents of written variables, and ``None`` elsewhere."""
         builder = Builder(make_variables=_own_or_none)
         written = {position: cotangents[address.place] for position, address in outcome.written}
         values = [written.get(position) for position in range(len(self.shapes))]
         return tuple(self._only_objects(self.structure.unflatten(builder.build, values, itertools.repeat(None))[0]))
 
-    def _only_objects(self, arguments: Sequence[Any]) -> list[Any]:
+    def _only_objects(self, arguments: Sequence[Tree]) -> list[Value]:
         """The arguments, with ``None`` for those without objects."""
         pairs = zip(arguments, self.structure.arguments(), strict=True)
         return [argument if structure.roots else None for argument, (structure, *_) in pairs]
 
-    def tangents_by_label(self, returned: Any) -> dict[str, Any]:
+    def tangents_by_label(self, returned: Tree) -> dict[str, Value]:
         """The results of a backward rule for each input; ``None`` means zero.
 
         Raises:
@@ -204,8 +205,8 @@ class RuleCall:
                 expected=f"a tuple of {count}",
                 do="return a tuple, with None for an argument whose gradient is zero",
             )
-        values: list[Any] = []
-        plain: list[Any] = []
+        values: list[Value] = []
+        plain: list[Value] = []
         supply, names = iter(returned), parameter_names(self.fun)
         for number, (argument, *_) in enumerate(arguments):
             name, given = names.at(number), None if number in self.fixed else next(supply)
@@ -222,19 +223,19 @@ class RuleCall:
         return {label: tangent if free else None for label, free, tangent in found}
 
 
-def follow(addresses: Sequence[Address], values: Sequence[Any]) -> list[Any]:
+def follow(addresses: Sequence[Address], values: Sequence[Value]) -> list[Value]:
     """The values at some addresses of the outputs."""
     return [values[address.place] for address in addresses]
 
 
-def _has_arrays(argument: Any) -> bool:
+def _has_arrays(argument: Tree) -> bool:
     leaves = jax.tree_util.tree_leaves(argument, is_leaf=is_graph_leaf)
     return any(is_graph_leaf(leaf) or isinstance(leaf, jax.Array) for leaf in leaves)
 
 
 def _resolve_arguments(
-    name: str, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any, ...]:
+    name: str, fun: Callable[..., Tree], args: tuple[Tree, ...], kwargs: dict[str, Tree]
+) -> tuple[Tree, ...]:
     """All arguments by position, including defaults, as passed to the rule. (rule X1)"""
     try:
         signature = inspect.signature(fun)
@@ -254,7 +255,7 @@ def _resolve_arguments(
     return bound_args
 
 
-def _check_no_fixed_objects(name: str, fun: Callable[..., Any], args: tuple[Any, ...], fixed: set[int]) -> None:
+def _check_no_fixed_objects(name: str, fun: Callable[..., Tree], args: tuple[Tree, ...], fixed: set[int]) -> None:
     names = parameter_names(fun)
     for number in sorted(fixed):
         for path, leaf in jax.tree_util.tree_flatten_with_path(args[number], is_leaf=is_graph_leaf)[0]:
@@ -268,20 +269,20 @@ def _check_no_fixed_objects(name: str, fun: Callable[..., Any], args: tuple[Any,
                 )
 
 
-def _own_or_none(definitions: Sequence[VariableDef], leaves: Sequence[Any]) -> list[Any]:
+def _own_or_none(definitions: Sequence[VariableDef], leaves: Sequence[Value]) -> list[Value]:
     """Variables with the leaves as values; ``None`` stays ``None``."""
     pairs = zip(definitions, leaves, strict=True)
     return [None if leaf is None else own_variables([part], [leaf])[0] for part, leaf in pairs]
 
 
-def _spread(tangent: Any, treedef: Any, name: str) -> list[Any]:
+def _spread(tangent: Value, treedef: TreeDef, name: str) -> list[Value]:
     """The tangent for each leaf of an argument, where ``None`` applies to everything below it."""
-    found: list[Any] = []
+    found: list[Value] = []
 
-    def stops(x: Any) -> bool:
+    def stops(x: object) -> bool:
         return x is None or is_graph_leaf(x) or isinstance(x, State)
 
-    def place(part: Any, below: Any) -> None:
+    def place(part: Tree, below: TreeDef) -> None:
         structure = jax.tree_util.tree_structure(part, is_leaf=stops)
         if part is None or (type(below) is int and jax.tree_util.treedef_is_leaf(structure)):
             found.extend([part] * jax.tree_util.tree_structure(below).num_leaves)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ from ..core.variables.filters import to_predicate
 from ..core.variables.variable_kinds import Param
 from ..core.variables.variables import Variable
 from ..errors import ArgumentError, ArgumentTypeError
-from ..typing import FilterLiteral
+from ..typing import FilterLiteral, Tree, Value
 from ..util.sentinels import Sentinel
 from ..util.words import describe_filter, describe_type
 from .call.prefixes import FilterMapping
@@ -60,7 +60,7 @@ def number_of(argnum: int | DiffState) -> int:
 
 
 def check_argnums(
-    name: str, option: str, argnums: Any, *, updates: bool, count: int | None = None
+    name: str, option: str, argnums: object, *, updates: bool, count: int | None = None
 ) -> tuple[int | DiffState, ...]:
     """The given positions and ``DiffState``s as a tuple.
 
@@ -74,7 +74,7 @@ def check_argnums(
             is repeated, or a negative position is out of range.
         ArgumentTypeError: there are fewer positional arguments.
     """
-    given = tuple(argnums) if isinstance(argnums, (tuple, list)) else (argnums,)
+    given: tuple[Any, ...] = tuple(argnums) if isinstance(argnums, (tuple, list)) else (argnums,)
     for argnum in given:
         if is_graph_leaf(argnum) or not hasattr(number_of(argnum), "__index__"):
             raise ArgumentError(
@@ -120,7 +120,9 @@ def _check_distinct(name: str, option: str, argnums: Sequence[int | DiffState], 
         )
 
 
-def spread_filters(args: tuple[Any, ...], kwargs: dict[str, Any], filters: Mapping[int, FilterLiteral]) -> list[Any]:
+def spread_filters(
+    args: tuple[Tree, ...], kwargs: dict[str, Tree], filters: Mapping[int, FilterLiteral]
+) -> list[Value]:
     """The prefix of each leaf of the arguments: which part of it is differentiated, by the filters of some of them."""
     spread = [
         _as_prefix(leaf, filters[number]) if number in filters else LEFT_ALONE
@@ -130,7 +132,7 @@ def spread_filters(args: tuple[Any, ...], kwargs: dict[str, Any], filters: Mappi
     return spread + [LEFT_ALONE] * len(jax.tree_util.tree_leaves(kwargs, is_leaf=is_graph_leaf))
 
 
-def _as_prefix(leaf: Any, filter: FilterLiteral) -> Any:
+def _as_prefix(leaf: Value, filter: FilterLiteral) -> Hashable:
     """Which leaves of an object are differentiated; variables and arrays are differentiated as a whole."""
     if filter is ... or isinstance(leaf, Variable) or not is_graph_leaf(leaf):
         return DIFFERENTIATED

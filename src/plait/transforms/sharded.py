@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Set
+from collections.abc import Callable, Hashable, Sequence, Set
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec
 from ..core.graph.modes import Crossing
 from ..core.transform import Transformation
 from ..errors import ArgumentError
+from ..typing import Tree, Value
 from ..util.jax_versions import varying_axes
 from .call.arguments import named_as_user_s
 from .call.call import Call, check_function, curried, prefixed_call, prefixes_of
@@ -31,13 +32,13 @@ def shard_map(
     f: Any = None,
     *,
     mesh: Any,
-    in_specs: Any,
-    out_specs: Any,
-    axis_names: Set[Any] = frozenset(),
+    in_specs: Tree,
+    out_specs: Tree,
+    axis_names: Set[Hashable] = frozenset(),
     check_vma: bool = True,
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Any:
+) -> Callable[..., Tree]:
     """``jax.shard_map`` for functions of modules.
 
     Inside, every variable holds this device's shard. Changes are returned with the variable's spec: a value written to
@@ -80,14 +81,14 @@ def shard_map(
         call = prefixed_call(SHARD_MAP, f, args, kwargs, options, crossing)
         lengths = (jax.sharding.get_abstract_mesh() if mesh is None else mesh).shape
         sizes = {name: size for name, size in lengths.items() if not axis_names or name in axis_names}
-        kinds: Any = call.ports.kinds
+        kinds: tuple[Any, ...] = call.ports.kinds
         specs = tuple(PartitionSpec() if kind is None else kind for kind in kinds)
         for label, spec, value in call.labelled():
             check_spec("shard_map: in_specs", label, value, spec or PartitionSpec(), sizes)
         for spec in specs:
             check_spec("shard_map: out_specs", lambda: "out_specs", (), spec, sizes)
 
-        def body(inputs: Any) -> Any:
+        def body(inputs: Sequence[Sequence[Value]]) -> Tree:
             outputs, outcome = call.body(inputs)
             _check_outputs(call, outcome, outputs, specs, check_vma)
             return outputs, outcome
@@ -111,7 +112,9 @@ def shard_map(
     return wrapper
 
 
-def _check_outputs(call: Call, outcome: Outcome, outputs: Any, specs: Any, check_vma: bool) -> None:
+def _check_outputs(
+    call: Call, outcome: Outcome, outputs: Sequence[Sequence[Value]], specs: Sequence[Any], check_vma: bool
+) -> None:
     """Check the outputs of one shard while paths are known."""
 
     def place_of(port: int, place: int) -> str:

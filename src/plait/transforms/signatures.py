@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, overload
 
-from ..typing import FilterLiteral
+from ..typing import FilterLiteral, Tree
 from .jit.stages import Lowered, Traced
 from .selections import DiffState
 
@@ -19,13 +19,13 @@ class Jitted(Protocol[P, R]):
     """A jitted function: it is called, and bound as a method, as the function itself."""
 
     __name__: str
-    __wrapped__: Callable[..., Any]
+    __wrapped__: Callable[..., Tree]
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
     @overload
-    def __get__(self, instance: None, owner: Any = None, /) -> Jitted[P, R]: ...
+    def __get__(self, instance: None, owner: object = None, /) -> Jitted[P, R]: ...
     @overload
-    def __get__(self: Jitted[Concatenate[Any, Q], R], instance: Any, owner: Any = None, /) -> Jitted[Q, R]: ...
+    def __get__(self: Jitted[Concatenate[Any, Q], R], instance: Any, owner: object = None, /) -> Jitted[Q, R]: ...
     def trace(self, *args: P.args, **kwargs: P.kwargs) -> Traced: ...
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Lowered: ...
     def eval_shape(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
@@ -42,8 +42,8 @@ class Modes(TypedDict, total=False):
 class JitOptions(Modes, total=False):
     """Options of ``jit``."""
 
-    in_shardings: Any
-    out_shardings: Any
+    in_shardings: Tree
+    out_shardings: Tree
     static_argnums: int | Sequence[int] | None
     static_argnames: str | Sequence[str] | None
     donate_argnums: int | Sequence[int] | None
@@ -61,18 +61,18 @@ class GradOptions(Modes, total=False):
     argnums: int | DiffState | Sequence[int | DiffState]
     holomorphic: bool
     allow_int: bool
-    reduce_axes: Sequence[Any]
+    reduce_axes: Sequence[Hashable]
 
 
 class VmapOptions(Modes, total=False):
     """Options of ``vmap``."""
 
-    in_axes: Any
-    out_axes: Any
+    in_axes: Tree
+    out_axes: Tree
     axis_name: Hashable | None
     axis_size: int | None
-    spmd_axis_name: Any
-    transform_metadata: Mapping[str, Any]
+    spmd_axis_name: Hashable
+    transform_metadata: Mapping[str, object]
 
 
 class ScanOptions(Modes, total=False):
@@ -82,9 +82,9 @@ class ScanOptions(Modes, total=False):
     reverse: bool
     unroll: int | bool
     _split_transpose: bool
-    in_axes: Any
-    out_axes: Any
-    transform_metadata: Mapping[str, Any]
+    in_axes: Tree
+    out_axes: Tree
+    transform_metadata: Mapping[str, object]
 
 
 class RematOptions(Modes, total=False):

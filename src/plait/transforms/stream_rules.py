@@ -13,7 +13,7 @@ from ..core.graph.modes import Crossing
 from ..core.rngs import RngStream, key_shape
 from ..core.variables.filters import to_predicate
 from ..errors import ArgumentError
-from ..typing import FilterLiteral
+from ..typing import FilterLiteral, Node
 from ..util.paths import Path, describe_path
 from ..util.sentinels import NOTHING
 from ..util.words import describe_filter
@@ -21,7 +21,7 @@ from .streams import Rewrite, apply_rules, forked
 
 
 def with_rngs(
-    node: Any = NOTHING,
+    node: Node = NOTHING,
     /,
     *,
     split: int | tuple[int, ...] | Mapping[FilterLiteral, int | tuple[int, ...]] | None = None,

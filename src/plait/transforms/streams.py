@@ -24,7 +24,7 @@ from ..core.traces.guard import check_trace
 from ..core.variables.filters import Predicate, to_predicate
 from ..core.variables.variables import Variable
 from ..errors import ArgumentError
-from ..typing import FilterLiteral
+from ..typing import FilterLiteral, Node, Tree, Value
 from ..util.paths import Path, parse_path
 from ..util.sentinels import NOTHING
 from .call.arguments import parameter_names
@@ -56,12 +56,12 @@ class SplitBackups(tuple[StreamBackup, ...]):
     def __enter__(self) -> SplitBackups:
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         restore_rngs(self)
 
 
 def split_rngs(
-    node: Any = NOTHING,
+    node: Node = NOTHING,
     /,
     *,
     splits: int | tuple[int, ...],
@@ -120,7 +120,7 @@ def split_rngs(
 
 
 def fork_rngs(
-    node: Any = NOTHING,
+    node: Node = NOTHING,
     /,
     *,
     split: int | tuple[int, ...] | Mapping[FilterLiteral, int | tuple[int, ...] | None] | None = None,
@@ -171,16 +171,16 @@ def _by_both(rules: Sequence[tuple[Predicate, Rewrite]]) -> Choose:
     return choose
 
 
-def apply_rules(name: str, node: Any, choose: Choose, crossing: Crossing, *, in_place: bool = True) -> Any:
+def apply_rules(name: str, node: Node, choose: Choose, crossing: Crossing, *, in_place: bool = True) -> Node:
     """Apply the change to a node; without a node, or for a function, return a decorator that applies it to all
     arguments."""
 
-    def on_node(node: Any, named: Callable[[Path], Path] = tuple) -> Any:
+    def on_node(node: Node, named: Callable[[Path], Path] = tuple) -> Node:
         check_node(node, name)
         crossing.check(node)
         return (_changed if in_place and crossing.updates else _copied)(node, choose, named)
 
-    def decorate(f: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(f: Callable[..., Tree]) -> Callable[..., Tree]:
         names = parameter_names(f)
 
         def named(path: Path) -> Path:
@@ -224,7 +224,7 @@ def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
             backup.stream.count.set_value(backup.count)
 
 
-def backup_keys(node: Any, /, *, graph: bool | None = None) -> list[StreamBackup]:
+def backup_keys(node: Node, /, *, graph: bool | None = None) -> list[StreamBackup]:
     """The keys of all streams of a graph, for ``restore_rngs``; counters are neither saved nor restored.
 
     Args:
@@ -243,7 +243,7 @@ def backup_keys(node: Any, /, *, graph: bool | None = None) -> list[StreamBackup
     return [StreamBackup(stream, stream.key.get_value()) for _, stream in iter_streams(node)]
 
 
-def iter_streams(node: Any) -> Iterator[tuple[Path, RngStream]]:
+def iter_streams(node: Node) -> Iterator[tuple[Path, RngStream]]:
     """Every stream below and including ``node`` at its first path; if two share their key (a view), the first."""
     keys: set[int] = set()
     for path, value in iter_graph_nodes(node):
@@ -252,7 +252,7 @@ def iter_streams(node: Any) -> Iterator[tuple[Path, RngStream]]:
             yield path, value
 
 
-def _draws(node: Any, choose: Choose, named: Callable[[Path], Path]) -> list[tuple[RngStream, jax.Array, jax.Array]]:
+def _draws(node: Node, choose: Choose, named: Callable[[Path], Path]) -> list[tuple[RngStream, jax.Array, jax.Array]]:
     """The new keys of the chosen streams, and their counters after the draw; nothing is changed.
 
     Args:
@@ -268,7 +268,7 @@ def _draws(node: Any, choose: Choose, named: Callable[[Path], Path]) -> list[tup
     return found
 
 
-def _changed(node: Any, choose: Choose, named: Callable[[Path], Path]) -> SplitBackups:
+def _changed(node: Node, choose: Choose, named: Callable[[Path], Path]) -> SplitBackups:
     """The chosen streams changed in place."""
     draws = _draws(node, choose, named)
     for stream, key, _ in draws:
@@ -285,10 +285,10 @@ def _changed(node: Any, choose: Choose, named: Callable[[Path], Path]) -> SplitB
     return SplitBackups(backups)
 
 
-def _copied(node: Any, choose: Choose, named: Callable[[Path], Path]) -> Any:
+def _copied(node: Node, choose: Choose, named: Callable[[Path], Path]) -> Node:
     """A copy of the graph, with new variables in the chosen streams; the others are shared."""
     copied = clone(node, variables=False, graph=True)  # the caller has already checked the mode
-    fresh: dict[int, tuple[Variable[Any], Variable[Any]]] = {}
+    fresh: dict[int, tuple[Variable[Value], Variable[Value]]] = {}
     for stream, key, count in _draws(copied, choose, named):
         stream.count.set_value(count)
         fresh[id(stream.key)] = stream.key.copy(key), stream.count.copy(jnp.zeros(key.shape, jnp.uint32))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,14 +14,15 @@ from ..core.graph.walks import Walk, is_graph_leaf, path_of
 from ..core.states.state import FlatState, State
 from ..core.variables.variables import Variable
 from ..errors import ArgumentError
+from ..typing import Node, Tree, Value
 from ..util.paths import Path, describe_path
 from ..util.words import describe_type
 from .call.arguments import Structure
 
 
 def flatten_like(
-    structure: Structure, primals: Sequence[Any], tree: Any, what: str, wanted: Sequence[bool] | None = None
-) -> tuple[list[Any], list[Any]]:
+    structure: Structure, primals: Sequence[Value], tree: Tree, what: str, wanted: Sequence[bool] | None = None
+) -> tuple[list[Value], list[Value]]:
     """Flatten a tree of tangents: the values for its objects, and its plain leaves.
 
     Args:
@@ -38,8 +38,8 @@ def flatten_like(
         parts = structure.treedef.flatten_up_to(tree)
     except ValueError:
         raise _misfit(structure, tree, what) from None
-    values: list[Any] = []
-    plain: list[Any] = []
+    values: list[Value] = []
+    plain: list[Value] = []
     for graphdef, part in zip(structure.graphdefs, parts, strict=True):
         if graphdef is None:
             if not jax.tree_util.all_leaves([part]):
@@ -52,7 +52,7 @@ def flatten_like(
     return values, plain
 
 
-def _misfit(structure: Structure, tree: Any, what: str) -> ArgumentError:
+def _misfit(structure: Structure, tree: Tree, what: str) -> ArgumentError:
     return ArgumentError(
         f"{what} has a different structure than the primal",
         found=str(jax.tree_util.tree_structure(tree, is_leaf=lambda x: is_graph_leaf(x) or isinstance(x, State))),
@@ -63,13 +63,13 @@ def _misfit(structure: Structure, tree: Any, what: str) -> ArgumentError:
 
 def leaves_like(
     graphdef: GraphDef,
-    primals: Sequence[Any],
-    tangent: Any,
+    primals: Sequence[Value],
+    tangent: Value,
     what: str,
     wanted: Sequence[bool] | None = None,
     *,
     complete: bool = True,
-) -> list[Any]:
+) -> list[Value]:
     """The tangent of each leaf of an object, given as an object of the same structure or as a ``State``.
 
     Args:
@@ -104,7 +104,7 @@ def leaves_like(
     return [_tangent_of(primal, found.get(path)) for path, primal in zip(paths, primals, strict=True)]
 
 
-def leaves_by_path(tangent: Any) -> dict[Path, Any]:
+def leaves_by_path(tangent: Value) -> dict[Path, Value]:
     """The raw leaves of a module, variable or state by their paths; anything else is a single leaf."""
     if not is_graph_leaf(tangent) and not isinstance(tangent, Mapping):
         return {(): tangent}
@@ -114,12 +114,12 @@ def leaves_by_path(tangent: Any) -> dict[Path, Any]:
     return {path_of(link): raw for link, raw in zip(walk.links, raws, strict=True)}
 
 
-def state_of_values(node: Any) -> State:
+def state_of_values(node: Node) -> State:
     """The raw values of a module, with its paths."""
     return FlatState(leaves_by_path(node).items(), sort=True).to_nested_state()
 
 
-def state_of(graphdef: GraphDef, leaves: Sequence[Any]) -> Any:
+def state_of(graphdef: GraphDef, leaves: Sequence[Value]) -> State | Value:
     """Leaves of an object as a ``State`` with its paths; the leaf of a variable as a variable.
 
     For an object that occurred before, and so has no leaves here, the state is empty.
@@ -134,24 +134,24 @@ def state_of(graphdef: GraphDef, leaves: Sequence[Any]) -> Any:
     return FlatState(zip(paths, items, strict=True), sort=True).to_nested_state()
 
 
-def shapes_of(values: Any) -> Any:
+def shapes_of(values: Sequence[Value]) -> tuple[Value, ...]:
     """A tree of arrays as a tree of their shapes, to avoid keeping the arrays alive."""
     return jax.tree_util.tree_map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)), values)
 
 
-def has_tangent(primal: Any) -> bool:
+def has_tangent(primal: Value) -> bool:
     """Whether an array, or a shape, can have a nonzero tangent."""
     return jnp.issubdtype(jnp.result_type(primal), jnp.inexact)
 
 
-def zero_tangent(primal: Any) -> Any:
+def zero_tangent(primal: Value) -> Value:
     """The zero tangent of an array or shape; of type ``float0`` if it has no other tangent."""
     if has_tangent(primal):
         return jnp.zeros(jnp.shape(primal), jnp.result_type(primal))
     return np.zeros(jnp.shape(primal), jax.dtypes.float0)
 
 
-def _tangent_of(primal: Any, tangent: Any) -> Any:
+def _tangent_of(primal: Value, tangent: Value) -> Value:
     if tangent is None:
         return jax.tree_util.tree_map(zero_tangent, primal)
     if all(map(has_tangent, jax.tree_util.tree_leaves(primal))):

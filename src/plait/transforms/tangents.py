@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ from jax.tree_util import Partial
 from ..core.graph.modes import Crossing
 from ..core.transform import Transformation
 from ..errors import ArgumentError, ArgumentTypeError
+from ..typing import Tree, TreeDef, Value
 from ..util.words import describe_type
 from .autodiff import Differentiated
 from .call.arguments import Structure
@@ -39,12 +40,12 @@ LINEARIZE = Transformation("linearize", "plait.linearize({f}, {x})", only_values
 @curried
 def vjp(
     f: Any = None,
-    *primals: Any,
+    *primals: Tree,
     has_aux: bool = False,
-    reduce_axes: Sequence[Any] = (),
+    reduce_axes: Sequence[Hashable] = (),
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Any:
+) -> Callable[..., Tree]:
     """``jax.vjp`` for functions of modules: the output, and a function from its cotangent to the gradients.
 
     Args:
@@ -73,7 +74,7 @@ def vjp(
         raise NotImplementedError("vjp: reduce_axes is not supported by plait or by current JAX; omit it")
 
     @functools.wraps(f)
-    def of(*primals: Any) -> Any:
+    def of(*primals: Tree) -> Tree:
         call = _OfValues(VJP, f, primals, has_aux, Crossing(graph, graph_updates))
         values, pull, rest = call.run(jax.vjp, call.inputs)
         out, output = call.finished(values, rest)
@@ -87,13 +88,13 @@ def vjp(
 @curried
 def jvp(
     f: Any = None,
-    primals: Any = None,
-    tangents: Any = None,
+    primals: Tree = None,
+    tangents: Tree = None,
     *,
     has_aux: bool = False,
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Any:
+) -> Callable[..., Tree]:
     """``jax.jvp`` for functions of modules: the output, and its derivative in one direction.
 
     Args:
@@ -123,7 +124,7 @@ def jvp(
     check_function(f, JVP)
 
     @functools.wraps(f)
-    def of(primals: Any, tangents: Any) -> Any:
+    def of(primals: Tree, tangents: Tree) -> Tree:
         check_tuple("jvp", "primals", primals, None)
         check_tuple("jvp", "tangents", tangents, len(primals))
         call = _OfValues(JVP, f, tuple(primals), has_aux, Crossing(graph, graph_updates))
@@ -139,11 +140,11 @@ def jvp(
 @curried
 def linearize(
     f: Any = None,
-    *primals: Any,
+    *primals: Tree,
     has_aux: bool = False,
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Any:
+) -> Callable[..., Tree]:
     """``jax.linearize`` for functions of modules: the output, and its derivative as a linear function.
 
     Computes the same as ``jvp``, but evaluates ``f`` only once for any number of directions. Arguments as in ``vjp``.
@@ -164,13 +165,13 @@ def linearize(
     check_function(f, LINEARIZE)
 
     @functools.wraps(f)
-    def of(*primals: Any) -> Any:
+    def of(*primals: Tree) -> Tree:
         call = _OfValues(LINEARIZE, f, primals, has_aux, Crossing(graph, graph_updates))
         values, push, rest = call.run(jax.linearize, call.inputs)
         out, output = call.finished(values, rest)
         count, to_tangents = len(primals), call.tangents()
 
-        def jvp_fn(*tangents: Any) -> Any:
+        def jvp_fn(*tangents: Tree) -> Tree:
             check_tuple("linearize", "tangents", tangents, count)
             return _around(output, push(to_tangents(tangents)))
 
@@ -179,7 +180,7 @@ def linearize(
     return of(*primals) if primals else of
 
 
-def check_tuple(name: str, option: str, given: Any, count: int | None) -> None:
+def check_tuple(name: str, option: str, given: object, count: int | None) -> None:
     if not isinstance(given, (tuple, list)):
         raise ArgumentTypeError(
             f"{name} takes {option} as a tuple",
@@ -200,10 +201,15 @@ class _OfValues(Differentiated):
     """One call as a function of all values of its arguments; only values are carried out."""
 
     def __init__(
-        self, name: Transformation, f: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, crossing: Crossing
+        self,
+        name: Transformation,
+        f: Callable[..., Tree],
+        primals: tuple[Value, ...],
+        has_aux: bool,
+        crossing: Crossing,
     ) -> None:
         check = functools.partial(self.check_pair, name) if has_aux else None
-        options: Any = {
+        options: dict[str, Any] = {
             "has_aux": has_aux,
             "crossing": crossing.values_only(),
             "allow_int": True,
@@ -212,17 +218,17 @@ class _OfValues(Differentiated):
         super().__init__(name, f, primals, {}, tuple(range(len(primals))), **options)
         self.has_aux, self.structure = has_aux, self.call.gathered.structure
 
-    def run(self, derivative: Callable[..., Any], *inputs: Any) -> Any:
+    def run(self, derivative: Callable[..., Tree], *inputs: Value) -> Tree:
         """The output, what JAX's derivative of the call returns beside it, and the rest."""
         return self.call.run(functools.partial(derivative, self, has_aux=True), *inputs)
 
-    def finished(self, values: list[Any], rest: tuple[list[Any], Outcome]) -> tuple[Any, Structure]:
+    def finished(self, values: list[Value], rest: tuple[list[Value], Outcome]) -> tuple[Tree, Structure]:
         """Write back the written values. Returns the output, and the structure of its differentiable part."""
         out, outcome = self.finish(values, rest), rest[1]
         assert outcome.output is not None
         return out, outcome.output.children()[0] if self.has_aux else outcome.output
 
-    def tangents(self) -> Callable[[tuple[Any, ...]], list[Any]]:
+    def tangents(self) -> Callable[[tuple[Tree, ...]], list[Value]]:
         """A function from the tangents of the arguments to those of the inputs. It references no array and no object of
         the caller."""
         structure, what = self.structure, f"{self.call.name}: the tangents"
@@ -230,7 +236,7 @@ class _OfValues(Differentiated):
         return lambda tangents: [x for part in flatten_like(structure, shapes, (tangents, {}), what) for x in part]
 
 
-def _around(structure: Structure, leaves: Sequence[Any]) -> Any:
+def _around(structure: Structure, leaves: Sequence[Value]) -> Tree:
     """Build the tree of a structure from the values of its objects, followed by its plain leaves."""
     count = sum(graphdef.num_leaves for graphdef in structure.roots)
     return rebuild(structure, leaves[:count], leaves[count:])
@@ -242,10 +248,10 @@ class _Pullback:
 
     arguments: Structure
     output: Structure
-    treedef: Any
+    treedef: TreeDef
     shapes: tuple[jax.ShapeDtypeStruct, ...]
 
-    def __call__(self, pull: Callable[..., Any], cotangent: Any) -> tuple[Any, ...]:
+    def __call__(self, pull: Callable[..., Tree], cotangent: Tree) -> tuple[Tree, ...]:
         primals = jax.tree_util.tree_unflatten(self.treedef, self.shapes)
         values, plain = flatten_like(self.output, primals, cotangent, "vjp: the cotangent")
         return _around(self.arguments, pull([*values, *plain])[0])[0]
