@@ -23,18 +23,21 @@ from __future__ import annotations
 import dataclasses
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextvars import ContextVar
 from keyword import iskeyword
 from typing import Any, NamedTuple, Protocol
 
 import jax
+from jax.tree_util import KeyPath
 
+from ...core.graph.graphdef import GraphDef
 from ...core.graph.walks import is_graph_leaf
 from ...core.settings import all_settings
 from ...core.variables.filters import Predicate
 from ...core.variables.variables import Variable
 from ...errors import ArgumentError
+from ...typing import Node, Tree, TreeDef, Value
 from ...util.jax_versions import ArrayImpl, KeyArray, enclosing_traces, top_level_trace
 from ..call.arguments import Gathered, Structure, gather, named_as_user_s, parameter_names
 from ..call.body import Body
@@ -51,13 +54,13 @@ class TraceSignature:
     structure: Structure
     values: tuple[str, ...]
     plain: tuple[str, ...]
-    settings: dict[str, Any] = dataclasses.field(default_factory=lambda: all_settings(), compare=False)
+    settings: dict[str, object] = dataclasses.field(default_factory=lambda: all_settings(), compare=False)
 
 
 class TraceListener(Protocol):
     """What hears of traces."""
 
-    def traced(self, function: Callable[..., Any], signature: TraceSignature, earlier: list[TraceSignature]) -> None:
+    def traced(self, function: Callable[..., Tree], signature: TraceSignature, earlier: list[TraceSignature]) -> None:
         """A function is traced; these are the signatures of its earlier traces."""
 
 
@@ -65,12 +68,12 @@ trace_listeners: ContextVar[tuple[TraceListener, ...]] = ContextVar("trace_liste
 process_listeners: list[TraceListener] = []  # the same, for the traces of all threads
 
 
-def _lies_on_many_devices(value: Any) -> bool:
+def _lies_on_many_devices(value: Value) -> bool:
     is_placed = isinstance(value, (ArrayImpl, KeyArray, jax.ShapeDtypeStruct))
     return is_placed and len(getattr(value.sharding, "device_set", ())) > 1
 
 
-def _short_aval(value: Any) -> str:
+def _short_aval(value: Value) -> str:
     avals = map(jax.typeof, jax.tree.leaves(value))
     return ", ".join(
         aval.str_short(short_dtypes=False) + " of weak type" * aval.weak_type + _short_mesh(aval) for aval in avals
@@ -95,7 +98,7 @@ class Donation:
     names: frozenset[str]
     predicate: Predicate
 
-    def donates_argument(self, path: Any) -> bool:
+    def donates_argument(self, path: KeyPath) -> bool:
         """Whether the leaf at this JAX path of ``(args, kwargs)`` belongs to a donated argument."""
         first = path[1]
         return getattr(first, "idx", None) in self.numbers or getattr(first, "key", None) in self.names
@@ -116,7 +119,7 @@ class Layout:
     objects: tuple[int, ...]
 
     @classmethod
-    def of(cls, args: Sequence[Any], kwargs: dict[str, Any], count: int) -> Layout | None:
+    def of(cls, args: Sequence[Tree], kwargs: dict[str, Tree], count: int) -> Layout | None:
         """The layout of a call with so many objects, if each is an argument, and generated code can use the names."""
         names = tuple(sorted(kwargs))
         slots = [*args, *(kwargs[name] for name in names)]
@@ -125,14 +128,14 @@ class Layout:
             return None
         return cls(len(args), names, objects)
 
-    def split(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    def split(self, args: Sequence[Tree], kwargs: dict[str, Tree]) -> tuple[list[Tree], dict[str, Tree]]:
         """The arguments that are not objects."""
         return (
             [value for i, value in enumerate(args) if i not in self.objects],
             {name: kwargs[name] for i, name in enumerate(self.names, self.count) if i not in self.objects},
         )
 
-    def join(self, objects: Sequence[Any], plain: Sequence[Any], named: dict[str, Any]) -> Any:
+    def join(self, objects: Sequence[Node], plain: Sequence[Tree], named: dict[str, Tree]) -> Tree:
         """The inverse of ``split``: args and kwargs."""
         supply, rest = iter(objects), iter(plain)
         args = tuple(next(supply) if i in self.objects else next(rest) for i in range(self.count))
@@ -149,13 +152,13 @@ def _can_be_generated(name: str) -> bool:
 class _Hole:
     """A placeholder for an object."""
 
-    def __init__(self, graphdef: Any) -> None:
+    def __init__(self, graphdef: GraphDef) -> None:
         self.graphdef = graphdef
 
 
 def _traced_structure(
-    layout: Layout, graphdefs: Sequence[Any], plain: Sequence[Any], named: dict[str, Any]
-) -> tuple[Structure, list[Any]]:
+    layout: Layout, graphdefs: Sequence[GraphDef], plain: Sequence[Tree], named: dict[str, Tree]
+) -> tuple[Structure, list[Value]]:
     """The structure and leaves of a call whose plain arguments have been flattened only by JAX."""
     tree = layout.join([_Hole(graphdef) for graphdef in graphdefs], plain, named)
     leaves, treedef = jax.tree_util.tree_flatten(tree)
@@ -173,12 +176,12 @@ class DonationTrace(NamedTuple):
         tree: the structure of the ports that it returns.
     """
 
-    key: Any
+    key: Hashable
     program: Any
     outcome: Outcome
-    tree: Any
+    tree: TreeDef
 
-    def repeated(self, inputs: Any) -> Any:
+    def repeated(self, inputs: Sequence[Sequence[Value]]) -> list[list[Value]]:
         """The outputs for the inputs of another trace."""
         outputs = jax.core.eval_jaxpr(self.program.jaxpr, self.program.consts, *jax.tree_util.tree_leaves(inputs))  # pyright: ignore[reportAttributeAccessIssue]
         return jax.tree_util.tree_unflatten(self.tree, outputs)
@@ -209,7 +212,7 @@ class Compiled:
 
     def __init__(
         self,
-        f: Callable[..., Any],
+        f: Callable[..., Tree],
         body: Body,
         gathered: Gathered,
         options: dict[str, Any],
@@ -245,7 +248,7 @@ class Compiled:
         found: list[Outcome] = []
         traces, signature = tuple(enclosing_traces()), []
 
-        def probe(inputs: Any) -> Any:
+        def probe(inputs: Sequence[Sequence[Value]]) -> Tree:
             signature.append(list(map(_short_aval, jax.tree.leaves(inputs))))
             outputs, outcome = body(inputs)
             found.append(outcome)
@@ -289,13 +292,13 @@ class Compiled:
                 laid += layout.split(shardings.of_arguments(layout.count), {})[0]
             options = {**options, "in_shardings": tuple(laid)}
 
-        def names() -> tuple[Any, ...]:
+        def names() -> tuple[Tree, ...]:
             if layout is None:
                 return *body.value_labels(), *body.labels()[1]
             own = parameter_names(f)
             return *body.value_labels(), *(own.at(i) for i in range(layout.count) if i not in layout.objects)
 
-        def pure(*_plait_given: Any, **_plait_named: Any) -> Any:
+        def pure(*_plait_given: Any, **_plait_named: Any) -> Tree:
             values, plain = _plait_given[:count], _plait_given[count:]
             whole, leaves = body, plain
             if layout is not None:
@@ -319,7 +322,7 @@ class Compiled:
         pure.__name__ = pure.__qualname__ = getattr(f, "__name__", type(f).__name__)
         return jax.jit(named_as_user_s(pure, f, names), **options)
 
-    def traced(self, body: Any, inputs: Any) -> tuple[Any, Outcome]:
+    def traced(self, body: Body, inputs: Sequence[Sequence[Value]]) -> tuple[Sequence[list[Value]], Outcome]:
         """The outputs and the outcome of a trace. The first one repeats what was traced to find what is donated."""
         first, self.donation_trace = self.donation_trace, None
         if first is not None:
@@ -333,8 +336,8 @@ class Compiled:
         self.jitted.clear_cache()
 
     def arguments(
-        self, gathered: Gathered, args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> tuple[list[Any], dict[str, Any]]:
+        self, gathered: Gathered, args: Sequence[Tree], kwargs: dict[str, Tree]
+    ) -> tuple[list[Tree], dict[str, Tree]]:
         """The arguments of ``jitted`` for a call: by position, and by name.
 
         Raises:
@@ -349,8 +352,12 @@ class Compiled:
         return [*values, *plain], named
 
     def _returned(
-        self, outputs: Sequence[list[Any]], outcome: Outcome, inputs: Sequence[Any], arguments: dict[int, int] | None
-    ) -> Any:
+        self,
+        outputs: Sequence[list[Value]],
+        outcome: Outcome,
+        inputs: Sequence[Value],
+        arguments: dict[int, int] | None,
+    ) -> Tree:
         """The result for JAX: a flat list, if the first trace only wrote values, and this trace did the same."""
         if arguments is None:
             self.is_first(outcome, None)
@@ -360,7 +367,7 @@ class Compiled:
         values = [where.of(outputs) for _, where in outcome.written]
         flat = Outcome(tuple((position, Address(0, i)) for i, (position, _) in enumerate(outcome.written)))
         if not outcome.returns_objects:
-            output: Any = jax.tree_util.tree_unflatten(outcome.output.treedef, plain)
+            output: Tree = jax.tree_util.tree_unflatten(outcome.output.treedef, plain)
         else:
             output = [
                 inputs[place] if port == INPUT else outputs[port][place] for port, place in outcome.output_sources
@@ -389,7 +396,7 @@ class Compiled:
                 self.first_outcome = outcome
         return returned is not None and self.first_outcome == outcome
 
-    def outcome_of(self, returned: Any) -> tuple[Outcome, Any, Any]:
+    def outcome_of(self, returned: Tree) -> tuple[Outcome, Sequence[Sequence[Value]], Tree]:
         """The parts of the result of a call: its outcome, the ports, and a plain output."""
         if type(returned) is OutputsWithOutcome:
             outcome, outputs = returned.outcome, returned.outputs
@@ -398,7 +405,7 @@ class Compiled:
         values, output = (returned[:-1], returned[-1]) if self.first_outcome.written else ((), returned)
         return self.first_outcome, (values, output), output
 
-    def finish(self, gathered: Gathered, returned: Any) -> Any:
+    def finish(self, gathered: Gathered, returned: Tree) -> Tree:
         """Write back the result of a call. Returns the output of the function."""
         outcome, outputs, plain = self.outcome_of(returned)
         result = write_back(outcome, gathered, outputs, plain)
@@ -406,7 +413,7 @@ class Compiled:
             reshard_read_values(gathered, [*map(self.body.ports.of, range(len(self.body.ports.values)))], outcome)
         return result
 
-    def explain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def explain(self, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> None:
         """Raise an error with paths if two variables share a buffer that would be donated, or if the error being
         handled is about a buffer that was donated to an earlier call, or about a sharding."""
         gathered, error = gather((args, kwargs), self.f), sys.exc_info()[1]
@@ -416,7 +423,7 @@ class Compiled:
         if error is not None and self.shardings is not None:
             self.shardings.explain(error, self.f, args)
 
-    def build_output(self, output: Sequence[Any], objects: Sequence[Any]) -> Any:
+    def build_output(self, output: Sequence[Value], objects: Sequence[Node]) -> Tree:
         """The output of a quick call that returns objects; ``objects`` are those of the arguments."""
         assert self.first_outcome is not None
         assert self.first_outcome.output is not None
@@ -431,10 +438,10 @@ class OutputsWithOutcome:
     """The result of a compiled function for an outcome that differs from the first, or is not plain."""
 
     outcome: Outcome = dataclasses.field(metadata={"static": True})
-    outputs: Any
+    outputs: Sequence[Sequence[Value]]
 
 
-def check_separate_buffers(f: Any, donated: Sequence[int], gathered: Gathered) -> None:
+def check_separate_buffers(f: Callable[..., Tree], donated: Sequence[int], gathered: Gathered) -> None:
     """Raise if a buffer that would be donated is shared with another variable or argument.
 
     Raises:

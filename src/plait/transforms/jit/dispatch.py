@@ -62,8 +62,9 @@ import numpy as np
 
 from ...core.graph.walks import CachedWalk, containers_unchanged, drop_runs, is_graph_leaf
 from ...core.settings import Values, put_in_force, touched
-from ...core.variables.cells import clock
+from ...core.variables.cells import Cell, clock
 from ...core.variables.variables import Variable
+from ...typing import Node, Tree, Value
 from ...util.jax_versions import ArrayImpl, KeyArray, refuses_shared_donation, top_level_trace, trace_state
 from ...util.sentinels import NOTHING, Sentinel
 from ..call.arguments import gather
@@ -83,7 +84,7 @@ LEAF_TYPES = frozenset(
 )
 
 
-def _function(name: str, source: str, scope: dict[str, Any]) -> Any:
+def _function(name: str, source: str, scope: dict[str, object]) -> Any:
     exec(compile(source, _FILE, "exec"), scope)
     return scope.pop(name)  # a function in its own globals would be a reference cycle
 
@@ -101,7 +102,7 @@ class Parameters:
         optional: names of those that have a default.
     """
 
-    def __init__(self, f: Any) -> None:
+    def __init__(self, f: Callable[..., Tree]) -> None:
         self.positional: tuple[str, ...] | None = None
         self.keywords: tuple[str, ...] = ()
         self.optional: frozenset[str] = frozenset()
@@ -145,7 +146,9 @@ class Parameters:
         return f"*_plait_collect(({required}), {{{named}}}, {len(optional)})"
 
 
-def collect(args: tuple[Any, ...], named: dict[str, Any], positional: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def collect(
+    args: tuple[Tree, ...], named: dict[str, Tree], positional: int
+) -> tuple[tuple[Tree, ...], dict[str, Tree]]:
     """The arguments of a call, some of which may be missing.
 
     Args:
@@ -183,13 +186,13 @@ class Entrance:
         run_keys: for each layout, the key of its runs.
     """
 
-    def __init__(self, f: Any) -> None:
+    def __init__(self, f: Callable[..., Tree]) -> None:
         self.parameters = Parameters(f)
         self.run_keys: dict[Layout, _RunKey] = {}
         self.function: Callable[[], Any] = lambda: None
         self._changing = threading.Lock()
 
-    def make(self, general: Callable[..., Any]) -> Any:
+    def make(self, general: Callable[..., Tree]) -> Any:
         """A new jitted function, which always takes the general path."""
         scope = {
             "_plait_general": general,
@@ -213,7 +216,12 @@ class Entrance:
                 self.function, self._first_code = weakref.ref(function), function.__code__
 
     def remember(
-        self, compiled: Compiled, walk: CachedWalk, roots: Sequence[Any], settings: Values, check: Any
+        self,
+        compiled: Compiled,
+        walk: CachedWalk,
+        roots: Sequence[Node],
+        settings: Values,
+        check: Callable[..., None] | None,
     ) -> None:
         """Cache a run on the first object, and make the function look for it; arguments as in ``make_run``."""
         first, layout = roots[0], compiled.layout
@@ -250,8 +258,8 @@ class Entrance:
             self.run_keys.clear()
 
 
-def _drop_from(first: weakref.ref[Any], number: int) -> Callable[[Any], None]:
-    def callback(_: Any, drop: Any = drop_runs) -> None:  # at interpreter shutdown, globals are gone
+def _drop_from(first: weakref.ref[Node], number: int) -> Callable[[object], None]:
+    def callback(_: object, drop: Callable[..., None] = drop_runs) -> None:  # at interpreter shutdown, globals are gone
         root = first()
         if root is not None:
             drop(root, number)
@@ -296,7 +304,7 @@ def _try_run(parameters: Parameters, layout: Layout, number: int) -> str:
 # The run --------------------------------------------------------------------------------------------------------------
 
 
-def is_plain(value: Any) -> bool:
+def is_plain(value: Value) -> bool:
     """Whether an argument neither is nor contains an object. JAX must not flatten one: some cycles crash the
     interpreter."""
     kind = type(value)
@@ -312,9 +320,9 @@ def is_plain(value: Any) -> bool:
 def make_run(
     compiled: Compiled,
     walk: CachedWalk,
-    roots: Sequence[Any],
+    roots: Sequence[Node],
     settings: Values,
-    check: Callable[..., Any] | None,
+    check: Callable[..., None] | None,
 ) -> Any:
     """The run of one walk.
 
@@ -352,7 +360,7 @@ def _run_factory(
     containers: bool,
     checked: bool,
     builds: bool,
-) -> Callable[..., Any]:
+) -> Callable[..., Tree]:
     """A factory of runs for one form of call, as generated code.
 
     Args:
@@ -437,7 +445,7 @@ def make(*, compiled, walk, identities, settings, check):
         {inside.join(write)}
     return run
 """
-    scope: dict[str, Any] = {
+    scope: dict[str, object] = {
         "TAKE_GENERAL_PATH": TAKE_GENERAL_PATH,
         "touched": touched,
         "put_in_force": put_in_force,
@@ -455,7 +463,7 @@ def make(*, compiled, walk, identities, settings, check):
     return _function("make", source, scope)
 
 
-def write_all(cells: list[Any], returned: list[Any]) -> Any:
+def write_all(cells: list[Cell], returned: list[Value]) -> Value:
     """Write the values of a returned list into cells, even if interrupted; the rest of the list is the output."""
     try:
         for cell, value in zip(cells, returned, strict=False):

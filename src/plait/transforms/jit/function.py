@@ -23,16 +23,18 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
+from ...core.graph.graphdef import GraphDef
 from ...core.graph.modes import Crossing
 from ...core.graph.untrained import warn_of_flax
 from ...core.graph.walks import CachedWalk
 from ...core.settings import put_in_force
+from ...core.variables.cells import Cell
 from ...core.variables.filters import to_predicate
 from ...errors import ArgumentError, DispatchError
-from ...typing import FilterLiteral
+from ...typing import FilterLiteral, Node, Tree
 from ..call.arguments import (
     Gathered,
     argument_name,
@@ -69,8 +71,8 @@ def jit(fun: None = None, **options: Unpack[JitOptions]) -> Callable[[Callable[P
 def jit(  # pyright: ignore[reportInconsistentOverload] - the options are listed in signatures.py
     fun: Any = None,
     *,
-    in_shardings: Any = None,
-    out_shardings: Any = None,
+    in_shardings: Tree = None,
+    out_shardings: Tree = None,
     static_argnums: int | Sequence[int] | None = None,
     static_argnames: str | Sequence[str] | None = None,
     donate_argnums: int | Sequence[int] | None = None,
@@ -159,10 +161,12 @@ def _argument_positions(fun: Any, argnums: Any, argnames: Any) -> tuple[frozense
     return frozenset(numbers), frozenset(names)
 
 
-def _check_named_arguments(fun: Any, parameters: list[Any], numbers: set[int], names: set[str], count: int) -> None:
+def _check_named_arguments(
+    fun: Any, parameters: list[inspect.Parameter], numbers: set[int], names: set[str], count: int
+) -> None:
     """Raise for static or donated arguments that the function does not have."""
     kinds = {parameter.kind for parameter in parameters}
-    unknown: list[Any] = []
+    unknown: list[int | str] = []
     if parameters and inspect.Parameter.VAR_POSITIONAL not in kinds:
         unknown += sorted(n for n in numbers if not -count <= n < count)
     if parameters and inspect.Parameter.VAR_KEYWORD not in kinds:
@@ -192,14 +196,14 @@ class JittedFunction:
         self,
         f: Any,
         statics: tuple[frozenset[int], frozenset[str]],
-        options: dict[str, Any],
+        options: dict[str, object],
         donation: Donation | None,
         shardings: Shardings | None,
         crossing: Crossing,
     ) -> None:
         self.f, self.options, self.donation, self.shardings, self.crossing = f, options, donation, shardings, crossing
         self.statics = statics
-        self.compiled: dict[Any, Compiled] = {}
+        self.compiled: dict[Hashable, Compiled] = {}
         self.history: list[TraceSignature] = []
         self.entrance = Entrance(f)
 
@@ -211,10 +215,10 @@ class JittedFunction:
         wrapper.clear_cache, wrapper.jitted_fn = self.clear_cache, self
         return wrapper
 
-    def __reduce__(self) -> Any:  # without its compiled programs
+    def __reduce__(self) -> tuple[object, ...]:  # without its compiled programs
         return JittedFunction, (self.f, self.statics, self.options, self.donation, self.shardings, self.crossing)
 
-    def general(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def general(self, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> Tree:
         """The general path of a call."""
         if self.entrance.function() is None:  # unpickled
             self.entrance.find(sys._getframe(1))
@@ -236,7 +240,7 @@ class JittedFunction:
             self.entrance.remember(compiled, gathered.walk, gathered.roots, settings, check)
         return result
 
-    def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def prepare(self, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> Tree:
         """The arguments of a call, with static ones wrapped."""
         if self.shardings is not None:
             args, kwargs = positional_arguments(self.f, args, kwargs)
@@ -248,13 +252,13 @@ class JittedFunction:
             {name: static_argument(JIT, value, name) if name in names else value for name, value in kwargs.items()},
         )
 
-    def preparing(self, lowered_args: tuple[Any, ...], lowered_kwargs: dict[str, Any]) -> Callable[..., Any]:
+    def preparing(self, lowered_args: tuple[Tree, ...], lowered_kwargs: dict[str, Tree]) -> Callable[..., Tree]:
         """``prepare`` for calls of what was lowered for these; calls may leave out the static ones, as in JAX."""
         numbers, names = self.statics
         statics = {i: value for i, value in enumerate(lowered_args) if i in numbers}
         named = {name: value for name, value in lowered_kwargs.items() if name in names}
 
-        def prepare(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def prepare(args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> Tree:
             if statics and len(args) == len(lowered_args) - len(statics):
                 rest = iter(args)
                 args = tuple(statics[i] if i in statics else next(rest) for i in range(len(lowered_args)))
@@ -262,12 +266,12 @@ class JittedFunction:
 
         return prepare
 
-    def find(self, args: tuple[Any, ...], kwargs: dict[str, Any], gathered: Gathered) -> Compiled:
+    def find(self, args: tuple[Tree, ...], kwargs: dict[str, Tree], gathered: Gathered) -> Compiled:
         """The compiled function for the structure of a call."""
         structure, structural = gathered.structure, carries_structure(self.crossing, gathered, self.f)
         layout = None if any(self.statics) else Layout.of(args, kwargs, len(gathered.roots))
         objects = (structure.treedef, structure.graphdefs) if layout is None else (layout, structure.roots)
-        key: Any = *objects, structural
+        key: Hashable = *objects, structural
         compiled = self.compiled.get(key)
         if compiled is None:
             if "flax.nnx" in sys.modules:
@@ -281,7 +285,7 @@ class JittedFunction:
             compiled = self.compiled.setdefault(key, Compiled(self.f, body, gathered, *given))
         return compiled
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Tree:
         return self.general(args, kwargs)
 
     def _cache_size(self) -> int:
@@ -296,7 +300,7 @@ class JittedFunction:
         """JAX's stage of a lowered function."""
         return Lowered(*self.stage("lower", args, kwargs))
 
-    def stage(self, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def stage(self, kind: str, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> Any:
         """JAX's own stage of that name, with what plait needs to call it with objects."""
         prepare = self.preparing(args, kwargs)
         args, kwargs = self.prepare(args, kwargs)
@@ -310,7 +314,7 @@ class JittedFunction:
             raise
         return stage, compiled, gathered.structure, prepare
 
-    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Tree:
         """``plait.eval_shape`` of the function."""
         args, kwargs = self.prepare(args, kwargs)
         return shapes_of_call(self.f, args, kwargs, self.crossing)
@@ -324,7 +328,7 @@ class JittedFunction:
         self.history.clear()
 
 
-def check_cells(graphdefs: Sequence[Any], cells: Sequence[Any], roots: Sequence[Any]) -> None:
+def check_cells(graphdefs: Sequence[GraphDef], cells: Sequence[Cell], roots: Sequence[Node]) -> None:
     """Compare the results of a cached walk with those of a fresh one (``PLAIT_CHECK_DISPATCH=1``).
 
     Raises:

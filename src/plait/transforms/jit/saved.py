@@ -18,6 +18,7 @@ import os
 import pickle
 import platform
 import sys
+from collections.abc import Callable
 from types import CellType, FunctionType
 from typing import Any
 
@@ -26,6 +27,7 @@ from jax.experimental import serialize_executable
 
 from ...core.nodes.nodes import Static
 from ...errors import ExportError
+from ...typing import Tree, TreeDef, Value
 from ...util.files import given_path, open_file
 from ...util.jax_versions import jax_version, jaxlib_version
 from ...util.named import NamedFunction, from_named, to_named
@@ -109,13 +111,13 @@ def read(path: str | os.PathLike[str]) -> tuple[Any, Compiled, Structure]:
     return stage, compiled, structure
 
 
-def _loaded(program: bytes, in_tree: Any, out_tree: Any, devices: list[int]) -> Any:
+def _loaded(program: bytes, in_tree: TreeDef, out_tree: TreeDef, devices: list[int]) -> Any:
     by_id = {device.id: device for device in jax.devices()}
     execution_devices = [by_id[number] for number in devices]
     return serialize_executable.deserialize_and_load(program, in_tree, out_tree, execution_devices=execution_devices)
 
 
-def _pickled(value: Any) -> tuple[bytes, str]:
+def _pickled(value: Value) -> tuple[bytes, str]:
     """The pickle of a value, and why it cannot be used, if what is read from it does not equal the value."""
     try:
         file = io.BytesIO()
@@ -130,7 +132,7 @@ class _Pickler(pickle.Pickler):
     """Also pickles functions of JAX, by their public names, and functions made inside functions, by what they are
     compared by: their code, and the values that they close over. (``util/static_values.py``)"""
 
-    def reducer_override(self, value: Any) -> Any:
+    def reducer_override(self, value: object) -> Any:
         if isinstance(value, FunctionType) and (value.__closure__ or "<locals>" in value.__qualname__):
             closure = tuple([cell.cell_contents for cell in value.__closure__ or ()])
             given = closure, value.__defaults__, value.__kwdefaults__, value.__dict__
@@ -141,7 +143,7 @@ class _Pickler(pickle.Pickler):
 
 
 def _function(
-    module: str, code: bytes, name: str, closure: Any, defaults: Any, kwdefaults: Any, attributes: dict[str, Any]
+    module: str, code: bytes, name: str, closure: Any, defaults: Any, kwdefaults: Any, attributes: dict[str, object]
 ) -> FunctionType:
     namespace, cells = vars(importlib.import_module(module)), tuple(map(CellType, closure))
     function = FunctionType(marshal.loads(code), namespace, None, defaults, cells)
@@ -161,11 +163,11 @@ class _Named:
     def __init__(self, name: str, signature: inspect.Signature | None) -> None:
         self.__name__, self.__signature__ = name, signature
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Tree:
         raise NotImplementedError
 
 
-def _name_and_signature(f: Any) -> tuple[str, inspect.Signature | None]:
+def _name_and_signature(f: Callable[..., Tree]) -> tuple[str, inspect.Signature | None]:
     try:
         parameters = inspect.signature(f).parameters.values()
         signature = inspect.Signature([inspect.Parameter(each.name, each.kind) for each in parameters])
@@ -186,5 +188,5 @@ def _here() -> dict[str, str]:
     }
 
 
-def _error(what: str, at: Any, found: str, do: str = "compile and save it again") -> ExportError:
+def _error(what: str, at: object, found: str, do: str = "compile and save it again") -> ExportError:
     return ExportError(f"the compiled program cannot be {what}", at=str(at), found=found, do=do)

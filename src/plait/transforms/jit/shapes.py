@@ -14,6 +14,7 @@ import jax
 from ...core import hooks
 from ...core.graph.modes import Crossing
 from ...core.transform import Transformation
+from ...typing import Tree, Value
 from ...util.jax_versions import is_mutable_array
 from ...util.paths import describe_path
 from ..call.arguments import Structure, named_as_user_s, with_statics
@@ -56,12 +57,12 @@ def eval_shape(
     return shapes_of_call(f, args, kwargs, Crossing(graph, graph_updates))
 
 
-def shapes_of_call(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], crossing: Crossing) -> Any:
+def shapes_of_call(f: Callable[..., Tree], args: tuple[Tree, ...], kwargs: dict[str, Tree], crossing: Crossing) -> Tree:
     """``eval_shape`` of a call."""
     call = Call(EVAL_SHAPE, f, args, kwargs, crossing=crossing)
     structures: list[Structure] = []
 
-    def shapes(inputs: Any) -> Any:
+    def shapes(inputs: Sequence[Sequence[Value]]) -> Tree:
         structure, values, plain = call.body.output_of(inputs)
         structures.append(structure)
         return [value[...] if is_mutable_array(value) else value for value in values], plain
@@ -108,10 +109,10 @@ def make_jaxpr(
         call = Call(MAKE_JAXPR, f, args, kwargs, crossing=Crossing(graph, graph_updates).values_only())
         structure = call.gathered.structure
 
-        def with_values(structure: Structure, values: Iterable[Any], plain: Iterable[Any]) -> Any:
+        def with_values(structure: Structure, values: Iterable[Value], plain: Iterable[Value]) -> Tree:
             return structure.unflatten(lambda _, leaves: leaves, values, plain)
 
-        def pure(tree: Any) -> Any:
+        def pure(tree: Tree) -> Tree:
             parts = list(zip(structure.graphdefs, structure.treedef.flatten_up_to(tree), strict=True))
             values = [value for graphdef, part in parts if graphdef is not None for value in part]
             plain = [part for graphdef, part in parts if graphdef is None]
@@ -165,7 +166,7 @@ def checkify(f: Any = None, errors: Any = None, graph: bool | None = None, graph
 def _put_shardings(built: TracedArguments) -> None:
     """Set the shardings of the shapes in variables from their annotations, if there is a mesh."""
     paths = functools.cache(built.structure.leaf_paths)
-    placed: dict[int, Any] = {}
+    placed: dict[int, Value] = {}
     for position, variable in enumerate(built.variables()):
         shape = None if variable is None else variable._cell.raw
         if variable is None or not isinstance(shape, jax.ShapeDtypeStruct) or shape.sharding is not None:

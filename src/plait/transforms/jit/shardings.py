@@ -24,6 +24,7 @@ from ...core.graph.modes import Crossing
 from ...core.nodes.nodes import Static
 from ...core.transform import Transformation
 from ...errors import ArgumentError, ArgumentTypeError
+from ...typing import Tree, Value
 from ...util.jax_versions import ArrayImpl, sharding_groups, top_level_trace, trace_state
 from ...util.words import describe_type, text_of
 from ..call.arguments import Gathered
@@ -48,7 +49,7 @@ class Shardings:
         ins, outs: prefixes whose leaves are shardings, specs, ``None`` (JAX decides), or ``StateSharding``.
     """
 
-    def __init__(self, ins: Any, outs: Any, crossing: Crossing) -> None:
+    def __init__(self, ins: Tree, outs: Tree, crossing: Crossing) -> None:
         self.crossing = crossing
         options = {"in_shardings": ins, "out_shardings": outs}
         prefixes = prefixes_of(JIT, options, crossing)
@@ -57,7 +58,7 @@ class Shardings:
         self.given = tuple(ins) if isinstance(ins, list) else ins
 
     def call(
-        self, f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], gathered: Gathered | None = None
+        self, f: Callable[..., Tree], args: tuple[Tree, ...], kwargs: dict[str, Tree], gathered: Gathered | None = None
     ) -> Call:
         """A call with these arguments; its ports are shardings.
 
@@ -74,7 +75,7 @@ class Shardings:
                 do="pass them by position",
             )
         ins = Prefix.of(JIT, "in_shardings", self._aligned(args), updates=self.crossing.updates)
-        options: Any = {
+        options: dict[str, Tree] = {
             "crossing": self.crossing,
             "gathered": gathered,
             "propagation": Propagation(returns_inputs=True),
@@ -84,11 +85,11 @@ class Shardings:
             check_sharding("in_shardings", place, value, sharding)
         return call
 
-    def of_arguments(self, count: int) -> list[Any]:
+    def of_arguments(self, count: int) -> list[Tree]:
         """The shardings of so many positional arguments, none of which is static, as given."""
         return [*self.given] if isinstance(self.given, tuple) else [self.given] * count
 
-    def _aligned(self, args: tuple[Any, ...]) -> Any:
+    def _aligned(self, args: tuple[Tree, ...]) -> Tree:
         """The given shardings, with an added entry for static arguments: as in JAX, users pass none for them."""
         statics = sum(type(argument) is Static for argument in args)
         if not statics or not isinstance(self.given, tuple) or len(self.given) != len(args) - statics:
@@ -96,10 +97,10 @@ class Shardings:
         supply = iter(self.given)
         return tuple(None if type(argument) is Static else next(supply) for argument in args)
 
-    def laid_out(self, body: Body, outputs: Sequence[Sequence[Any]], outcome: Outcome) -> list[list[Any]]:
+    def laid_out(self, body: Body, outputs: Sequence[Sequence[Value]], outcome: Outcome) -> list[list[Value]]:
         """The outputs of a body whose ports are shardings, each constrained to the sharding of its port."""
 
-        def constrained(value: Any, where: Address) -> Any:
+        def constrained(value: Value, where: Address) -> Value:
             return constrain(
                 value, body.ports.kinds[where.port], lambda: outcome.describe(where, body.structure, body.root_labels())
             )
@@ -109,7 +110,7 @@ class Shardings:
             for port, values in enumerate(outputs)
         ]
 
-    def explain(self, error: BaseException, f: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def explain(self, error: BaseException, f: Callable[..., Tree], args: tuple[Tree, ...]) -> None:
         """If this is the error, raise one that names the input whose sharding is impossible or differs from the given
         one.
 
@@ -205,7 +206,7 @@ def reshard_read_values(gathered: Gathered, shardings: Sequence[Any], outcome: O
             gathered.replace_value(position, jax.device_put(cell.raw, sharding))
 
 
-def check_specs(name: Transformation, prefixes: Iterable[Prefix], is_spec: Callable[[Any], bool]) -> None:
+def check_specs(name: Transformation, prefixes: Iterable[Prefix], is_spec: Callable[[object], bool]) -> None:
     """Check what does not depend on the call.
 
     Raises:
@@ -222,7 +223,7 @@ def check_specs(name: Transformation, prefixes: Iterable[Prefix], is_spec: Calla
             )
 
 
-def check_sharding(argument: str, place: Callable[[], str], value: Any, sharding: Any) -> None:
+def check_sharding(argument: str, place: Callable[[], str], value: Value, sharding: Any) -> None:
     """``check_spec`` of a spec, or of the spec of a sharding, for the current mesh."""
     if isinstance(sharding, PartitionSpec):
         check_spec(f"jit: {argument}", place, value, sharding, jax.sharding.get_abstract_mesh().shape)
@@ -230,7 +231,7 @@ def check_sharding(argument: str, place: Callable[[], str], value: Any, sharding
         check_spec(f"jit: {argument}", place, value, sharding.spec, sharding.mesh.shape)
 
 
-def check_spec(who: str, place: Callable[[], str], value: Any, spec: PartitionSpec, sizes: Mapping[str, int]) -> None:
+def check_spec(who: str, place: Callable[[], str], value: Value, spec: PartitionSpec, sizes: Mapping[str, int]) -> None:
     """Raise if a spec is impossible for arrays of this shape or for this mesh.
 
     Args:
@@ -285,11 +286,11 @@ def check_spec(who: str, place: Callable[[], str], value: Any, spec: PartitionSp
                 )
 
 
-def axes_of(entry: Any) -> tuple[str, ...]:
+def axes_of(entry: str | Sequence[str] | None) -> tuple[str, ...]:
     return tuple(name for name in (entry if isinstance(entry, (tuple, list)) else (entry,)) if isinstance(name, str))
 
 
-def constrain(value: Any, sharding: Any, place: Callable[[], str]) -> Any:
+def constrain(value: Value, sharding: Any, place: Callable[[], str]) -> Value:
     """A traced value with a sharding constraint; ``None`` leaves it to JAX.
 
     Args:

@@ -15,6 +15,7 @@ import jax
 
 from ...core.graph.graphdef import NodeDef, StaticAttribute, VariableDef
 from ...errors import ArgumentError, ArgumentTypeError, ExportError
+from ...typing import Tree
 from ...util.jax_versions import compiled_by_xla
 from ...util.repr import repr_leaf
 from ...util.words import first_few
@@ -27,7 +28,7 @@ from .shardings import JIT
 class _Stage:
     """Delegates unknown attributes to JAX's stage."""
 
-    def __init__(self, stage: Any, compiled: Compiled, structure: Structure, prepare: Callable[..., Any]) -> None:
+    def __init__(self, stage: Any, compiled: Compiled, structure: Structure, prepare: Callable[..., Tree]) -> None:
         self._stage = stage
         self._compiled = compiled
         self._structure = structure
@@ -71,7 +72,7 @@ class CompiledStage(_Stage):
 
     _compile_again: Callable[[], Any]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Tree:
         args, kwargs = self._prepare(args, kwargs)
         gathered = gather((args, kwargs), self._compiled.f)
         if gathered.structure != self._structure:
@@ -149,7 +150,7 @@ class LoadedStage(CompiledStage):
         raise ExportError("a program that was loaded is not saved again", at=str(path), do="copy the file")
 
 
-def _shown(part: Any) -> str:
+def _shown(part: object) -> str:
     if isinstance(part, StaticAttribute):
         return repr_leaf(part.value)
     if isinstance(part, (NodeDef, VariableDef)):
