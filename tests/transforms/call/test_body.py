@@ -5,7 +5,11 @@ import jax.numpy as jnp
 import pytest
 
 import plait
-from plait.errors import ArgumentError
+from plait.errors import ArgumentError, DispatchError
+from plait.transforms.call import enter_leave
+from plait.transforms.call.arguments import gather
+from plait.transforms.call.enter_leave import TracedArguments
+from tests.core.graph.test_walks import EDITS, model as model_of_all_kinds
 from tests.oracles import describe
 from tests.strategies import Node
 
@@ -92,3 +96,73 @@ def test_a_type_error_of_the_function_stays_its_own(transform):
 
     with pytest.raises(TypeError, match=r"^of the function"):
         transform(f)(jnp.ones(2), "relu")
+
+
+def entered(model):
+    gathered = gather(((model,), {}))
+    return TracedArguments(gathered.structure, gathered.values(), gathered.plain, with_contents=True)
+
+
+def comparable_model():
+    """Without registered containers, whose objects are walked again always."""
+    model = model_of_all_kinds()
+    del model.pair, model.box, model.ordered
+    return model
+
+
+@pytest.mark.parametrize("edit", sorted(EDITS))
+def test_a_change_of_a_private_object_is_seen(edit):
+    """U27: what is compared in place of a walk is all that a walk reads."""
+    inside = entered(comparable_model())
+    assert inside.is_unchanged(inside.variables())
+    try:
+        EDITS[edit](inside.roots[0])
+    except AttributeError:  # of what is not there
+        return
+    assert not inside.is_unchanged(inside.variables())
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda m: (delattr(m, "a"), setattr(m, "b", 1)),
+        lambda m: setattr(m, "flag", plait.static(("a",))),
+        lambda m: setattr(m, "arr", plait.data(m.arr)),
+        lambda m: m.list.__setitem__(0, plait.data(1.0)),
+        lambda m: setattr(m, "items", list(m.items)),
+    ],
+)
+def test_a_mark_or_an_equal_container_counts_as_a_change(edit):
+    """U27."""
+    inside = entered(comparable_model())
+    edit(inside.roots[0])
+    assert not inside.is_unchanged(inside.variables())
+
+
+def test_values_do_not_count_as_a_change():
+    """U27: nor does metadata that was taken away and put back."""
+    inside = entered(comparable_model())
+    (root,) = inside.roots
+    root.a[...] = jnp.zeros(2)
+    root.a.set_metadata(note=1)
+    root.a.del_metadata("note")
+    assert inside.is_unchanged(inside.variables())
+
+
+def test_what_cannot_be_compared_is_walked():
+    """U27: registered containers, static values that change in place, and functions whose closure may."""
+
+    names = []
+    for model in (model_of_all_kinds(), Node(names={"a"}), Node(f=lambda: names)):
+        assert entered(model).contents is None
+
+
+def test_the_checking_mode_compares_with_a_walk(monkeypatch):
+    """U33: a change that the comparison did not see is an error there."""
+    monkeypatch.setattr(enter_leave, "CHECK_DISPATCH", True)
+    inside = entered(comparable_model())
+    assert inside.is_unchanged(inside.variables())
+    inside.roots[0].z = 1
+    inside.contents = []
+    with pytest.raises(DispatchError, match="another structure"):
+        inside.is_unchanged(inside.variables())

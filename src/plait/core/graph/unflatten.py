@@ -29,12 +29,14 @@ from ...typing import Node, Value
 from ...util.jax_versions import is_mutable_array, trace_state
 from ...util.sentinels import Sentinel
 from ...util.words import describe_type, with_article
+from ..nodes.containers import List
 from ..nodes.journal import Journal
 from ..nodes.nodes import GRAPH_REGISTRY, pytree_impl
 from ..nodes.pytree import Pytree, empty_objects, own_info
 from ..variables.cells import dict_of, has_ref, metadata_key, run_through
 from ..variables.variables import Variable, cell_of, copied_cells, make_variable, make_variables
 from .graphdef import GraphDef, LeafAttribute, LeafDef, NodeDef, NodeRef, StaticAttribute, VariableDef, cached_on
+from .walks import Contents, read_contents
 
 Slots = list[Value]
 Pick = Callable[[Slots], tuple[Value, ...]]
@@ -56,7 +58,9 @@ class Plan:
         indices: those of all graph nodes and leaves with identity.
         indexed: selects the objects with those indices.
         steps: functions that fill the slots, in order.
+        first_container: the slot of the first container.
         root: the slot of the result.
+        is_comparable: whether ``walks.read_contents`` the graph's objects is all that a walk reads.
     """
 
     def __init__(self, graphdef: GraphDef) -> None:
@@ -67,6 +71,7 @@ class Plan:
         self.variables = None if len(variables) == len(self.leaf_defs) else variables
         self.classes = [definition.type for definition in self.plain]
         first = [0, *itertools.accumulate(map(len, found.segments))]
+        self.first_container = first[_CONTAINER]
 
         def number_of(slot: _Slot) -> int:
             segment, place = slot
@@ -80,6 +85,8 @@ class Plan:
         self.indices = [*built]
         self.indexed = picker([*map(number_of, built.values())])
         self.root = number_of(root)
+        self.is_comparable = found.is_comparable and all(map(_is_comparable, found.segments[_CONTAINER]))
+        self.is_comparable &= all(map(_is_comparable, (*self.plain, *self.others)))
 
 
 def plan_of(graphdef: GraphDef) -> Plan:
@@ -96,6 +103,7 @@ class _Collected:
         self.by_index: dict[int | None, _Slot] = {}
         self.by_value: dict[int, _Slot] = {}
         self.fillable: dict[tuple[type, tuple[Hashable, ...]], bool] = {}
+        self.is_comparable = True  # as to static values
         # The attributes to store in the next common pass.
         self.owners: list[_Slot] = []
         self.names: list[Hashable] = []
@@ -114,6 +122,7 @@ class _Collected:
                 keys.append(entry.key)
                 if kind is StaticAttribute:
                     slots.append(self.constant(value))
+                    self.is_comparable &= entry._key is not None and not entry.has_closures
                 elif type(value) is NodeRef:
                     slots.append(self.reference(value))
                 elif kind is LeafAttribute:
@@ -198,6 +207,13 @@ class _Collected:
             self.owners, self.names, self.values = [], [], []
 
 
+def _is_comparable(definition: NodeDef) -> bool:
+    kind = definition.type
+    if issubclass(kind, Pytree):
+        return kind._pytree__graph_flatten in (Pytree._pytree__graph_flatten, List._pytree__graph_flatten)
+    return kind in (list, dict, tuple)
+
+
 def _is_plain(kind: type) -> bool:
     """Whether ``empty_object`` creates the empty nodes of a class."""
     return (
@@ -272,6 +288,9 @@ class Builder:
         cache: index → existing object to reuse.
         make_variables: ``(VariableDefs, leaves) -> objects``, for variables that are not in the cache.
         journal: notes what the objects in the cache held; needed with a cache, and open while ``build`` runs.
+
+    Attributes:
+        contents: what a walk reads of the objects that were built, if it is asked for; ``None`` if it cannot be told.
     """
 
     def __init__(
@@ -280,7 +299,10 @@ class Builder:
         cache: Mapping[int, Node] | None = None,
         make_variables: MakeVariables | None = None,
         journal: Journal | None = None,
+        *,
+        with_contents: bool = False,
     ) -> None:
+        self.contents: list[Contents] | None = [] if with_contents else None
         self.index_ref: Any = index_ref  # a dict or None
         self.cache: Mapping[Any, Node] = cache or {}
         self.make_variables = make_variables or own_variables
@@ -315,6 +337,10 @@ class Builder:
             self.journal.check()
         if known is not None:
             known.update(zip(plan.indices, plan.indexed(slots), strict=True))
+        if self.contents is not None:
+            containers = itertools.islice(slots, plan.first_container, None)
+            built = [*nodes, *(each for each in containers if type(each) is not tuple)]
+            self.contents = [*self.contents, *map(read_contents, built)] if plan.is_comparable else None
         return slots[plan.root]
 
     def _existing(self, definition: GraphDef) -> Node:

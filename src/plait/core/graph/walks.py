@@ -23,7 +23,7 @@ from __future__ import annotations
 import functools
 import operator
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -65,7 +65,8 @@ from .graphdef import (
     variable_def,
 )
 
-# A plain container, and a copy of its contents; or a function, and what it closes over.
+# A plain container, and a copy of its contents; a function, and what it closes over; or an object of plait's, and what
+# a walk reads of it.
 Contents = tuple[Any, Any]
 
 # A node whose children are being visited: (type, index, metadata, children, entries so far, link, node).
@@ -231,7 +232,7 @@ class Walk:
             self._open_state(node)
         children, metadata = pytree.flatten(node)
         if cls is list or cls is dict:
-            self.containers.append((node, node.copy()))
+            self.containers.append(read_contents(node))
         elif not is_state and node is not None and not isinstance(node, _UNCHANGING):
             self.containers.append((node, [*children]))
         kept = cls if cls in PYTREE_REGISTRY else GenericPytree
@@ -397,7 +398,7 @@ class CachedWalk:
             if stamps is None or [stamp.version for stamp in stamps] != self.versions:
                 return False
             self.stamp = now
-        return all(map(_unchanged, self.lists)) and containers_unchanged(self.containers)
+        return are_unchanged(self.lists) and containers_unchanged(self.containers)
 
     def weaken_other_roots(self, roots: tuple[Node, ...]) -> None:
         """Let each root other than the first store its own contents, so that the first does not keep them alive."""
@@ -428,13 +429,34 @@ def containers_unchanged(containers: list[Callable[[], ContainerCopies | None]])
     """Whether plain containers still have the same contents."""
     for held in containers:
         contents = held()
-        if contents is None or not all(map(_unchanged, contents.items)):
+        if contents is None or not are_unchanged(contents.items):
             return False
     return True
 
 
+def elements_of(node: Pytree) -> list[Value]:
+    """The elements of a ``List``; other nodes have attributes only."""
+    return getattr(node, "_pytree__elements", _NO_ELEMENTS)
+
+
+_NO_ELEMENTS: list[Value] = []
+
+
+def read_contents(thing: Node) -> Contents:
+    """An object of plait's, list or dict with what a walk reads of it, to be compared later."""
+    if isinstance(thing, Pytree):
+        marks = thing._pytree__info.marks
+        return thing, (vars(thing).copy(), elements_of(thing).copy(), dict(marks) if marks else None)
+    return thing, thing.copy()
+
+
+def are_unchanged(contents: Iterable[Contents]) -> bool:
+    """Whether a walk would read the same."""
+    return all(map(_unchanged, contents))
+
+
 def _unchanged(container: Contents) -> bool:
-    """Whether a plain container still has the same elements, or a function closes over the same."""
+    """Whether something still has the same contents."""
     current, saved = container
     kind = type(current)
     if kind is list:
@@ -445,6 +467,13 @@ def _unchanged(container: Contents) -> bool:
     if kind is FunctionType:
         contents = contents_of(current)
         return len(contents) == len(saved) and all(map(operator.is_, contents, saved))
+    if isinstance(current, Pytree):
+        attributes, elements, marks = saved
+        return (
+            _unchanged((vars(current), attributes))
+            and _unchanged((elements_of(current), elements))
+            and (current._pytree__info.marks or None) == marks
+        )
     children = pytree_impl(kind).flatten(current)[0]
     return len(children) == len(saved) and all(
         key == old_key and child is old for (key, child), (old_key, old) in zip(children, saved, strict=True)

@@ -73,7 +73,7 @@ class AnnotateErrors:
     def __exit__(self, kind: Hashable, error: BaseException | None, traceback: TracebackType | None) -> None:
         if error is None or traceback is None:
             return
-        refs: list[weakref.ref[Callable[..., Tree]]] = []
+        refs: list[weakref.ref[Node]] = []
         with contextlib.suppress(TypeError):  # an object of a registered class without weak references
             refs = [weakref.ref(root) for root in self.roots]
         # A frame lives as long as the traceback, and the private objects as long as the frame.
@@ -357,7 +357,7 @@ class Body(NamedAsUsers):
 
     def enter(self, inputs: Sequence[Sequence[Value]]) -> TracedArguments:
         """Create private objects for the input values."""
-        return TracedArguments(self.structure, *self.ports.in_order(inputs))
+        return TracedArguments(self.structure, *self.ports.in_order(inputs), with_contents=self._is_structural)
 
     def call(self, entered: TracedArguments, run: Callable[[TracedArguments], Tree] | None = None) -> Tree:
         """Call the user's function, or ``run``, with the private objects."""
@@ -378,8 +378,12 @@ class Body(NamedAsUsers):
 
     def leave(self, entered: TracedArguments, out: Tree) -> TracedResult:
         """Walk the arguments and the output again."""
-        structural = bool(self.propagation.structural) or self.rules.loops  # a returned carry consists of the arguments
-        return TracedResult(self.name, entered, out, structural, self.root_labels)
+        return TracedResult(self.name, entered, out, self._is_structural, self.root_labels)
+
+    @property
+    def _is_structural(self) -> bool:
+        """Whether the structure of the arguments matters afterwards; a returned carry consists of them."""
+        return bool(self.propagation.structural) or self.rules.loops
 
     def output_of(self, inputs: Sequence[Sequence[Value]]) -> tuple[Structure, Sequence[Value], Sequence[Value]]:
         """The flattened output of the function; its changes to the arguments are ignored."""

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import sys
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
@@ -46,6 +45,7 @@ from ..call.arguments import (
 )
 from ..call.body import Body, Propagation
 from ..call.call import carries_structure, check_function, curried
+from ..call.enter_leave import CHECK_DISPATCH
 from ..call.errors import explain
 from .compiled import Compiled, Donation, Layout, TraceSignature
 from .dispatch import Entrance
@@ -59,8 +59,6 @@ from .shardings import JIT
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-CHECK_DISPATCH = os.environ.get("PLAIT_CHECK_DISPATCH", "0") not in ("", "0")
 
 
 @overload
