@@ -607,7 +607,7 @@ def test_a_checkpoint_that_is_removed_while_it_is_read_is_told(tmp_path, monkeyp
         monkeypatch.setattr(layout, "checksums", functools.partial(remove, layout.checksums))
     else:
         for module in (orbax, plain):
-            monkeypatch.setattr(module, "check_whole_once", functools.partial(remove, module.check_whole_once))
+            monkeypatch.setattr(module, "check_whole_together", functools.partial(remove, module.check_whole_together))
     with pytest.raises(CheckpointError) as caught:
         read(path)
     assert (
