@@ -172,7 +172,7 @@ def against_programs(layouts: list[str]) -> Table:
         ["layout", "computed kB", "compiled kB", "compiled / computed", "collectives"],
     )
     for name in layouts:
-        found = _in_fresh_process("program", json.dumps(LAYOUTS[name]), devices=8)
+        found = in_fresh_process("benchmarks.scaling", "program", json.dumps(LAYOUTS[name]), devices=8)
         table.rows.append(
             [name, found["simulated"] / 1e3, found["compiled"] / 1e3, found["ratio"], found["collectives"]]
         )
@@ -243,7 +243,7 @@ def own_cost(devices: tuple[int, ...], quick: bool) -> Table:
         ["devices", "jax.jit µs", "plait.jit µs", "plait's own µs", "relative", "Python functions entered"],
     )
     for count in devices:
-        found = _in_fresh_process("cost", str(int(quick)), devices=count)
+        found = in_fresh_process("benchmarks.scaling", "cost", str(int(quick)), devices=count)
         own = found["plait"] - found["jax"]
         table.rows.append([count, found["jax"], found["plait"], own, found["plait"] / found["jax"], found["entered"]])
     table.remarks.append(
@@ -311,11 +311,12 @@ def _entered(step: Any, model: Any) -> int:
     return count
 
 
-def _in_fresh_process(what: str, argument: str, *, devices: int) -> dict[str, Any]:
+def in_fresh_process(module: str, *arguments: str, devices: int) -> dict[str, Any]:
+    """What a module prints last, as JSON, in a process with this many emulated devices."""
     flags = re.sub(r"--xla_force_host_platform_device_count=\S*", "", os.environ.get("XLA_FLAGS", ""))
     flags += f" --xla_force_host_platform_device_count={devices}"
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.scaling", what, argument],
+        [sys.executable, "-m", module, *arguments],
         env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
         capture_output=True, text=True, check=True,
     )  # fmt: skip

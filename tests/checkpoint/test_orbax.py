@@ -472,8 +472,8 @@ def test_a_save_without_the_index_of_its_arrays_has_failed(tmp_path, monkeypatch
 
 def test_a_disk_may_take_longer_than_orbax_waits_by_itself(tmp_path, monkeypatch):
     """A week, not twenty minutes."""
-    asked, begin = [], ocp.StandardCheckpointer
-    monkeypatch.setattr(ocp, "StandardCheckpointer", lambda **given: asked.append(given) or begin(**given))
+    asked, begin = [], ocp.AsyncCheckpointer
+    monkeypatch.setattr(ocp, "AsyncCheckpointer", lambda *a, **given: asked.append(given) or begin(*a, **given))
     checkpoint.save(tmp_path / "1", plait.Param(jnp.ones(2)))
     assert [given["async_options"].timeout_secs for given in asked] == [7 * 24 * 60 * 60]
 
@@ -607,7 +607,7 @@ def test_a_checkpoint_that_is_removed_while_it_is_read_is_told(tmp_path, monkeyp
         monkeypatch.setattr(layout, "checksums", functools.partial(remove, layout.checksums))
     else:
         for module in (orbax, plain):
-            monkeypatch.setattr(module, "check_whole_once", functools.partial(remove, module.check_whole_once))
+            monkeypatch.setattr(module, "check_whole_together", functools.partial(remove, module.check_whole_together))
     with pytest.raises(CheckpointError) as caught:
         read(path)
     assert (

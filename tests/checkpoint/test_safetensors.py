@@ -3,14 +3,16 @@
 import inspect
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from plait import checkpoint
 from plait.checkpoint.safetensors import _DTYPES, INDEX
-from plait.errors import ArgumentTypeError, CheckpointError
+from plait.errors import ArgumentError, ArgumentTypeError, CheckpointError
 from tests.compare import assert_same
 from tests.failing_renames import each_failing_rename, let_renames_fail
 
@@ -95,8 +97,13 @@ def _rewrite(path):
     path.write_bytes(content[:-60] + bytes(60))  # of the same size
 
 
+def place(arrays):
+    return {name: array.place() for name, array in arrays.items()}
+
+
+@pytest.mark.parametrize("read", [read, place])
 @pytest.mark.parametrize("change", [_rewrite, lambda path: path.write_bytes(b""), lambda path: path.unlink()])
-def test_a_file_that_changes_after_it_was_opened_is_refused(tmp_path, change):
+def test_a_file_that_changes_after_it_was_opened_is_refused(tmp_path, change, read):
     path = checkpoint.save_safetensors(tmp_path / "w.safetensors", ARRAYS)
     arrays = checkpoint.load_safetensors(path)
     change(path)
@@ -270,3 +277,82 @@ def test_an_array_that_exceeds_the_memory_is_refused_before_any_is_taken(tmp_pat
     array = checkpoint.load_safetensors(tmp_path / "x.safetensors")["w"]
     with pytest.raises(CheckpointError, match=r"at +\S*x\.safetensors\n +found +an array of 1,099,511,627,776 bytes"):
         array.read()
+
+
+def _mesh():
+    return jax.make_mesh((4, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+
+
+SPECS = [(), ("x",), (None, "y"), ("y", "x"), (("x", "y"),), (None, ("y", "x"))]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+@pytest.mark.parametrize("dtype", _DTYPES)
+def test_arrays_are_read_into_their_shardings(tmp_path, dtype, spec):
+    """Each device has its part, whatever the dtype, as ``jax.device_put`` of the whole would give it."""
+    values = (np.arange(128).reshape(8, 16) % 7).astype(_DTYPES[dtype])
+    path = checkpoint.save_safetensors(tmp_path / "w.safetensors", {"odd": np.zeros(3, np.int8), "w": values})
+    sharding = NamedSharding(_mesh(), PartitionSpec(*spec))
+    found = checkpoint.load_safetensors(path)["w"].place(sharding)
+    expected = jax.device_put(values, sharding)
+    assert (found.dtype, found.sharding, found.committed) == (expected.dtype, sharding, True)
+    for ours, theirs in zip(found.addressable_shards, expected.addressable_shards, strict=True):
+        assert (ours.device, ours.index) == (theirs.device, theirs.index)
+        np.testing.assert_array_equal(ours.data, theirs.data)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (1,), (5, 3)], ids=str)
+def test_scalars_and_empty_arrays_are_placed(tmp_path, shape):
+    path = checkpoint.save_safetensors(tmp_path / "w.safetensors", {"w": np.full(shape, 2, np.float32)})
+    array = checkpoint.load_safetensors(path)["w"]
+    for sharding in (None, SingleDeviceSharding(jax.devices()[3]), NamedSharding(_mesh(), PartitionSpec())):
+        found = array.place(sharding, dtype=jnp.bfloat16)
+        assert (found.shape, found.dtype, found.committed) == (shape, jnp.bfloat16, sharding is not None)
+        assert sharding is None or found.sharding == sharding
+        np.testing.assert_array_equal(found, np.full(shape, 2))
+
+
+def test_only_the_parts_that_are_needed_are_read_and_each_once():
+    """A part that several devices have is read once, and they share its memory."""
+    read = []
+
+    class Mapped(np.ndarray):
+        def __getitem__(self, index):
+            part = super().__getitem__(index)
+            read.append(part.shape)
+            return part
+
+    mapped = np.zeros((8, 16), np.float32).view(Mapped)
+    array = checkpoint.StoredArray((8, 16), mapped.dtype, read=lambda: pytest.fail("read"), mapped=lambda: mapped)
+    found = array.place(NamedSharding(_mesh(), PartitionSpec("y")))
+    assert read == [(4, 16)] * 2
+    assert len({shard.data.unsafe_buffer_pointer() for shard in found.addressable_shards}) == 2
+    read.clear()
+    array.place(SingleDeviceSharding(jax.devices()[1]))
+    assert read == [(8, 16)]
+
+
+def test_what_shares_memory_is_donated_only_once():
+    """Devices that share memory keep their values when one of them writes."""
+    values = np.ones((64, 64), np.float32)
+    array = checkpoint.StoredArray(values.shape, values.dtype, lambda: values)
+    add = jax.jit(lambda x: x + 1, donate_argnums=0)
+    found = add(add(array.place(NamedSharding(_mesh(), PartitionSpec()))))
+    assert [float(shard.data.min()) for shard in found.addressable_shards] == [3.0] * 8
+    assert values.min() == values.max() == 1
+
+
+def test_a_placed_array_does_not_change_with_its_file(tmp_path):
+    path = checkpoint.save_safetensors(tmp_path / "w.safetensors", {"w": np.ones((64, 64), np.float32)})
+    array = checkpoint.load_safetensors(path)["w"]
+    placed = [array.place(), array.place(NamedSharding(_mesh(), PartitionSpec("x"))), array.read()]
+    with path.open("r+b") as file:
+        file.seek(-64 * 64 * 4, 2)
+        file.write(bytes(64 * 64 * 4))
+    assert [float(each.min()) for each in placed] == [1.0] * 3
+
+
+def test_a_sharding_that_does_not_fit_is_refused():
+    array = checkpoint.StoredArray((6, 3), np.dtype(np.float32), lambda: pytest.fail("read"))
+    with pytest.raises(ArgumentError, match=r"at +the stored array\n +found +dimension 0 of length 6"):
+        array.place(NamedSharding(_mesh(), PartitionSpec("x")))

@@ -299,6 +299,23 @@ def test_an_abstract_model_gets_arrays_where_its_shardings_say():
     np.testing.assert_array_equal(model.kernel.value, there["weight"].T)
 
 
+def test_a_model_shaped_under_a_mesh_is_read_onto_its_devices(tmp_path):
+    """Also where the layout of the file is transposed: each device gets its part, from a map of the file."""
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    there = convert.to_torch(plait.Linear(32, 16, rngs=plait.Rngs(0)))
+    path = checkpoint.save_safetensors(tmp_path / "w.safetensors", there)
+
+    def make():
+        return plait.Linear(32, 16, kernel_metadata={"out_sharding": (None, "x")}, rngs=plait.Rngs(0))
+
+    with jax.set_mesh(mesh):
+        model = plait.eval_shape(make)
+        convert.convert_checkpoint(path, model, layout="torch", update=True, dtype=jnp.bfloat16)
+    assert model.kernel.value.sharding == NamedSharding(mesh, PartitionSpec(None, "x"))
+    assert model.kernel.value.addressable_shards[3].data.shape == (32, 2)
+    np.testing.assert_array_equal(model.kernel.value, there["weight"].T.astype(jnp.bfloat16))
+
+
 @pytest.mark.slow
 def test_a_stack_of_layers_is_refused_both_ways():
     stack = plait.vmap(lambda key: plait.Linear(3, 3, rngs=plait.Rngs(key)))(jax.random.split(jax.random.key(0), 3))

@@ -110,3 +110,18 @@ def test_without_a_launcher_the_others_end_clearly_within_a_minute(death, says, 
         r"|Terminating process because .* most likely indicates that another task died",
         survivor,
     )
+
+
+def test_processes_check_a_checkpoint_together_and_a_damaged_byte_is_an_error_in_all(tmp_path):
+    """Each file is read for its checksum by one of them; all are told before anything has changed."""
+    status, output, errors = launch(2, HERE / "restoring_run.py", tmp_path)
+    assert status == 0, errors
+    read = [re.search(rf"^\[{process}\] read (.*) values 2\.0$", output, re.MULTILINE)[1].split() for process in (0, 1)]
+    step = tmp_path / "step-00000002"
+    there = [str(file.relative_to(step)) for file in step.rglob("*") if file.is_file() and file.name != "plait.json"]
+    assert all(read)
+    assert sorted(read[0] + read[1]) == sorted(there)
+    for process in (0, 1):
+        refused = rf"^\[{process}\] refused .*/d/\S+ with a different checksum.* values 0\.0$"
+        assert re.search(refused, output, re.MULTILINE), output
+        assert f"[{process}] restored 1 values 1.0" in output

@@ -42,13 +42,12 @@ from .layout import (
     Manifest,
     Saved,
     check_path,
-    check_whole,
     damaged_in,
     is_taken,
     saved_in,
     written_by_orbax,
 )
-from .orbax import Saving, read_into, written
+from .orbax import Saving, check_whole_together, read_into, written
 from .writer import Writer
 
 LOCK = "run.lock"
@@ -335,20 +334,29 @@ class Checkpoints:
                 the folder has only checkpoints that another program wrote with Orbax; names the call that reads them.
         """
         self._wait()
-        found = run_on_process_0(lambda: self._newest(step))
-        return read_into(Path(found), node, partial=partial, cast=cast, is_whole=True) if found else None
+        broken: dict[str, str] = {}
+        while found := run_on_process_0(lambda: self._newest(step, broken)):
+            try:
+                check_whole_together(Path(found))
+            except CheckpointError as error:
+                self._damaged.add(Path(found))
+                broken[found] = f"{Path(found).name}: {error.parts['found']}"
+            else:
+                return read_into(Path(found), node, partial=partial, cast=cast, is_whole=True)
+        return None
 
-    def _newest(self, step: int | None) -> str | None:
+    def _newest(self, step: int | None, known: Mapping[str, str]) -> str | None:
+        """The newest checkpoint that is not known as broken; ``None`` if there was none at all.
+
+        Raises:
+            CheckpointError: all are broken.
+        """
         self._warn_of_last()
-        broken: list[str] = []
         saved = [each for each in saved_in(self.folder) if step is None or each.step == step]
         for each in reversed(saved):
-            try:
-                check_whole(each.path)
+            if str(each.path) not in known:
                 return str(each.path)
-            except CheckpointError as error:
-                self._damaged.add(each.path)
-                broken.append(f"{each.path.name}: {error.parts['found']}")
+        broken = [*known.values()]
         if step is None:
             broken += [f"{name}: no readable manifest" for name in damaged_in(self.folder)]
         if broken or step is not None:

@@ -20,7 +20,7 @@ from ..util.notices import warn_nothing_selected
 from ..util.paths import describe_path, parse_path
 from .layout import ARRAYS, Manifest, manifest_at
 from .leaf_descriptions import abstract_key_data, is_in_arrays
-from .orbax import check_whole_once
+from .orbax import check_whole_together
 from .reading import bytes_of, groups, read_arrays, read_values
 from .stored import StoredArray
 
@@ -82,7 +82,7 @@ def load_state(path: str | os.PathLike[str], filter: FilterLiteral = ..., *, lim
         )
     in_arrays = [name for name in chosen if is_in_arrays(manifest.leaves[name])]
     check_size(source, sum(bytes_of(shapes[name]) for name in in_arrays), limit)
-    check_whole_once(source)
+    check_whole_together(source)
     values = read_values(source, {name: manifest.leaves[name] for name in chosen}, shapes)
     if list(map(paths.get, values)) == [()]:
         return next(iter(values.values()))
@@ -106,7 +106,7 @@ def stored_arrays(path: str | os.PathLike[str]) -> dict[Any, StoredArray]:
             shape = _shape(description)
             targets[name] = shape if description["kind"] == "array" else abstract_key_data(shape)
             check_size(source, bytes_of(targets[name]), None)
-    check_whole_once(source)
+    check_whole_together(source)
     groups = _Groups(source / ARRAYS, targets)
     found = {}
     for name, target in targets.items():

@@ -9,13 +9,14 @@ Loading returns lazy arrays, so a model of any size can be processed one array a
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, BinaryIO, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -47,6 +48,8 @@ _MOST_HEADER = 100_000_000  # bytes, as in the safetensors library
 
 def load_safetensors(path: str | os.PathLike[str]) -> dict[str, StoredArray]:
     """The arrays of a safetensors file, or of a sharded set, by name; values are read on demand.
+
+    ``StoredArray.place`` reads them straight into a sharding.
 
     Args:
         path: a ``.safetensors`` file, a ``.safetensors.index.json``, or a folder with ``model.safetensors`` or an
@@ -132,8 +135,9 @@ def _read_file(place: Path) -> Iterator[tuple[str, StoredArray]]:
         raise _damaged(place, f"{identity.size:,} bytes instead of {8 + length + end:,}")
     for name, entry in header.items():
         sizes, dtype = tuple(entry["shape"]), _dtype_of(entry)
-        read = functools.partial(_read_array, place, identity, 8 + length + entry["data_offsets"][0], sizes, dtype)
-        yield name, StoredArray(sizes, dtype, read)
+        where = (place, identity, 8 + length + entry["data_offsets"][0], sizes, dtype)
+        read, mapped = (functools.partial(act, *where) for act in (_read_array, _mapped_array))
+        yield name, StoredArray(sizes, dtype, read, mapped)
 
 
 def _dtype_of(entry: Mapping[str, Any]) -> np.dtype[Any]:
@@ -160,13 +164,28 @@ def _read_array(
     size, room = math.prod(sizes) * dtype.itemsize, memory()
     if room is not None and size > room:
         raise _damaged(place, f"an array of {size:,} bytes, more than this machine has memory")
+    with _unchanged(place, identity) as file:
+        return np.fromfile(file, dtype, math.prod(sizes), offset=offset).reshape(sizes)
+
+
+def _mapped_array(
+    place: Path, identity: _Identity, offset: int, sizes: tuple[int, ...], dtype: np.dtype[Any]
+) -> np.ndarray:
+    with _unchanged(place, identity) as file:
+        return np.asarray(np.memmap(file, dtype, "r", offset, sizes)) if 0 not in sizes else np.empty(sizes, dtype)
+
+
+@contextlib.contextmanager
+def _unchanged(place: Path, identity: _Identity) -> Iterator[BinaryIO]:
     try:
         with open_file(place) as file:
-            if _identity(file) == identity:
-                return np.fromfile(file, dtype, math.prod(sizes), offset=offset).reshape(sizes)
+            if _identity(file) != identity:
+                raise _damaged(place, "a file that has changed since it was opened")
+            yield file
     except (OSError, ValueError) as error:
+        if isinstance(error, CheckpointError):
+            raise
         raise _damaged(place, f"a file that has changed since it was opened: {error}") from error
-    raise _damaged(place, "a file that has changed since it was opened")
 
 
 def save_safetensors(

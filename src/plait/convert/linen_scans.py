@@ -97,7 +97,7 @@ class _Whole:
         self.values: np.ndarray | None = None
 
     def layer(self, number: int) -> np.ndarray:
-        values = self.stored.read() if self.values is None else self.values
+        values = self.stored.view() if self.values is None else self.values
         self.unread.discard(number)
         self.values = values if self.unread else None
         return values[number]

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..checkpoint.leaf_descriptions import abstract_key_data, describe, from_array, is_key
-from ..checkpoint.stored import StoredArray
+from ..checkpoint.leaf_descriptions import abstract_key_data, describe, from_array, is_key, on_devices
+from ..checkpoint.stored import StoredArray, placed
 from ..core.variables.variables import Variable
 from ..util.paths import Path, describe_path
 from ..util.words import describe_type
@@ -85,15 +85,15 @@ class Matching:
     def _read(self, name: str) -> np.ndarray:
         """The values under a name; if several names of the source became one, their values must be equal."""
         first, *others = self.found[name]
-        values = self.arrays[first].read()
+        values = self.arrays[first].view()
         for other in others:
-            if not np.array_equal(values, self.arrays[other].read()):
+            if not np.array_equal(values, self.arrays[other].view()):
                 raise DoesNotFit(f"{first} and {other}, which differ")
         return values
 
     def _keep(self, counterpart: Counterpart, values: Sequence[np.ndarray]) -> tuple[str, str] | None:
         for path, variable, value in zip(counterpart.paths, counterpart.variables, values, strict=True):
-            value = self._placed(value, variable)
+            value = self._placed(value, variable, describe_path(path))
             if path in self.leaves:
                 if not np.array_equal(_numbers(self.leaves[path].get_raw_value()), _numbers(value)):
                     names = ", ".join(counterpart.names)
@@ -105,18 +105,15 @@ class Matching:
                 self.leaves[path] = variable.copy(value)
         return None
 
-    def _placed(self, value: np.ndarray, variable: Variable[Any]) -> jax.Array:
+    def _placed(self, value: np.ndarray, variable: Variable[Any], path: str) -> jax.Array:
         """The value as a JAX array with the sharding of the variable's current value."""
         is_real = jnp.issubdtype(value.dtype, np.floating)
         dtype = self.dtype if self.dtype is not None and is_real else jax.dtypes.canonicalize_dtype(value.dtype)
-        array = np.asarray(value, dtype)
-        like = variable.get_raw_value()
+        like = on_devices(variable.get_raw_value(), path)
+        sharding = getattr(like, "sharding", None) if getattr(like, "committed", True) else None
         if is_key(like):
-            array = from_array(array, describe(like, "key"), like)
-        sharding = getattr(like, "sharding", None)
-        if sharding is not None and getattr(like, "committed", True):
-            return jax.device_put(array, sharding)
-        return jnp.asarray(array)
+            return jax.device_put(from_array(np.asarray(value, dtype), describe(like, "key"), like), sharding)
+        return placed(value, sharding, dtype)
 
     def _note(self, counterpart: Counterpart) -> str:
         before = {str(self.arrays[source].dtype) for name in counterpart.names for source in self.found[name]}

@@ -44,4 +44,4 @@ def put_layers_together(arrays: dict[str, StoredArray], found: dict[str, list[st
 
 
 def _stacked(layers: Sequence[StoredArray]) -> np.ndarray:
-    return np.stack([layer.read() for layer in layers])
+    return np.stack([layer.view() for layer in layers])

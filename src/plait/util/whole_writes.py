@@ -16,11 +16,13 @@ import hashlib
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ..errors import PlaitError
 from .scratch import REMOVED, REPLACED, scratch_folder
 
+_THREADS = 8  # that sync files
 _FAULTS = tuple(map(os.strerror, (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO, errno.EROFS)))
 
 
@@ -153,14 +155,16 @@ def _put(draft: Path, target: Path, replaced: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Sync a file, or all files of a folder, to disk."""
+    """Sync a file, or all files of a folder and then the folders, to disk."""
     if not path.is_dir():
         _sync_file(path)
         return
-    for folder, _, files in os.walk(path, topdown=False):
-        for name in files:
-            _sync_file(Path(folder, name))
-        _sync_folder(Path(folder))
+    folders = {Path(folder): files for folder, _, files in os.walk(path)}
+    with ThreadPoolExecutor(_THREADS) as pool:  # what is synced at the same time takes a disk one commit
+        for _ in pool.map(_sync_file, [folder / name for folder, files in folders.items() for name in files]):
+            pass
+        for _ in pool.map(_sync_folder, folders):
+            pass
 
 
 def _sync_file(path: Path) -> None:
