@@ -13,6 +13,7 @@ from typing import Any
 NAMES = (
     "dispatch", "graph", "transitions", "tracing", "memory", "imports", "whole_models", "scaling", "exports",
     "export_zoo", "loop", "build", "stack", "tabulate", "compare", "eager", "checkpoint", "generate",
+    "field",
 )  # fmt: skip
 
 
@@ -22,8 +23,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--quick", action="store_true", help="tiny sizes, to see that it runs; the figures mean nothing"
     )
-    parser.add_argument("--steps", help="dispatch: only these steps, separated by commas")
+    parser.add_argument("--steps", help="dispatch and field: only these, separated by commas")
     parser.add_argument("--alone", action="store_true", help="dispatch and build: only plait and the floor")
+    parser.add_argument("--write", action="store_true", help="field: also write docs/field.md")
     parser.add_argument("--wide", action="store_true", help="whole_models: sizes for a GPU")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="also write the tables to FILE")
     options = parser.parse_args(arguments)
@@ -39,8 +41,10 @@ def main(arguments: list[str] | None = None) -> None:
     for name in options.names or NAMES:
         benchmark = importlib.import_module(f".{name}", __package__)
         given: dict[str, Any] = {"alone": options.alone} if name in ("dispatch", "build") else {}
-        if name == "dispatch" and options.steps:
+        if name in ("dispatch", "field") and options.steps:
             given["steps"] = options.steps.split(",")
+        if name == "field":
+            given["write"] = options.write
         if name == "whole_models":
             given["wide"] = options.wide
         for table in benchmark.run(quick=options.quick, **given):

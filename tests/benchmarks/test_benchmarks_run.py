@@ -18,7 +18,8 @@ QUICK = ("dispatch", "graph", "imports")
 @pytest.mark.parametrize("name", [pytest.param(each, marks=[pytest.mark.long] * (each not in QUICK)) for each in NAMES])
 def test_a_benchmark_gives_its_tables(name, tmp_path):
     written = tmp_path / "tables.json"
-    command = [sys.executable, "-m", "benchmarks", name, "--quick", "--steps=block", f"--json={written}"]
+    steps = ["--steps=block"] if name == "dispatch" else []
+    command = [sys.executable, "-m", "benchmarks", name, "--quick", *steps, f"--json={written}"]
     subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     found = json.loads(written.read_text())
     assert {"python", "jax"} <= set(found["versions"])
