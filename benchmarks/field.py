@@ -30,7 +30,7 @@ text has.
 plait gives what plain JAX gives, within a few bytes, or an error, and takes a little more host time. It is no better
 than Flax where a step is donated, where branches or activations are made anew, in the arrays of a clone that are
 written, or when the random state was not saved. Flax's tree mode, which has no shared objects, does as well in scans
-that read, with captured models, memory and eager branches. A plait state in `jax.jit` is a pytree, and takes longer
+that read, with captured models, memory and eager branches. A state in `jax.jit` is a pytree of variables, and takes longer
 than the model in `plait.jit`.
 
 """
@@ -62,7 +62,7 @@ COMPLAINTS = (
         "decode",
         "How long does the host take for a decoding step with 1,000 variables?",
         "tpu-inference, issue 2607. Relative to `jax.jit` on flat lists.",
-        ("`jit`", "`cached_partial`", "its state in `jax.jit`", "bytes that `jit` returns"),
+        ("`jit`", "`cached_partial`", "its state in `jax.jit`", "its values, flat", "bytes that `jit` returns"),
         programs.decode_objects,
         programs.decode_plain,
     ),

@@ -81,8 +81,16 @@ def decode_objects(nnx: Nnx, layers: int) -> list[Any]:
         merged = nnx.merge(graphdef, weights, caches)
         return step(merged, x), nnx.state(merged, nnx.Cache)
 
+    flat_weights, flat_caches = (nnx.as_pure(state).flat_state() for state in (weights, caches))
+
+    @jax.jit
+    def pure_flat(weights: Any, caches: Any, x: Any) -> Any:
+        merged = nnx.merge(graphdef, weights.to_nested_state(), caches.to_nested_state())
+        return step(merged, x), nnx.as_pure(nnx.state(merged, nnx.Cache)).flat_state()
+
     returned = memory(jitted.lower(model, x).compile()).output_size_in_bytes
-    return [calls_of(jitted, model, x), bound, calls_of(pure, weights, caches, x), returned]
+    in_jax = calls_of(pure, weights, caches, x), calls_of(pure_flat, flat_weights, flat_caches, x)
+    return [calls_of(jitted, model, x), bound, *in_jax, returned]
 
 
 def decode_plain(layers: int) -> list[Any]:
@@ -96,7 +104,7 @@ def decode_plain(layers: int) -> list[Any]:
 
     arguments = [jnp.ones(2) for _ in range(7 * layers)], [jnp.zeros(2) for _ in range(layers)], jnp.ones(2)
     returned = memory(step.lower(*arguments).compile()).output_size_in_bytes
-    return [calls_of(step, *arguments), "", "", returned]
+    return [calls_of(step, *arguments), "", "", "", returned]
 
 
 # 2. What a scan returns -------------------------------------------------------------------------------------

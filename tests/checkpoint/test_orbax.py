@@ -618,3 +618,14 @@ def test_a_checkpoint_that_is_removed_while_it_is_read_is_told(tmp_path, monkeyp
   expected  a checkpoint that stays: a run removes those that its Keep does not keep
   do        read the newest one, plait.checkpoint.latest({str(tmp_path)!r}), or have the run keep more"""
     )
+
+
+def test_a_weakly_typed_array_divided_over_explicit_axes_comes_back(tmp_path):
+    mesh = jax.make_mesh((8,), ("a",), axis_types=(AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        model = plait.List([plait.Param(jax.device_put(jnp.full(16, 1.0), jax.P("a")))])
+        path = checkpoint.save(tmp_path / "1", model)
+        model[0].value = model[0].value * 0.0
+        checkpoint.restore(path, model)
+        found = model[0].get_raw_value()
+    assert (found.weak_type, found.sharding.spec, float(found.sum())) == (True, jax.P("a"), 16.0)

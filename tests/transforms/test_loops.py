@@ -589,3 +589,20 @@ def test_two_zeros_are_two_values():
     divided = plait.scan(lambda carry, x, by: (carry, x / by), in_axes=(plait.Carry, 0, None))
     for zero in (0.0, -0.0, 0.0):
         assert divided(0.0, jnp.ones(1), zero)[1] == 1 / np.float32(zero)
+
+
+def test_a_value_sown_by_a_shared_module_is_named_as_its_attribute():
+    """X14: and not by the record in which it is kept while it is captured."""
+
+    class Sows(plait.Module):
+        def __call__(self, x):
+            self.sow(plait.Intermediate, "hidden", x)
+            return x
+
+    def run(model, x):
+        return plait.scan(lambda x, model, t: model(x) + t, in_axes=(plait.Carry, None, 0), out_axes=plait.Carry)(
+            x, model, jnp.ones(3)
+        )
+
+    with pytest.raises(ArgumentTypeError, match=r"at +model\.hidden\n"):
+        plait.capture(run, plait.Intermediate)(Sows(), jnp.ones(()))

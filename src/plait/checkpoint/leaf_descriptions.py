@@ -369,10 +369,10 @@ def _weakly_typed(array: Any) -> jax.Array:
 
     Only Python numbers make weakly typed arrays, and updating one keeps it weak.
     """
-    zero = jnp.asarray(np.zeros((), array.dtype).item())
+    zero, array = jnp.asarray(np.zeros((), array.dtype).item()), jnp.asarray(array)
     if zero.dtype != array.dtype:
-        return jnp.asarray(array)
-    return jnp.broadcast_to(zero, array.shape).at[...].set(array)
+        return array
+    return jax.device_put(jnp.broadcast_to(zero, array.shape), array.sharding).at[...].set(array)
 
 
 def is_key(value: Any) -> bool:

@@ -20,6 +20,7 @@ from jax.tree_util import KeyPath, register_static
 from ...core import hooks
 from ...core.graph.graphdef import GraphDef, LeafDef, NodeDef, NodeRef, VariableDef, iter_places, node_def, path_of
 from ...core.graph.walks import CachedWalk, find_walk, is_graph_leaf
+from ...core.intermediates.sowing import RECORD
 from ...core.nodes.attributes import has_data
 from ...core.nodes.nodes import Static, jax_key_to_key
 from ...core.settings import put_in_force, touched
@@ -159,8 +160,11 @@ def argument_name(path: KeyPath, names: ParameterNames) -> str:
 
 
 def joined(root: str, path: Path) -> str:
-    """The path of an object in an argument: ``model.layers[0].kernel``."""
-    text = format_path(tuple(path))
+    """The path of an object in an argument: ``model.layers[0].kernel``; what is sown, as an attribute."""
+    if RECORD in path:
+        place = path.index(RECORD)
+        path = (*path[:place], *path[place + 2 :])
+    text = format_path(path)
     return root + (text if not (root and text) or text.startswith("[") else f".{text}")
 
 
