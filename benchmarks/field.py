@@ -30,8 +30,8 @@ text has.
 plait gives what plain JAX gives, within a few bytes, or an error, and takes a little more host time. It is no better
 than Flax where a step is donated, where branches or activations are made anew, in the arrays of a clone that are
 written, or when the random state was not saved. Flax's tree mode, which has no shared objects, does as well in scans
-that read, with captured models, memory and eager branches. A state in `jax.jit` is a pytree of variables, and takes longer
-than the model in `plait.jit`.
+that read, with captured models, memory and eager branches. A state in `jax.jit` is a pytree of variables, and takes
+longer than the model in `plait.jit`.
 
 """
 
