@@ -7,16 +7,30 @@ supported. What is left at the end is an error, so a model never computes someth
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import NoneType
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from ..convert.layouts import Piece
 from ..core.nodes.module import Module
 from ..errors import ConversionError
+from ..typing import Array
 
 _REQUIRED: Any = object()
+
+_exact = functools.partial(jax.nn.gelu, approximate=False)
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "gelu": _exact, "gelu_python": _exact, "gelu_new": jax.nn.gelu, "gelu_fast": jax.nn.gelu,
+    "gelu_pytorch_tanh": jax.nn.gelu, "gelu_python_tanh": jax.nn.gelu, "mish": jax.nn.mish, "relu": jax.nn.relu,
+    "relu6": jax.nn.relu6, "relu2": lambda x: jnp.square(jax.nn.relu(x)), "sigmoid": jax.nn.sigmoid,
+    "silu": jax.nn.silu, "swish": jax.nn.silu, "tanh": jnp.tanh, "quick_gelu": lambda x: x * jax.nn.sigmoid(1.702 * x),
+}  # fmt: skip
+"""The activations of configs, by name."""
 
 # Keys of every config that do not change what a model computes in evaluation mode.
 _WITHOUT_EFFECT = (
@@ -117,6 +131,10 @@ class Config:
     def ignore(self, *keys: str) -> None:
         """Take keys that do not change what the model computes in evaluation mode."""
         self._left.difference_update(keys)
+
+    def activation(self, key: str, default: Any = _REQUIRED) -> str:
+        """The name of an activation."""
+        return self.choose(key, {name: name for name in ACTIVATIONS}, default)
 
     def part(self, key: str) -> Config | None:
         """The object under a key, as a config of its own, which is to be finished too; ``None`` if it is null."""
