@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import NoneType
 from typing import Any
 
@@ -190,12 +190,15 @@ class Family:
             of the model. They return views where they can. A piece without ``ours`` names what a model does not need.
         prefix: what the names of a base model begin with in a file with a head, such as ``"model."``; files of base
             models alone lack it.
+        in_files: takes the settings and the names in the files, and returns the settings without parts that these
+            files lack, such as a pooler.
     """
 
     read: Callable[[Config], Any]
     make: Callable[..., Any]
     names: Callable[[Any], Sequence[Piece]]
     prefix: str = ""
+    in_files: Callable[[Any, Collection[str]], Any] = lambda settings, names: settings
 
 
 class PublishedModel(Module):

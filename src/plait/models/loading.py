@@ -95,6 +95,7 @@ def load(
     family = family_of(config, str(place / CONFIG))
     settings = settings_of(family, config, str(place / CONFIG))
     stored = {} if abstract else load_safetensors(place)
+    settings = family.in_files(settings, stored) if stored else settings
     target = jnp.dtype(_dtype_of(config, stored) if dtype is None else dtype)
     if quantize is not None:
         check_bits(quantize)
