@@ -322,8 +322,8 @@ class Attend:
     scale: float | None
     soft_cap: float | None
 
-    def __call__(self, *operands: Array, **options: Any) -> Array:
-        return dot_product_attention(*operands, scale=self.scale, soft_cap=self.soft_cap, **options)
+    def __call__(self, query: Array, key: Array, value: Array, **options: Any) -> Array:
+        return dot_product_attention(query, key, value, scale=self.scale, soft_cap=self.soft_cap, **options)
 
 
 def _attention(s: DecoderSettings, layer: LayerSettings, *, param_dtype: DTypeLike, rngs: Rngs) -> MultiHeadAttention:

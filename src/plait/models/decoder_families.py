@@ -59,7 +59,7 @@ def _sizes(
     }
 
 
-def _attention_bias(config: Config, key: str = "attention_bias", default: bool = False) -> dict[str, bool]:
+def _attention_bias(config: Config, key: str = "attention_bias", default: bool = False) -> dict[str, Any]:
     bias = config.take(key, bool, default)
     return {"qkv_bias": bias, "out_bias": bias}
 
@@ -141,12 +141,13 @@ def _gemma(config: Config, *, number: int) -> DecoderSettings:
         else (read_rotary(config, sizes["head_dim"], 8192),) * 2
     )
     sliding = _sliding(config, count, lambda i: (i + 1) % every > 0)
+    cap = config.take("attn_logit_softcapping", (float, NoneType), 50.0)  # which the third does not use
     return DecoderSettings(
         **common,
         layers=tuple(LayerSettings(window if each else None, near if each else far, scale) for each in sliding),
         norms="both",
         qk_norm="head" if number == 3 else None,
-        soft_cap=config.take("attn_logit_softcapping", (float, NoneType), 50.0 if number == 2 else None),
+        soft_cap=cap if number == 2 else None,
         logit_soft_cap=config.take("final_logit_softcapping", (float, NoneType), 30.0 if number == 2 else None),
     )
 
@@ -163,9 +164,8 @@ def _gemma_rotaries(config: Config, head_dim: int) -> tuple[Rotary, Rotary]:
         parts = [both.part(key) or Config({}, "") for key in ("sliding_attention", "full_attention")]
         both.finish()
         limits = config.take("max_position_embeddings", int, 131072), None
-        return tuple(
-            rotary_of(part, head_dim, base, limits=limits) for part, base in zip(parts, (local, theta), strict=True)
-        )
+        near, far = parts
+        return rotary_of(near, head_dim, local, limits=limits), rotary_of(far, head_dim, theta, limits=limits)
     return rotary_of(Config({}, ""), head_dim, local), read_rotary(config, head_dim, 131072, theta=1_000_000.0)
 
 

@@ -205,10 +205,12 @@ class PublishedModel(Module):
     """Base of the models that ``load`` makes.
 
     Attributes:
+        settings: what the config says, as the family's ``read`` returns it.
         config_json: the text of the ``config.json`` that it was made from.
         generation_json: the text of its ``generation_config.json``; ``None`` without one.
     """
 
+    settings: Any
     config_json: str
     generation_json: str | None = None
 

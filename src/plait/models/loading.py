@@ -83,11 +83,14 @@ def load(
         ArgumentError: the axes of a weight do not fit the mesh, or its sizes the quantization.
 
     Example:
-        >>> model = plait.models.load(tiny_llama, dtype=jnp.float32)
-        >>> model(jnp.array([[1, 2, 3]])).shape
-        (1, 3, 32)
-        >>> plait.generate(model, [1, 2, 3], 4, stop=model.stop).tokens.shape
-        (4,)
+        >>> import json, pathlib
+        >>> folder = pathlib.Path("tiny")
+        >>> folder.mkdir()
+        >>> config = {"model_type": "gpt2", "vocab_size": 9, "n_embd": 4, "n_head": 2, "eos_token_id": 8}
+        >>> _ = (folder / "config.json").write_text(json.dumps(config))
+        >>> model = plait.models.load(folder, abstract=True)
+        >>> model.embed.embedding.shape, len(model.blocks), model.stop
+        ((9, 4), 12, (8,))
     """
     place = given_path(folder)
     config_json, generation_json = _text(place / CONFIG), _text(place / GENERATION, is_needed=False)
@@ -231,7 +234,7 @@ def _fill(model: Any, stored: Mapping[str, StoredArray], weights: list[Weight], 
 
 
 def _encoded(
-    path: Path, value: Array, *, rows: Mapping[Path, tuple[int, ...]], bits: int, group_size: int | None
+    path: Path, value: Array, *, rows: Mapping[Path, tuple[int, ...]], bits: int | None, group_size: int | None
 ) -> tuple[Array, Array]:
     check_finite(path, value)
     return _codes_and_scale(value, rows[path], bits, group_size)
@@ -269,13 +272,10 @@ def _put(variable: Variable[Any], index: tuple[int, ...], array: Array) -> None:
     """Store an array in a variable, or in one layer of it."""
     if index:
         like = variable.get_raw_value()
-        whole = _zeros(like.shape, like.dtype, like.sharding) if isinstance(like, jax.ShapeDtypeStruct) else like
+        is_empty = isinstance(like, jax.ShapeDtypeStruct)
+        whole = jnp.zeros(like.shape, like.dtype, device=like.sharding) if is_empty else like
         array = _with_layer(whole, array, index)
     variable.set_raw_value(array)
-
-
-def _zeros(shape: tuple[int, ...], dtype: Any, sharding: Any) -> Array:
-    return jax.jit(lambda: jnp.zeros(shape, dtype), out_shardings=sharding)()
 
 
 @functools.partial(jax.jit, donate_argnums=0)

@@ -47,15 +47,16 @@ class Rotary:
         frequencies: Any = np.asarray(self.frequencies, np.float32)
         if self.limit is not None:
             length = (jnp.max(positions) + 1).astype(jnp.float32)
-            frequencies = jnp.where(length > self.limit, self._beyond(length), frequencies)
+            frequencies = jnp.where(length > self.limit, self._beyond(length / self.limit), frequencies)
         return apply_rotary_embedding(x, positions, frequencies=frequencies, scale=self.scale, interleaved=False)
 
-    def _beyond(self, length: Array) -> Any:
+    def _beyond(self, times: Array) -> Any:
+        """The frequencies for so many times the positions of the limit."""
         if self.growth is None:
             return np.asarray(self.beyond, np.float32)
         base, factor = self.growth
         pairs = len(self.frequencies)
-        grown = base * (factor * length / self.limit - (factor - 1)) ** (pairs / (pairs - 1))
+        grown = base * (factor * times - (factor - 1)) ** (pairs / (pairs - 1))
         return grown ** -np.arange(0, 1, 1 / pairs, dtype=np.float32)[:pairs]
 
 
@@ -89,7 +90,10 @@ def read_rotary(
     if new is not None and old is not None:
         raise config.error("rope_scaling", "null beside rope_parameters")
     theta = config.take(names[0], float, theta)
-    part = part if part is None else config.take(names[1], float, part)
+    if part is None:
+        config.only(names[1], 1.0, 1)
+    else:
+        part = config.take(names[1], float, part)
     if original is not None:
         original = config.take("original_max_position_embeddings", int, original)
     limits = config.take("max_position_embeddings", int, positions), original
@@ -106,14 +110,18 @@ def rotary_of(
 ) -> Rotary:
     """The rotary embedding that an object of a config describes; every key of it is taken."""
     theta = float(given.take("rope_theta", float, theta))
-    if part is None:  # of families that rotate all
-        given.only("partial_rotary_factor", 1.0, 1)
     kind = given.take("type", str, "default")
     kind = given.take("rope_type", str, kind)
     kind = aliases.get(kind, kind)
     if kind not in _SCALINGS:
         raise given.error("rope_type" if "rope_type" in given.values else "type", " or ".join(_SCALINGS))
-    dim = head_dim if part is None else int(head_dim * given.take("partial_rotary_factor", float, part))
+    if part is not None:
+        dim = int(head_dim * given.take("partial_rotary_factor", float, part))
+    else:  # families that rotate all do not read this, but scalings do
+        dim = head_dim
+        if kind == "default":
+            given.ignore("partial_rotary_factor")
+        given.only("partial_rotary_factor", 1.0, 1)
     found = _SCALINGS[kind](given, theta ** (-np.arange(0, dim, 2) / dim), theta, limits)
     given.finish()
     return found

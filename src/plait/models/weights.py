@@ -79,6 +79,11 @@ class Weight:
         """The shape of the variable."""
         return self.counterpart.variables[0].get_raw_value().shape
 
+    @property
+    def torch_shape(self) -> tuple[int, ...]:
+        """The shape of the variable in PyTorch's layout."""
+        return self.counterpart.piece.their_shapes([self.shape])[0]
+
     def misfit(self, shape: tuple[int, ...], dtype: Any) -> tuple[str, str] | None:
         """What is wrong with an array of the files, and what would be right, if it does not fit."""
         if not jnp.issubdtype(dtype, jnp.floating):
@@ -95,10 +100,9 @@ class Weight:
         Raises:
             ValueError: it has another shape.
         """
-        (wanted,) = self.counterpart.piece.their_shapes([self.shape])
         found = self.piece.to_ours(array)[self.parts.index(self.name)]
-        if found.shape != wanted:
-            raise ValueError(f"{found.shape} is not {wanted}")
+        if found.shape != self.torch_shape:
+            raise ValueError(f"{found.shape} is not {self.torch_shape}")
         return self.counterpart.piece.to_ours(found)[0]
 
 
@@ -130,19 +134,23 @@ def weights_of(family: Family, settings: Any, has_prefix: bool = True) -> tuple[
 def hub_names(model: PublishedModel) -> dict[str, str]:
     """The names of a model's modules → those of the hub, with ``*`` for the number of a layer.
 
+    Modules that are parts of one on the hub, as queries, keys and values of Phi-3, are not among them.
+
     ``plait.convert.save_peft(folder, model, names=plait.models.hub_names(model))`` writes an adapter as PEFT names it,
     and with the names turned around, ``{theirs: ours for ours, theirs in ...items()}``, ``load_peft`` reads one.
 
     Args:
         model: from ``plait.models.load``.
 
-    Raises:
-        ArgumentError: the model has modules that are fused on the hub, such as those of Phi-3.
-
+    Example:
+        >>> import json, pathlib
+        >>> folder = pathlib.Path("tiny")
+        >>> folder.mkdir()
+        >>> _ = (folder / "config.json").write_text(json.dumps({"model_type": "llama", "num_hidden_layers": 2}))
+        >>> plait.models.hub_names(plait.models.load(folder, abstract=True))["blocks.*.attention.query"]
+        'model.layers.*.self_attn.q_proj'
     """
-    config = model.config
-    family = family_of(config, "config.json")
-    pieces = [piece for piece in family.names(settings_of(family, config, "config.json")) if piece.ours]
+    pieces = family_of(model.config, "config.json").names(model.settings)
     return {piece.ours[0]: piece.theirs[0] for piece in pieces if len(piece.ours) == 1}
 
 
