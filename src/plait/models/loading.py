@@ -97,7 +97,7 @@ def load(
     config = json.loads(config_json or "")
     family = family_of(config, str(place / CONFIG))
     settings = settings_of(family, config, str(place / CONFIG))
-    stored = {} if abstract else load_safetensors(place)
+    stored = {} if abstract else {_newer(name): array for name, array in load_safetensors(place).items()}
     settings = family.in_files(settings, stored) if stored else settings
     target = jnp.dtype(_dtype_of(config, stored) if dtype is None else dtype)
     if quantize is not None:
@@ -149,6 +149,11 @@ def _text(place: FilePath, *, is_needed: bool = True) -> str | None:
         expected=f"a {CONFIG} beside the weights",
         do="download the whole folder of the model",
     )
+
+
+def _newer(name: str) -> str:
+    """A name as it is now: in the first checkpoints of BERT the weights of norms are called as in TensorFlow."""
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
 def _dtype_of(config: Mapping[str, Any], stored: Mapping[str, StoredArray]) -> Any:

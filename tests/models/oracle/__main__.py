@@ -1,6 +1,7 @@
 """Draws models, reads folders that plait wrote, alters tensors. Needs torch and transformers; neither JAX nor plait.
 
-python -m tests.models.oracle draw FOLDER [PATTERN ...] [--odd]   a folder for each case, with expected.npz
+python -m tests.models.oracle draw FOLDER [PATTERN ...]    a folder for each case, with expected.npz
+                                            (--odd for cases that plait may refuse, --sample for tests/data/models)
 python -m tests.models.oracle alter FOLDER [PATTERN ...]          altered.npz: the result with each tensor altered
 python -m tests.models.oracle read SAVED DRAWN                    whether folders that plait wrote give what was drawn
 """
@@ -25,7 +26,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from .cases import BASES, CASES, ENCODERS, VISIONS, Case, odd_cases
+from .cases import BASES, CASES, ENCODERS, SAMPLE, VISIONS, Case, odd_cases
 
 LENGTHS = (12, 7, 4)
 STEPS = 8
@@ -57,7 +58,7 @@ def draw(case: Case, folder: Path) -> None:
             config[key] = None if value == "null" else value
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     expected = results(read(folder, case.family, case.head), case.family)
-    np.savez(folder / "expected.npz", **expected)
+    np.savez_compressed(folder / "expected.npz", **expected)
     (folder / "case.json").write_text(json.dumps({"family": case.family, "head": case.head, "edit": sorted(case.edit)}))
 
 
@@ -243,6 +244,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("rest", nargs="*")
     parser.add_argument("--odd", action="store_true")
+    parser.add_argument("--sample", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
@@ -261,7 +263,7 @@ def main() -> int:
             if any(fnmatch.fnmatch(folder.name, pattern) for pattern in patterns) and "-odd-" not in folder.name:
                 alter(folder)
         return 0
-    cases = [each for family in BASES for each in odd_cases(family)] if arguments.odd else CASES
+    cases = SAMPLE if arguments.sample else _odd_cases() if arguments.odd else CASES
     failed = 0
     for each in cases:
         if not any(fnmatch.fnmatch(each.name, pattern) for pattern in patterns):
@@ -277,6 +279,11 @@ def main() -> int:
                 print(each.name, type(error).__name__, str(error).split("\n")[0][:200])
     print(f"{len(cases)} cases, {failed} refused by transformers")
     return 0
+
+
+def _odd_cases() -> list[Case]:
+    known = {family: transformers.AutoConfig.for_model(family).to_dict() for family in BASES}
+    return [each for family in BASES for each in odd_cases(family, known[family])]
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ that checkpoints seldom have, and leaves out each key of its own: plait agrees, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,6 +92,15 @@ ROTARY = (
     "starcoder2",
     "gpt_neox",
 )
+
+
+DROPOUTS = {
+    "bert": ("hidden_dropout_prob", "attention_probs_dropout_prob"),
+    "distilbert": ("dropout", "attention_dropout", "qa_dropout", "seq_classif_dropout"),
+    "modernbert": ("attention_dropout", "embedding_dropout", "mlp_dropout", "classifier_dropout"),
+    "dinov2": ("hidden_dropout_prob", "attention_probs_dropout_prob", "drop_path_rate"),
+    "dinov2_with_registers": ("hidden_dropout_prob", "attention_probs_dropout_prob", "drop_path_rate"),
+}
 
 
 @dataclass(frozen=True)
@@ -388,17 +398,7 @@ def _encoders() -> Iterator[Case]:
             yield case(family, f"act-{name}", **{act: name})
         if family != "distilbert":
             yield case(family, "epsilon", **{"norm_eps" if family == "modernbert" else "layer_norm_eps": 0.1})
-        yield case(
-            family,
-            "dropouts",
-            hidden_dropout_prob=0.3,
-            attention_probs_dropout_prob=0.2,
-            attention_dropout=0.2,
-            dropout=0.3,
-            embedding_dropout=0.2,
-            mlp_dropout=0.2,
-            drop_path_rate=0.1,
-        )
+        yield case(family, "dropouts", **dict.fromkeys(DROPOUTS.get(family, DROPOUTS["bert"]), 0.3))
         yield case(family, "one-head", **{"n_heads" if family == "distilbert" else "num_attention_heads": 1})
     for family, name in (
         ("bert", "Bert"),
@@ -481,6 +481,63 @@ def _encoders() -> Iterator[Case]:
 
 CASES = (*_decoders(), *_encoders())
 
+# Of a few kilobytes each, for tests/data/models: as many settings as one model of the family can have.
+_SMALL = {"vocab_size": 16, "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2}
+_SMALL_DECODER = {**_SMALL, "num_key_value_heads": 1, "max_position_embeddings": 24}
+_SMALL_GPT2 = {"vocab_size": 16, "n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 24}
+_SMALL_IMAGE = {"hidden_size": 8, "num_attention_heads": 2, "image_size": 8}
+_SMALL_DINO = {**_SMALL_IMAGE, "mlp_ratio": 2}
+SAMPLE = tuple(
+    dataclasses.replace(case(family, "sample", edit, **settings), dtype="bfloat16")
+    for family, edit, settings in (
+        (
+            "llama",
+            {"rope_parameters": None, "rope_theta": 300.0, "rope_scaling": rotary(4)["llama3"]},
+            {**_SMALL_DECODER, "attention_bias": True, "rope_parameters": {"rope_theta": 300.0, **rotary(4)["llama3"]}},
+        ),
+        ("mistral", {}, {**_SMALL_DECODER, "sliding_window": 3, "tie_word_embeddings": True}),
+        (
+            "qwen2",
+            {"layer_types": None},
+            {**_SMALL_DECODER, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
+        ),
+        ("qwen3", {}, {**_SMALL_DECODER, "rope_parameters": {"rope_theta": 300.0, **rotary(6)["yarn"]}}),
+        ("gemma", {}, _SMALL_DECODER),
+        ("gemma2", {}, {**_SMALL_DECODER, "layer_types": None}),
+        (
+            "gemma3_text",
+            {"rope_parameters": None, "rope_theta": 500.0, "rope_local_base_freq": 20.0, "layer_types": None,
+             "_sliding_window_pattern": None, "sliding_window_pattern": 2},
+            {**_SMALL_DECODER, "layer_types": None},
+        ),
+        (
+            "phi3",
+            {},
+            {**_SMALL_DECODER, "rope_parameters": {
+                "rope_type": "longrope", "rope_theta": 300.0, "short_factor": [1.3], "long_factor": [4.0],
+                "original_max_position_embeddings": 64, "partial_rotary_factor": 0.5}},
+        ),
+        ("olmo2", {}, _SMALL_DECODER),
+        ("granite", {}, _SMALL_DECODER),
+        ("smollm3", {}, {**_SMALL_DECODER, "no_rope_layers": [0, 1], "tie_word_embeddings": True}),
+        ("starcoder2", {}, {**_SMALL_DECODER, "sliding_window": 4}),
+        ("gpt2", {}, _SMALL_GPT2),
+        ("gpt_neox", {}, {**_SMALL, "max_position_embeddings": 24, "rope_parameters": {
+            "rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5}}),
+        ("bert", {}, {**_SMALL, "max_position_embeddings": 16}),
+        ("roberta", {}, {**_SMALL, "max_position_embeddings": 16}),
+        ("distilbert", {}, {"vocab_size": 16, "dim": 8, "hidden_dim": 12, "n_layers": 2, "n_heads": 2}),
+        ("modernbert", {}, {**_SMALL, "layer_types": ["full_attention", "sliding_attention"], "mlp_bias": True}),
+        ("vit", {}, {**_SMALL_IMAGE, "intermediate_size": 12}),
+        ("dinov2", {}, {**_SMALL_DINO, "use_swiglu_ffn": True}),
+        ("dinov2_with_registers", {}, {**_SMALL_DINO, "num_register_tokens": 2}),
+    )
+)  # fmt: skip
+SAMPLE += tuple(
+    Case("gpt2", f"odd-{key}-0", {**BASES["gpt2"], **_SMALL_GPT2}, {key: value}, odd=True, dtype="bfloat16")
+    for key, value in (("reorder_and_upcast_attn", True), ("unheard_of", 1))
+)
+
 # Values that few checkpoints have, of keys of any family.
 _ACTS = ("tanh", "sigmoid", "swish", "relu6", "relu2", "gelu_fast", "gelu_python", "gelu_10", "mish", "leaky_relu",
          "linear", "laplace", "gelu_accurate", "selu", "xielu", "hardswish")  # fmt: skip
@@ -531,9 +588,10 @@ ODD: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
-def odd_cases(family: str) -> Iterator[Case]:
+def odd_cases(family: str, known: Collection[str]) -> Iterator[Case]:
+    """A family's odd cases; keys that its configs do not know get one value alone."""
     for key, values in ODD.items():
-        for number, value in enumerate(values):
+        for number, value in enumerate(values if key in known or key.startswith("rope_") else values[:1]):
             if BASES[family].get(key, "absent") != value:
                 settings = (
                     {**BASES[family], key: value}

@@ -1,0 +1,61 @@
+"""Models of every family give what the library gives that they are published for (rules MO1 to MO9).
+
+``tests/models/oracle`` has drawn them. ``make test`` takes one of each family, which is stored; the nox session
+``models`` draws several hundred, and reads back what plait has saved.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import plait
+from plait.errors import ConversionError
+from tests.models.published import DRAWN, calls, difference, edited, folders
+
+SAVED = os.environ.get("PLAIT_MODELS_SAVED")
+GENERATING = ("gemma3_text-sample", "gpt2-sample", "llama-sample")
+RESIZED_ON_REQUEST = "vit"  # an image of another size needs a setting there that is no part of a config
+
+
+@pytest.mark.parametrize("folder", [each for each in folders() if "-odd-" not in str(each.id)])
+def test_a_model_gives_what_it_is_published_to_give(folder: Path, tmp_path: Path):
+    model = plait.models.load(folder, dtype=jnp.float32)
+    expected = np.load(folder / "expected.npz")
+    for call in calls(expected):
+        if call.name == "other" and folder.name.startswith(RESIZED_ON_REQUEST):
+            continue
+        assert difference(model, call) < 1e-4, call.name
+    if "logits" in expected and (DRAWN or folder.name in GENERATING):
+        assert_generates(model, expected)
+    if SAVED:
+        plait.models.save(model, Path(SAVED) / folder.name)
+
+
+def assert_generates(model, expected):
+    """The greedy tokens after prompts of ragged lengths, up to a step whose two best tokens are nearly equal."""
+    prompts = [row[:length] for row, length in zip(expected["tokens"], expected["lengths"], strict=True)]
+    greedy, margins = expected["greedy"], expected["margins"]
+    found = np.asarray(plait.generate(model, prompts, greedy.shape[1]).tokens)
+    certain = np.cumprod(margins > 1e-4, axis=1).astype(bool)
+    np.testing.assert_array_equal(found[certain], greedy[certain])
+
+
+@pytest.mark.parametrize("folder", folders("*-odd-*"))
+def test_an_odd_setting_is_honoured_or_refused_by_name(folder: Path):
+    """No setting is passed over that changes what the model computes."""
+    model, refusal = None, ""
+    try:
+        model = plait.models.load(folder, dtype=jnp.float32)
+    except ConversionError as error:
+        refusal = str(error)
+    if model is None:
+        assert edited(folder)[0] in refusal
+        return
+    for call in calls(np.load(folder / "expected.npz")):
+        if call.name != "other":
+            assert difference(model, call) < 1e-4, call.name
