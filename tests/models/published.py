@@ -57,6 +57,16 @@ def _results(model: Any, inputs: Any, options: Any, like: Any) -> Any:
     return model(inputs, **options), None if like is None else model(inputs, **options, pooled=True)
 
 
+def outcome(model: Any, expected: Mapping[str, np.ndarray]) -> np.ndarray:
+    """What altered weights should move, as the oracle puts it together."""
+    found = []
+    for call in calls(expected):
+        if call.name in ("logits", "plain", "typed"):
+            pooled = call.pooled if call.name == "plain" else None
+            found += jax.device_get(_results(model, call.inputs, call.options, pooled))
+    return np.concatenate([each.ravel() for each in found if each is not None])
+
+
 def difference(model: Any, call: Call) -> float:
     """The largest difference, beside the largest number that is expected."""
     found, pooled = jax.device_get(_results(model, call.inputs, call.options, call.pooled))

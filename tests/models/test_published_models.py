@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -15,7 +17,7 @@ import pytest
 
 import plait
 from plait.errors import ConversionError
-from tests.models.published import DRAWN, calls, difference, edited, folders
+from tests.models.published import DRAWN, calls, difference, edited, folders, outcome
 
 SAVED = os.environ.get("PLAIT_MODELS_SAVED")
 GENERATING = ("gemma3_text-sample", "gpt2-sample", "llama-sample")
@@ -43,6 +45,25 @@ def assert_generates(model, expected):
     found = np.asarray(plait.generate(model, prompts, greedy.shape[1]).tokens)
     certain = np.cumprod(margins > 1e-4, axis=1).astype(bool)
     np.testing.assert_array_equal(found[certain], greedy[certain])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", [each for each in folders() if (each.values[0] / "altered.json").exists()])
+def test_each_weight_moves_the_result_as_it_does_there(folder: Path, tmp_path: Path):
+    """No weight of the files is passed over."""
+    expected = np.load(folder / "expected.npz")
+    before = outcome(plait.models.load(folder, dtype=jnp.float32), expected)
+    stored = {name: array.read() for name, array in plait.checkpoint.load_safetensors(folder).items()}
+    changes = json.loads((folder / "altered.json").read_text("utf-8"))
+    assert changes.keys() == stored.keys()
+    for name, change in changes.items():
+        other = tmp_path / name
+        other.mkdir()
+        shutil.copy(folder / "config.json", other)
+        altered = np.float32(1.25) * stored[name].astype(np.float32) + np.float32(0.1)
+        plait.checkpoint.save_safetensors(other / "model.safetensors", {**stored, name: altered})
+        found = np.abs(outcome(plait.models.load(other, dtype=jnp.float32), expected) - before).max()
+        assert found == pytest.approx(change, rel=1e-3, abs=1e-4 * float(np.abs(before).max())), name
 
 
 @pytest.mark.parametrize("folder", folders("*-odd-*"))

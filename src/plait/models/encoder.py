@@ -30,7 +30,7 @@ from ..nn.norm import LayerNorm
 from ..nn.stacks.stack import Stack
 from ..partitioning.activations import out_sharding, with_sharding_constraint
 from ..typing import Array, DTypeLike
-from .decoder import STREAM, FeedForward, _named, _period, _run
+from .decoder import STREAM, FeedForward, _period, _run
 from .family import ACTIVATIONS, PublishedModel
 from .rotary import Rotary
 
@@ -225,18 +225,20 @@ class EncoderBlock(Module):
         self.attention = _attention(s, layer, **options)
         self.attention_scale = _factors(s, param_dtype)
         self.mlp_norm = _norm(s, **options)
-        self.mlp = FeedForward(s, **options)
+        sizes: Any = s  # has what a feed-forward network reads of a decoder's settings
+        self.mlp = FeedForward(sizes, **options)
         self.mlp_scale = _factors(s, param_dtype)
 
     def __call__(self, x: Array, mask: Array | None = None) -> Array:
         x = self._added(x, self._attend, self.attention_norm, self.attention_scale, mask)
         return with_sharding_constraint(self._added(x, self.mlp, self.mlp_norm, self.mlp_scale), STREAM)
 
-    def _added(self, x: Array, part: Callable[..., Array], norm: Any, scale: Param | None, *inputs: Any) -> Array:
-        is_before = self.norms == "before" and norm is not None
-        y = part(norm(x) if is_before else x, *inputs)
+    def _added(
+        self, x: Array, part: Callable[..., Array], norm: LayerNorm | None, scale: Param | None, *inputs: Any
+    ) -> Array:
+        y = part(norm(x) if self.norms == "before" and norm is not None else x, *inputs)
         y = x + (y if scale is None else y * scale[...].astype(y.dtype)[None, None])
-        return norm(y) if self.norms == "after" else y
+        return norm(y) if self.norms == "after" and norm is not None else y
 
     def _attend(self, x: Array, mask: Array | None) -> Array:
         if self.reach is not None:
@@ -314,13 +316,13 @@ class EmbedImage(Module):
         self.grid = (of.image[0] // of.patch[0], of.image[1] // of.patch[1])
         positions = 1 + math.prod(self.grid)
 
-        def zeros(*shape: int, named: Any = named) -> Param | None:
-            return Param(jnp.zeros(shape, param_dtype), **named) if math.prod(shape) else None
+        def tokens(number: int) -> Param:
+            return Param(jnp.zeros((1, number, s.width), param_dtype), **named)
 
-        self.class_token = zeros(1, 1, s.width)
-        self.mask_token = zeros(int(of.has_mask), s.width, named=_named(None, "embed"))
-        self.registers = zeros(1, of.registers, s.width)
-        self.positions = zeros(1, positions, s.width)
+        self.class_token = tokens(1)
+        self.mask_token = Param(jnp.zeros((1, s.width), param_dtype), **_named(None, "embed")) if of.has_mask else None
+        self.registers = tokens(of.registers) if of.registers else None
+        self.positions = tokens(positions)
 
     def __call__(self, images: Array, mask: Array | None) -> Array:
         grid = self._grid_of(images)
@@ -414,6 +416,10 @@ def _norm(s: EncoderSettings, **options: Any) -> LayerNorm:
 
 def _factors(s: EncoderSettings, param_dtype: DTypeLike) -> Param | None:
     return Param(jnp.ones((s.width,), param_dtype), **_named("norm")) if s.layer_scale else None
+
+
+def _named(*axes: str | None) -> dict[str, Any]:
+    return {"out_sharding": axes}
 
 
 def _lacks(node: Module, what: str, found: str, do: str) -> ArgumentError:

@@ -2,7 +2,7 @@
 
 python -m tests.models.oracle draw FOLDER [PATTERN ...]    a folder for each case, with expected.npz
                                             (--odd for cases that plait may refuse, --sample for tests/data/models)
-python -m tests.models.oracle alter FOLDER [PATTERN ...]          altered.npz: the result with each tensor altered
+python -m tests.models.oracle alter FOLDER [PATTERN ...]          altered.json: how far each tensor moves the result
 python -m tests.models.oracle read SAVED DRAWN                    whether folders that plait wrote give what was drawn
 """
 
@@ -200,7 +200,7 @@ def outcome(arrays: Arrays) -> np.ndarray:
 
 
 def alter(folder: Path) -> None:
-    """The change of the result when each tensor in turn is ``1.25 * tensor + 0.1``."""
+    """The largest change of the result when each tensor in turn is ``1.25 * tensor + 0.1``."""
     case = json.loads((folder / "case.json").read_text())
     base = outcome(np.load(folder / "expected.npz"))
     changes = {}
@@ -210,10 +210,11 @@ def alter(folder: Path) -> None:
         for file in sorted(other.glob("*.safetensors")):
             tensors = load_file(file)
             for name, value in tensors.items():
-                save_file({**tensors, name: 1.25 * value + 0.1}, file, {"format": "pt"})
+                save_file({**tensors, name: 1.25 * value.float() + 0.1}, file, {"format": "pt"})
                 changes[name] = outcome(_plain(read(other, case["family"], case["head"]), case["family"])) - base
             save_file(tensors, file, {"format": "pt"})
-    np.savez(folder / "altered.npz", **{name: np.float32(np.abs(change).max()) for name, change in changes.items()})
+    largest = {name: float(np.abs(change).max()) for name, change in changes.items()}
+    (folder / "altered.json").write_text(json.dumps(largest, indent=1))
 
 
 @torch.no_grad()
