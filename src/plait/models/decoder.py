@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from ..core.nodes.containers import List
 from ..core.nodes.module import Module, around_change
+from ..core.nodes.nodes import iter_graph_nodes
 from ..core.rngs import Rngs
 from ..core.variables.variable_kinds import Cache
 from ..errors import ArgumentError, ShapeError
@@ -185,15 +186,19 @@ class Decoder(PublishedModel):
             logits = s.logit_soft_cap * jnp.tanh(logits / s.logit_soft_cap)
         return logits
 
-    def set_view(self, max_length: int | None = None) -> None:
-        """Check that a decoding view is no longer than the model allows.
+    def set_view(self, max_length: int | None = None, long_context: bool | None = None) -> None:
+        """Check that a decoding view is no longer than the model allows, or prepare one for longer texts.
 
         Args:
             max_length: the number of positions of the new caches.
+            long_context: whether to rotate all texts as those longer than ``max_length`` of the model, whose rotary
+                embedding is another for these (``longrope``): what the model computes if the prompt is so long.
 
         Raises:
-            ArgumentError: the model has fewer positions.
+            ArgumentError: the model has fewer positions, or no rotary embedding for longer texts.
         """
+        if long_context:
+            self._lengthen()
         if max_length is not None and self.max_length is not None and max_length > self.max_length:
             raise ArgumentError(
                 "the model does not have as many positions",
@@ -201,6 +206,20 @@ class Decoder(PublishedModel):
                 expected=f"at most {self.max_length}",
                 do=f"plait.generate(model, prompt, n, max_length={self.max_length}), or plait.view with that length",
             )
+
+    def _lengthen(self) -> None:
+        layers = [node for _, node in iter_graph_nodes(self.blocks) if isinstance(node, MultiHeadAttention)]
+        rotaries = [layer.rotary_fn for layer in layers if isinstance(layer.rotary_fn, Rotary)]
+        if not all(rotary.beyond is not None for rotary in rotaries) or not rotaries:
+            raise ArgumentError(
+                "the model has one rotary embedding for texts of all lengths",
+                found="long_context=True",
+                expected="a model whose config says rope_type longrope",
+                do="leave long_context out",
+            )
+        for layer in layers:
+            layer.rotary_fn = layer.rotary_fn and layer.rotary_fn.for_long_texts()  # type: ignore[union-attr]
+        self.max_length = None
 
 
 class DecoderBlock(Module):

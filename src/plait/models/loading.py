@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from ..checkpoint.safetensors import load_safetensors
 from ..checkpoint.stored import StoredArray
@@ -25,18 +25,27 @@ from ..core.nodes.nodes import iter_variables
 from ..core.rngs import Rngs
 from ..core.variables.filters import to_predicate
 from ..core.variables.variables import Variable
-from ..edit.quantized import check_bits, check_finite, check_inputs, codes_and_scale, quantized_rows, with_quantized
+from ..edit.quantized import (
+    Quantized,
+    check_bits,
+    check_finite,
+    check_inputs,
+    codes_and_scale,
+    quantized_rows,
+    with_quantized,
+)
 from ..edit.selection import select, with_patterns
 from ..errors import CheckpointError
 from ..nn.linear import Linear, LinearGeneral
 from ..partitioning.axis_rules import Rules, get_logical_axis_rules, logical_axis_rules
 from ..partitioning.recipes import rules_for
 from ..partitioning.shardings import get_abstract_model
-from ..typing import Array, DTypeLike, FilterLiteral
+from ..typing import DTypeLike, FilterLiteral
 from ..util.files import given_path, read_file
 from ..util.paths import Path, describe_path, iter_layer_paths
 from ..util.schemas import MOST_JSON, parse_json
 from .family import Family
+from .shards import Shards
 from .weights import Weight, family_of, settings_of, weights_of
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
@@ -180,7 +189,7 @@ def _matched(
     is_unused: Callable[[str], bool],
     strict: bool,
 ) -> list[Weight]:
-    """The weights that are in the files, in the order of the files.
+    """The weights that are in the files.
 
     Raises:
         ConversionError: names or shapes do not match.
@@ -206,43 +215,46 @@ def _matched(
     )
     if mismatched or (strict and not report.is_complete):
         raise error_of(report, "download the model again; strict=False leaves variables without values as shapes")
-    order = {name: number for number, name in enumerate(stored)}
-    return sorted(found, key=lambda weight: order[weight.theirs])
+    return found
 
 
 def _fill(model: Any, stored: Mapping[str, StoredArray], weights: list[Weight], is_wanted: Any, encode: Any) -> None:
-    """Give the variables of an abstract model their values, one weight after the other."""
-    places = {
-        layer: (path, variable, index)
-        for path, variable in iter_variables(model)
-        for layer, index in iter_layer_paths(path)
-    }
-    sizes = [math.prod(stored[weight.theirs].shape) // len(weight.parts) for weight in weights]
+    """Give the variables of an abstract model their values, one after the other; those that files lack stay shapes."""
+    by_path = {weight.path: weight for weight in weights}
+    groups: dict[Path, dict[str, Variable[Any]]] = {}  # a quantized weight has two variables
+    for path, variable in iter_variables(model):
+        if isinstance(variable, Quantized):
+            groups.setdefault(path[:-1], {})[path[-1]] = variable
+        else:
+            groups[path] = {"": variable}
+    sizes = {path: sum(math.prod(v.get_raw_value().shape) for v in found.values()) for path, found in groups.items()}
     done, shows = 0, sys.stderr.isatty()
-    for weight, size in zip(weights, sizes, strict=True):
-        parts = [key for key in ((), ("codes",), ("scale",)) if (*weight.path, *key) in places]
-        path, variable, index = places[*weight.path, *parts[0]]
-        if is_wanted(path, variable):
-            values = weight.part(view(stored[weight.theirs]))
-            like = variable.get_raw_value()
-            if parts == [()]:
-                arrays = [placed(values, _without_layers(like.sharding, index), like.dtype)]
-            else:
-                arrays = encode(weight.path, placed(values, None))
-            for key, array in zip(parts, arrays, strict=True):
-                _, variable, index = places[*weight.path, *key]
-                _put(variable, index, array)
-        done += size
+    for path, variables in groups.items():
+        layers = [(index, by_path[layer]) for layer, index in iter_layer_paths(path) if layer in by_path]
+        is_whole = len(layers) == sum(1 for _ in iter_layer_paths(path))
+        if is_whole and is_wanted(path, next(iter(variables.values()))):
+            shards = {name: Shards(variable.get_raw_value()) for name, variable in variables.items()}
+            for index, weight in layers:
+                values = weight.part(view(stored[weight.theirs]))
+                arrays = {"": values} if "" in shards else encode(weight.path, values)
+                for name, each in shards.items():
+                    each.write(index, arrays[name])
+            for name, each in shards.items():
+                variables[name].set_raw_value(each.finish())
+        done += sizes[path]
         if shows:
-            end = "\n" if done == sum(sizes) else ""
-            print(f"\r{done / sum(sizes):4.0%} of {sum(sizes):,} weights", end=end, file=sys.stderr, flush=True)
+            end = "\n" if done == sum(sizes.values()) else ""
+            print(f"\r{done / sum(sizes.values()):4.0%} of the weights", end=end, file=sys.stderr, flush=True)
 
 
 def _encoded(
-    path: Path, value: Array, *, rows: Mapping[Path, tuple[int, ...]], bits: int | None, group_size: int | None
-) -> tuple[Array, Array]:
-    check_finite(path, value)
-    return _codes_and_scale(value, rows[path], bits, group_size)
+    path: Path, values: np.ndarray, *, rows: Mapping[Path, tuple[int, ...]], bits: int | None, group_size: int | None
+) -> dict[str, np.ndarray]:
+    """The codes and scales of a quantized weight."""
+    array = jnp.asarray(values)
+    check_finite(path, array)
+    codes, scale = _codes_and_scale(array, rows[path], bits, group_size)
+    return {"codes": np.asarray(codes), "scale": np.asarray(scale)}
 
 
 _codes_and_scale = jax.jit(codes_and_scale, static_argnums=(1, 2, 3))
@@ -251,39 +263,4 @@ _codes_and_scale = jax.jit(codes_and_scale, static_argnums=(1, 2, 3))
 def view(array: StoredArray) -> np.ndarray:
     """The values of a stored array, mapped, so that parts are read when they are used."""
     place, _, offset, shape, dtype = array.read.args  # type: ignore[attr-defined]
-    return np.memmap(place, dtype, "r", offset, shape) if math.prod(shape) else array.read()
-
-
-def placed(values: np.ndarray, sharding: Any, dtype: DTypeLike | None = None) -> Array:
-    """Values on devices; of a view, only what the devices hold is read."""
-    dtype = values.dtype if dtype is None else dtype
-
-    def part(index: Any) -> np.ndarray:
-        return values[index].astype(dtype, copy=False)
-
-    if sharding is None:
-        return jnp.asarray(part(...))
-    return jax.make_array_from_callback(values.shape, sharding, part)
-
-
-def _without_layers(sharding: Any, index: tuple[int, ...]) -> Any:
-    """The sharding of one layer of a stacked array."""
-    if not index or not isinstance(sharding, NamedSharding):
-        return sharding
-    return NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[len(index) :]))
-
-
-def _put(variable: Variable[Any], index: tuple[int, ...], array: Array) -> None:
-    """Store an array in a variable, or in one layer of it."""
-    if index:
-        like = variable.get_raw_value()
-        is_empty = isinstance(like, jax.ShapeDtypeStruct)
-        whole = jnp.zeros(like.shape, like.dtype, device=like.sharding) if is_empty else like
-        array = _with_layer(whole, array, index)
-    variable.set_raw_value(array)
-
-
-@functools.partial(jax.jit, donate_argnums=0)
-def _with_layer(whole: Array, layer: Array, index: tuple[int, ...]) -> Array:
-    layer = layer.reshape((1,) * len(index) + layer.shape)
-    return jax.lax.dynamic_update_slice(whole, layer.astype(whole.dtype), (*index, *(0,) * (whole.ndim - len(index))))
+    return np.asarray(np.memmap(place, dtype, "r", offset, shape)) if math.prod(shape) else array.read()

@@ -50,6 +50,10 @@ class Rotary:
             frequencies = jnp.where(length > self.limit, self._beyond(length / self.limit), frequencies)
         return apply_rotary_embedding(x, positions, frequencies=frequencies, scale=self.scale, interleaved=False)
 
+    def for_long_texts(self) -> Rotary:
+        """The same, with the frequencies for more positions at any length."""
+        return dataclasses.replace(self, frequencies=self.beyond, limit=None, beyond=None)
+
     def _beyond(self, times: Array) -> Any:
         """The frequencies for so many times the positions of the limit."""
         if self.growth is None:
@@ -117,11 +121,12 @@ def rotary_of(
         raise given.error("rope_type" if "rope_type" in given.values else "type", " or ".join(_SCALINGS))
     if part is not None:
         dim = int(head_dim * given.take("partial_rotary_factor", float, part))
-    else:  # families that rotate all do not read this, but scalings do
+    else:
         dim = head_dim
-        if kind == "default":
+        if kind == "default":  # families that rotate all do not read this; the scalings do
             given.ignore("partial_rotary_factor")
-        given.only("partial_rotary_factor", 1.0, 1)
+        else:
+            given.only("partial_rotary_factor", 1.0, 1)
     found = _SCALINGS[kind](given, theta ** (-np.arange(0, dim, 2) / dim), theta, limits)
     given.finish()
     return found
