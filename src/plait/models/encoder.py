@@ -74,7 +74,7 @@ class ImageSettings:
     Args:
         image, patch: height and width.
         channels: of an image.
-        registers: how many tokens stand between the class and the patches.
+        registers: how many tokens stand between the class and the patches; ``None`` for families without them.
         resize: how positions are interpolated for images of another size; ``None`` means that there are no others.
         has_mask: whether a token can stand for a patch that is masked.
     """
@@ -82,7 +82,7 @@ class ImageSettings:
     image: tuple[int, int]
     patch: tuple[int, int]
     channels: int
-    registers: int = 0
+    registers: int | None = None
     resize: Literal["cubic", "antialiased"] | None = None
     has_mask: bool = False
 
@@ -321,7 +321,7 @@ class EmbedImage(Module):
 
         self.class_token = tokens(1)
         self.mask_token = Param(jnp.zeros((1, s.width), param_dtype), **_named(None, "embed")) if of.has_mask else None
-        self.registers = tokens(of.registers) if of.registers else None
+        self.registers = None if of.registers is None else tokens(of.registers)
         self.positions = tokens(positions)
 
     def __call__(self, images: Array, mask: Array | None) -> Array:

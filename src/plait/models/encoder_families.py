@@ -40,14 +40,14 @@ def _sizes(config: Config, *, epsilon: float = 1e-12) -> dict[str, Any]:
     }
 
 
-def _bert(config: Config, *, counts_tokens: bool = False) -> EncoderSettings:
+def _bert(config: Config, *, vocabulary: int = 30522, counts_tokens: bool = False) -> EncoderSettings:
     config.only("position_embedding_type", "absolute")
     config.ignore(  # of multilingual models; none of them is used
         "directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
         "pooler_size_per_head", "pooler_type",
     )  # fmt: skip
     text = TextSettings(
-        config.take("vocab_size", int, 50265 if counts_tokens else 30522),
+        config.take("vocab_size", int, vocabulary),
         config.take("max_position_embeddings", int, 512),
         config.take("type_vocab_size", int, 2),
         config.take("pad_token_id", int, 1) if counts_tokens else None,
@@ -165,7 +165,7 @@ def _dinov2(config: Config, *, patch: int, registers: int | None = None) -> Enco
         _pair(config, "image_size", 224),
         _pair(config, "patch_size", patch),
         config.take("num_channels", int, 3),
-        registers=0 if registers is None else config.take("num_register_tokens", int, registers),
+        registers=None if registers is None else config.take("num_register_tokens", int, registers),
         resize="cubic" if registers is None else "antialiased",
         has_mask=config.take("use_mask_token", bool, True) if registers is None else True,
     )
@@ -291,6 +291,7 @@ FAMILIES: dict[str, Family] = {
         functools.partial(_dinov2, patch=16, registers=4), _DINOV2, "dinov2_with_registers."
     ),
     "modernbert": _family(_modernbert, _MODERNBERT, "model."),
-    "roberta": _family(functools.partial(_bert, counts_tokens=True), _BERT, "roberta."),
+    "roberta": _family(functools.partial(_bert, vocabulary=50265, counts_tokens=True), _BERT, "roberta."),
     "vit": _family(_vit, _VIT, "vit."),
+    "xlm-roberta": _family(functools.partial(_bert, counts_tokens=True), _BERT, "roberta."),
 }

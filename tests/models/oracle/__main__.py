@@ -30,7 +30,12 @@ from .cases import BASES, CASES, ENCODERS, SAMPLE, VISIONS, Case, odd_cases
 
 LENGTHS = (12, 7, 4)
 STEPS = 8
-POOLED = {"bert": "BertModel", "roberta": "RobertaModel", "vit": "ViTModel"}  # with a layer for what they pool
+POOLED = {
+    "bert": "BertModel",
+    "roberta": "RobertaModel",
+    "xlm-roberta": "XLMRobertaModel",
+    "vit": "ViTModel",
+}  # with a layer for what they pool
 Arrays = dict[str, np.ndarray]
 
 

@@ -70,13 +70,14 @@ BASES: dict[str, dict[str, Any]] = {
     "gpt_neox": NEOX,
     "bert": TEXT,
     "roberta": {**TEXT, "pad_token_id": 1},
+    "xlm-roberta": {**TEXT, "pad_token_id": 1},
     "distilbert": DISTIL,
     "modernbert": MODERN,
     "vit": VISION,
     "dinov2": DINO,
     "dinov2_with_registers": {**DINO, "num_register_tokens": 3},
 }  # fmt: skip
-ENCODERS = ("bert", "roberta", "distilbert", "modernbert")
+ENCODERS = ("bert", "roberta", "xlm-roberta", "distilbert", "modernbert")
 VISIONS = ("vit", "dinov2", "dinov2_with_registers")
 ROTARY = (
     "llama",
@@ -403,6 +404,7 @@ def _encoders() -> Iterator[Case]:
     for family, name in (
         ("bert", "Bert"),
         ("roberta", "Roberta"),
+        ("xlm-roberta", "XLMRoberta"),
         ("distilbert", "DistilBert"),
         ("modernbert", "ModernBert"),
     ):
