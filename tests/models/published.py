@@ -48,7 +48,8 @@ def calls(expected: Mapping[str, np.ndarray]) -> Iterator[Call]:
         own = {key.split(".")[1]: expected[key] for key in expected if key.startswith(f"{name}.")}
         options = {key: own[key] for key in ("mask", "segments") if key in own}
         inputs = own["tokens" if "tokens" in own else "images"]
-        yield Call(name, inputs, options, own["hidden"], own.get("pooled"), own.get("mask"))
+        counts = own.get("mask") if "tokens" in own else None
+        yield Call(name, inputs, options, own["hidden"], own.get("pooled"), counts)
 
 
 @plait.jit

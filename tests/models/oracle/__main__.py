@@ -196,6 +196,12 @@ def _of_images(model: Any, family: str) -> Arrays:
         arrays[f"{name}.images"], arrays[f"{name}.hidden"] = images, out.last_hidden_state.numpy()
         if getattr(out, "pooler_output", None) is not None:
             arrays[f"{name}.pooled"] = out.pooler_output.numpy()
+    if getattr(base.embeddings, "mask_token", None) is not None:
+        images = arrays["plain.images"]
+        seen = np.random.default_rng(4).random((2, size[0] // patch[0] * (size[1] // patch[1]))) < 0.6
+        out = base(torch.tensor(images).permute(0, 3, 1, 2), bool_masked_pos=torch.tensor(~seen))
+        arrays["masked.images"], arrays["masked.mask"] = images, seen
+        arrays["masked.hidden"] = out.last_hidden_state.numpy()
     return arrays
 
 

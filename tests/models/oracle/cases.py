@@ -451,6 +451,8 @@ def _encoders() -> Iterator[Case]:
             "local_rope_theta": None,
         },
     )
+    parts = {"full_attention": {"rope_type": "default"}, "sliding_attention": {"rope_type": "default"}}
+    yield case("modernbert", "rope-theta-beside", {"rope_parameters": parts, "global_rope_theta": 300.0})
     yield case("modernbert", "older-defaults", {"layer_types": None, "rope_parameters": None})
     for label, scaling in rotary(4).items():
         yield case(
@@ -474,6 +476,7 @@ def _encoders() -> Iterator[Case]:
     for family, name in (("dinov2", "Dinov2"), ("dinov2_with_registers", "Dinov2WithRegisters")):
         yield case(family, "no-qkv-bias", qkv_bias=False)
         yield case(family, "swiglu", use_swiglu_ffn=True)
+        yield case(family, "swiglu-act", use_swiglu_ffn=True, hidden_act="relu")
         yield case(family, "mlp-ratio", mlp_ratio=3)
         yield case(family, "layerscale", layerscale_value=0.3)
         yield case(family, "classifier", head=name + "ForImageClassification")
