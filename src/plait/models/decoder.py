@@ -285,7 +285,7 @@ class Positions(Module):
     """A learned vector for each position; while decoding, the first position is that of the cache.
 
     Shapes:
-        tokens: ``(batch, length)``. result: ``(length, width)``, or with batch axes.
+        tokens: ``(batch, length)``. result: ``(batch, length, width)``.
     """
 
     def __init__(self, number: int, width: int, *, param_dtype: DTypeLike, rngs: Rngs) -> None:
@@ -308,7 +308,7 @@ class Positions(Module):
             positions = step_positions(tokens[..., None, None], index)
         if index is not None:
             self.cache_index.value = index + length
-        return self.table(positions)
+        return self.table(jnp.broadcast_to(positions, tokens.shape))
 
     def set_view(
         self,
