@@ -143,6 +143,7 @@ def _generated(model: Any, tokens: np.ndarray) -> np.ndarray:
     mask = np.zeros_like(tokens)
     for row, length in enumerate(LENGTHS):
         padded[row, -length:], mask[row, -length:] = tokens[row, :length], 1
+    model.generation_config.eos_token_id = None
     setting = transformers.GenerationConfig(max_new_tokens=STEPS, do_sample=False, eos_token_id=None, pad_token_id=0)
     out = model.generate(torch.tensor(padded), attention_mask=torch.tensor(mask), generation_config=setting)
     return out[:, max(LENGTHS) :].numpy()
