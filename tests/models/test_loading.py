@@ -271,6 +271,8 @@ def test_mo8_a_model_with_adapters_is_refused(tmp_path):
     plait.add_lora(plait.select(model, "blocks.**.query"), 2, rngs=plait.Rngs(0))
     with pytest.raises(ArgumentError, match=r"at +blocks\[0\]\.attention\.query\.kernel"):
         plait.models.save(model, tmp_path / "saved")
+    plait.select(model, plait.LoRA).replace(lambda path, layer: layer.merge())
+    plait.models.save(model, tmp_path / "saved")
     with pytest.raises(CheckpointError, match="exists already"):
         plait.models.save(plait.models.load(LLAMA), tmp_path)
 

@@ -68,7 +68,7 @@ def save(model: PublishedModel, folder: str | os.PathLike[str], *, shard_bytes: 
                 at=describe_path(weight.path),
                 found="a shape without values" if isinstance(value, jax.ShapeDtypeStruct) else "no variable",
                 expected="the variables that plait.models.load made, with values",
-                do="plait.merge_lora(model) or plait.dequantize(model) first; plait.convert.save_peft saves an adapter",
+                do="plait.select(model, plait.LoRA).replace(lambda _, lora: lora.merge()), or plait.dequantize(model)",
             )
         groups.setdefault(weight.theirs, {})[weight.name] = weight, (value, index)
     arrays = {theirs: _array(group) for theirs, group in groups.items()}
