@@ -28,10 +28,10 @@ RESIZED_ON_REQUEST = "vit"  # an image of another size needs a setting there tha
 def test_a_model_gives_what_it_is_published_to_give(folder: Path, tmp_path: Path):
     model = plait.models.load(folder, dtype=jnp.float32)
     expected = np.load(folder / "expected.npz")
-    for call in calls(expected):
-        if call.name == "other" and folder.name.startswith(RESIZED_ON_REQUEST):
-            continue
-        assert difference(model, call) < 1e-4, call.name
+    resized = ("other", "smaller") if folder.name.startswith(RESIZED_ON_REQUEST) else ()
+    differences = {call.name: difference(model, call) for call in calls(expected) if call.name not in resized}
+    assert differences
+    assert max(differences.values()) < 1e-4, differences
     if "logits" in expected and (DRAWN or folder.name in GENERATING):
         assert_generates(model, expected)
     if SAVED:
@@ -78,5 +78,5 @@ def test_an_odd_setting_is_honoured_or_refused_by_name(folder: Path):
         assert edited(folder)[0] in refusal
         return
     for call in calls(np.load(folder / "expected.npz")):
-        if call.name != "other":
+        if call.name not in ("other", "smaller"):
             assert difference(model, call) < 1e-4, call.name

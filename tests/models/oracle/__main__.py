@@ -186,13 +186,16 @@ def _of_images(model: Any, family: str) -> Arrays:
     size = config.image_size if isinstance(config.image_size, (list, tuple)) else (config.image_size,) * 2
     patch = config.patch_size if isinstance(config.patch_size, (list, tuple)) else (config.patch_size,) * 2
     sizes = {"plain": tuple(size), "other": (size[0] + patch[0], size[1] + 2 * patch[1])}
+    sizes["smaller"] = (size[0] - patch[0], size[1] - patch[1])
     arrays: Arrays = {}
     for name, (height, width) in sizes.items():
         images = np.random.default_rng(3).normal(size=(2, height, width, config.num_channels)).astype(np.float32)
-        options = {"interpolate_pos_encoding": True} if name == "other" and family == "vit" else {}
+        options = {"interpolate_pos_encoding": True} if name != "plain" and family == "vit" else {}
         try:
             out = base(torch.tensor(images).permute(0, 3, 1, 2), **options)
         except RuntimeError:  # positions of an image that is not square cannot be interpolated
+            if name == "plain":
+                raise
             continue
         arrays[f"{name}.images"], arrays[f"{name}.hidden"] = images, out.last_hidden_state.numpy()
         if getattr(out, "pooler_output", None) is not None:

@@ -470,9 +470,10 @@ def _encoders() -> Iterator[Case]:
     yield case("vit", "classifier", head="ViTForImageClassification")
     for family in VISIONS:
         yield case(family, "channels", num_channels=1)
-        if family != "vit":
-            yield case(family, "patches", image_size=[8, 12], patch_size=[4, 2])
-        yield case(family, "wide", image_size=[8, 16])
+        if family == "vit":
+            yield case(family, "wide", image_size=[8, 16])
+        else:  # square, in patches that are not
+            yield case(family, "patches", image_size=[8, 4], patch_size=[4, 2])
     for family, name in (("dinov2", "Dinov2"), ("dinov2_with_registers", "Dinov2WithRegisters")):
         yield case(family, "no-qkv-bias", qkv_bias=False)
         yield case(family, "swiglu", use_swiglu_ffn=True)
