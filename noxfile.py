@@ -116,6 +116,21 @@ def older_tensorflow(session: nox.Session, tensorflow: str) -> None:
     tests(session, "tests/export/tensorflow/test_readers.py", **settings)
 
 
+@nox.session(python=OLDEST)
+def models(session: nox.Session) -> None:
+    """Published models of every family at every setting, beside the library that they are published for."""
+    session.install("torch==2.13.0", "transformers==5.24.0", "safetensors", "numpy")
+    folder = Path(session.create_tmp()).absolute()
+    drawn, saved = str(folder / "drawn"), str(folder / "saved")
+    oracle = ("python", "-m", "tests.models.oracle")
+    session.run(*oracle, "draw", drawn)
+    session.run(*oracle, "draw", drawn, "--odd")
+    session.run(*oracle, "alter", drawn, "*-plain")
+    (folder / "saved").mkdir(exist_ok=True)
+    tests(session, "--timeout=0", "tests/models", PLAIT_MODELS=drawn, PLAIT_MODELS_SAVED=saved)
+    session.run(*oracle, "read", saved, drawn)
+
+
 @in_venv
 def long(session: nox.Session) -> None:
     """More of what slow tests show: the other half of the zoo, and most of each slow test with many cases."""
@@ -178,6 +193,6 @@ def nightly(session: nox.Session) -> None:
     """What runs each night, one session after the other; .github/workflows runs them side by side."""
     for name in (
         "long", "long-browser", "older-tensorflow", "between", "newest-slow", "lowest", "laws", "differential",
-        "faults", "optimized",
+        "faults", "optimized", "models",
     ):  # fmt: skip
         session.notify(name)

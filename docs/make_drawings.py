@@ -146,7 +146,7 @@ def call() -> str:
 def rooms() -> str:
     """The rooms of src/plait; each imports from the rows below it."""
     rows = (
-        ("cli",), ("training", "generation", "flax"), ("inspect",), ("convert", "export"), ("edit", "checkpoint"),
+        ("cli",), ("training", "generation", "flax"), ("inspect", "models"), ("convert", "export"), ("edit", "checkpoint"),
         ("nn",), ("transforms", "partitioning"), ("core",), ("util",),
     )  # fmt: skip
     parts = []

@@ -30,6 +30,7 @@ FOLDERS = {
     "generation": "Generating",
     "checkpoint": "Checkpoints",
     "convert": "Checkpoints of other libraries",
+    "models": "Published models",
     "bridge": "Linen interoperation",
     "export": "Export",
     "explorer": "Looking in a browser",

@@ -268,6 +268,7 @@ if TYPE_CHECKING:
     from . import generation as generation
     from .generation.continuation import generate as generate
     from . import inspect as inspect
+    from . import models as models
     from .inspect.cost import cost as cost
     from .inspect.display import display as display
     from .inspect.compare.comparison import compare as compare

@@ -155,6 +155,7 @@ LAZY_MODULES: dict[str, str] = {
     "generation": "generation",
     "inspect": "inspect",
     "metrics": "training.metrics",
+    "models": "models",
     "optimizer": "training.optimizer",
     "training": "training",
 }

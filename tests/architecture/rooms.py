@@ -19,6 +19,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         "inspect": "util core transforms partitioning nn edit checkpoint convert export",
         "training": "util core transforms partitioning edit checkpoint inspect",
         "generation": "util core transforms edit",
+        "models": "util core transforms partitioning nn edit checkpoint convert",
         "flax": "util core transforms partitioning nn edit convert inspect",
         "cli": "util core partitioning checkpoint export inspect flax",
     }.items()

@@ -381,3 +381,16 @@ def test_heads_of_keys_and_values_have_an_axis_name_of_their_own():
     ]
     assert layer.query.kernel.sharding.spec[1] == "model"
     assert layer.key.kernel.sharding.is_fully_replicated
+
+
+def test_l27_a_window_lets_each_position_see_the_last_ones_decoding_or_not():
+    make = functools.partial(plait.MultiHeadAttention, 2, 8, decode=False)
+    plain, near = make(rngs=plait.Rngs(0)), make(window=3, rngs=plait.Rngs(0))
+    x = jax.random.normal(jax.random.key(0), (2, 7, 8))
+    distance = np.arange(7)[:, None] - np.arange(7)
+    expected = plain(x, mask=jnp.asarray((distance >= 0) & (distance < 3))[None, None])
+    np.testing.assert_allclose(near(x), expected, atol=1e-6)
+    for per_sequence in (False, True):
+        decoder = plait.view(near, decode=True, batch_size=2, max_length=9, per_sequence=per_sequence)
+        parts = [decoder(x[:, :4]), *(decoder(x[:, i : i + 1]) for i in range(4, 7))]
+        np.testing.assert_allclose(jnp.concatenate(parts, axis=1), expected, atol=1e-6)

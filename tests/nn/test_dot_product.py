@@ -364,3 +364,21 @@ def test_f4_masks_may_lack_leading_axes_or_have_more_of_length_one(shape):
     arrays, mask = operands(), some_input(*shape) > 0
     expected = reference(*arrays, mask=np.asarray(mask).reshape(shape[-4:]))
     np.testing.assert_allclose(plait.dot_product_attention(*arrays, mask=mask), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_f4_products_may_have_another_scale_and_a_bound(kv_heads):
+    rng = np.random.default_rng(0)
+    query, key, value = (rng.normal(size=(2, 5, heads, 4)).astype(np.float32) for heads in (2, kv_heads, kv_heads))
+    wide = [np.repeat(x, 2 // kv_heads, axis=2) for x in (key, value)]
+    for scale, cap in ((0.3, None), (None, 0.7), (2.0, 0.7)):
+        products = np.einsum("bqhd,bkhd->bhqk", query, wide[0]) * (0.5 if scale is None else scale)
+        products = products if cap is None else cap * np.tanh(products / cap)
+        products = np.where(np.tril(np.ones((5, 5), bool)), products, -np.inf)
+        weights = np.exp(products) / np.exp(products).sum(-1, keepdims=True)
+        expected = np.einsum("bhqk,bkhd->bqhd", weights, wide[1])
+        options = {"is_causal": True, "scale": scale, "soft_cap": cap}
+        found = plait.dot_product_attention(query, key, value, **options)
+        sowing, _ = plait.capture(Sower(), plait.Intermediate)(query, key, value, **options)  # scales the queries first
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+        np.testing.assert_allclose(sowing, expected, atol=1e-6)

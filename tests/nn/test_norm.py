@@ -365,3 +365,11 @@ def test_a_parameter_that_was_removed_is_missed(kind, name):
     plait.pop(norm, plait.PathContains(name))
     with pytest.raises(AttributeError, match=f"no attribute '{name}'"):
         norm(jnp.ones((2, 4)))
+
+
+def test_l18_an_offset_is_added_to_the_scale():
+    x = jax.random.normal(jax.random.key(0), (3, 4))
+    plain, offset = plait.RMSNorm(4, rngs=plait.Rngs(0)), plait.RMSNorm(4, scale_offset=1.0, rngs=plait.Rngs(0))
+    plain.scale[...] = jnp.array([1.5, 0.5, 1.0, 2.0])
+    offset.scale[...] = plain.scale[...] - 1
+    np.testing.assert_allclose(offset(x), plain(x), atol=1e-6)

@@ -201,3 +201,12 @@ def test_attention_with_rope_is_that_of_flax(options, flax):
         for lib in (plait, flax)
     ]  # fmt: skip
     np.testing.assert_allclose(*(layer(x, **options) for layer in layers), rtol=1e-5, atol=1e-5)
+
+
+def test_frequencies_and_a_scale_may_be_given_and_the_rest_of_the_features_stays():
+    x = np.random.default_rng(0).normal(size=(1, 5, 2, 8)).astype(np.float32)
+    frequencies = 100.0 ** (-np.arange(0, 4, 2, dtype=np.float32) / 4)
+    found = plait.apply_rotary_embedding(x, frequencies=frequencies, scale=1.5, interleaved=False)
+    rotated = plait.apply_rotary_embedding(x[..., :4], base=100.0, interleaved=False)
+    np.testing.assert_allclose(found[..., :4], 1.5 * rotated, rtol=1e-5)
+    np.testing.assert_array_equal(found[..., 4:], x[..., 4:])

@@ -254,11 +254,18 @@ def _write(target: Path, arrays: Mapping[str, Any], shard_bytes: int, metadata: 
             _write_file(draft, arrays, metadata)
             return
         draft.mkdir()
-        files = write_shards(draft, arrays, "model", shard_bytes=shard_bytes, metadata=metadata)
-        if len(files) > 1:
-            places = {name: file for file, names in files.items() for name in names}
-            index = {"metadata": {"total_size": sum(map(bytes_of, arrays.values()))}, "weight_map": places}
-            (draft / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        write_folder(draft, arrays, shard_bytes, metadata)
+
+
+def write_folder(
+    folder: Path, arrays: Mapping[str, Any], shard_bytes: int, metadata: dict[str, str] | None = None
+) -> None:
+    """Write arrays into a folder: one file, or shards and their index. Lazy ones are read one shard at a time."""
+    files = write_shards(folder, arrays, "model", shard_bytes=shard_bytes, metadata=metadata)
+    if len(files) > 1:
+        places = {name: file for file, names in files.items() for name in names}
+        index = {"metadata": {"total_size": sum(map(bytes_of, arrays.values()))}, "weight_map": places}
+        (folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def write_shards(

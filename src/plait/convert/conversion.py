@@ -143,7 +143,7 @@ def convert_checkpoint(
         unused_rules=tuple(rename.unused),
     )
     if report.mismatched or (strict and not report.is_complete):
-        raise _error(report)
+        raise error_of(report)
     leaves = matching.leaves if listed is model else _stacked(matching.leaves, model)
     state = from_flat_state(leaves)
     if update:
@@ -215,8 +215,12 @@ def _take_out_of_boxes(found: dict[str, list[str]], looked_for: list[Counterpart
             found[name] = found.pop(name + BOXED)
 
 
-def _error(report: ConversionReport) -> ConversionError:
-    """The error that names module, collection and leaf of each mismatch."""
+def error_of(report: ConversionReport, do: str | None = None) -> ConversionError:
+    """The error that names module, collection and leaf of each mismatch.
+
+    Args:
+        do: the advice; ``None`` is that of ``convert_checkpoint``.
+    """
     places, found, expected = [], [], []
     for each in report.mismatched:
         places.append(f"{each.module}, {each.collection}: {', '.join(each.variables)}")
@@ -231,7 +235,7 @@ def _error(report: ConversionReport) -> ConversionError:
         found.append(f"{name}, which no variable of the model uses")
     if report.unexpected:
         expected.append("only names of the model")
-    do = "rename with names={'their.name': 'our.name'}, drop with names={'their.name': None}"
+    advice, do = do, "rename with names={'their.name': 'our.name'}, drop with names={'their.name': None}"
     missing = [name for each in report.missing for name in each.names]
     theirs, ours = ({name.partition(".")[0] for name in names} for names in (report.unexpected, missing))
     if report.mismatched:
@@ -247,7 +251,7 @@ def _error(report: ConversionReport) -> ConversionError:
         at=_listed(places),
         found=_listed(found),
         expected=_listed(expected),
-        do=f"{do}; error.report has the full list",
+        do=f"{advice or do}; error.report has the full list",
     )
     error.report = report
     return error

@@ -60,17 +60,10 @@ class QuantizedWeight(Module):
     def __init__(self, weight: Variable[Any], rows: tuple[int, ...], bits: int, group_size: int | None) -> None:
         value = weight.value
         self.size, self.dtype, self.bits = value.shape, value.dtype, bits
-        self.order = (*rows, *(axis for axis in range(-value.ndim, 0) if axis not in rows))
+        self.order = _order(value, rows)
         self.sharding = weight.get_metadata().get("out_sharding")
-        n_rows = math.prod(value.shape[axis] for axis in rows)
-        matrix = jnp.transpose(value, self.order).reshape(n_rows, -1).astype(jnp.float32)
-        groups = matrix.reshape(n_rows // (group_size or n_rows), -1, matrix.shape[1])
-        largest = jnp.max(jnp.abs(groups), axis=1, keepdims=True)
-        scale = largest / LARGEST[bits]
-        scale = jnp.where(scale > 0, scale, 1)  # also where the quotient underflows
-        codes = jnp.round(groups / scale).astype(jnp.int8).reshape(matrix.shape)
-        self.codes = Quantized(codes if bits == 8 else _packed(codes))
-        self.scale = Quantized(scale[:, 0])
+        codes, scale = codes_and_scale(value, rows, bits, group_size)
+        self.codes, self.scale = Quantized(codes), Quantized(scale)
 
     @property
     def value(self) -> Array:
@@ -108,6 +101,22 @@ class QuantizedWeight(Module):
     def get_metadata(self) -> dict[str, Any]:
         """The axis names of the weight, for factors beside it."""
         return {} if self.sharding is None else {"out_sharding": self.sharding}
+
+
+def codes_and_scale(value: Array, rows: tuple[int, ...], bits: int, group_size: int | None) -> tuple[Array, Array]:
+    """The values of a ``QuantizedWeight``, from its arguments."""
+    n_rows = math.prod(value.shape[axis] for axis in rows)
+    matrix = jnp.transpose(value, _order(value, rows)).reshape(n_rows, -1).astype(jnp.float32)
+    groups = matrix.reshape(n_rows // (group_size or n_rows), -1, matrix.shape[1])
+    largest = jnp.max(jnp.abs(groups), axis=1, keepdims=True)
+    scale = largest / LARGEST[bits]
+    scale = jnp.where(scale > 0, scale, 1)  # also where the quotient underflows
+    codes = jnp.round(groups / scale).astype(jnp.int8).reshape(matrix.shape)
+    return codes if bits == 8 else _packed(codes), scale[:, 0]
+
+
+def _order(value: Array, rows: tuple[int, ...]) -> tuple[int, ...]:
+    return (*rows, *(axis for axis in range(-value.ndim, 0) if axis not in rows))
 
 
 class QuantizedLayer(NamedTuple):
@@ -176,22 +185,36 @@ def quantize(selection: Selection, bits: int = 8, *, group_size: int | None = No
         >>> bool(abs(model(x) - y).max() < 0.5)
         True
     """
-    if bits not in LARGEST:
-        raise ArgumentError("there is no such quantization", found=f"bits={bits!r}", expected="8 or 4", do="pass 8")
+    check_bits(bits)
     found: list[QuantizedLayer] = []
 
     def quantized(path: Path, layer: Any) -> Any:
         _check(path, layer, bits, group_size)
         form = form_of(layer)
         assert form is not None
-        new, weight = clone(layer, variables=False, graph=True), getattr(layer, form.weight)
-        made = QuantizedWeight(weight, _rows(layer), bits, group_size)
-        setattr(new, form.weight, made)
+        weight = getattr(layer, form.weight)
+        new, made = with_quantized(layer, bits, group_size)
         found.append(_described((*path, form.weight), weight.value, made))
         return new
 
     selection.replace(quantized)
     return QuantizationReport(found)
+
+
+def check_bits(bits: int) -> None:
+    """Raise for other numbers than 8 and 4."""
+    if bits not in LARGEST:
+        raise ArgumentError("there is no such quantization", found=f"bits={bits!r}", expected="8 or 4", do="pass 8")
+
+
+def with_quantized(layer: Any, bits: int, group_size: int | None) -> tuple[Any, QuantizedWeight]:
+    """A copy of a layer that shares all variables but its weight, which is quantized; and that weight."""
+    form = form_of(layer)
+    assert form is not None
+    new = clone(layer, variables=False, graph=True)
+    made = QuantizedWeight(getattr(layer, form.weight), quantized_rows(layer), bits, group_size)
+    setattr(new, form.weight, made)
+    return new, made
 
 
 def dequantize(model: Any) -> None:
@@ -233,7 +256,7 @@ def _bytes(made: QuantizedWeight) -> int:
     return made.codes.value.nbytes + made.scale.value.nbytes
 
 
-def _rows(layer: Any) -> tuple[int, ...]:
+def quantized_rows(layer: Any) -> tuple[int, ...]:
     """The axes of the weight that share a scale: those that a product sums over, or an embedding's features."""
     axes, kind = axes_of(layer), "o" if isinstance(layer, Embed) else "i"
     return tuple(place - len(axes) for place, each in enumerate(axes) if each == kind)
@@ -258,20 +281,33 @@ def _check(path: Path, layer: Any, bits: int, group_size: int | None) -> None:
             expected=f"{len(axes_of(layer))} axes",
             do="make the layers as a plait.Stack, whose layers are quantized one by one",
         )
-    odd = int(weight.size - jnp.sum(jnp.isfinite(weight.value)))
+    check_finite((*path, form.weight), weight.value)
+    check_inputs((*path, form.weight), layer, bits, group_size)
+
+
+def check_finite(path: Path, value: Array) -> None:
+    """Raise if a weight is not finite."""
+    odd = int(value.size - jnp.sum(jnp.isfinite(value)))
     if odd:
         raise ArgumentError(
             "a weight that is not finite cannot be quantized",
-            at=describe_path((*path, form.weight)),
-            found=f"{odd} of {weight.size} values that are infinite or NaN",
+            at=describe_path(path),
+            found=f"{odd} of {value.size} values that are infinite or NaN",
             expected="finite values",
             do="find out what made them: one would spoil all weights that share its scale",
         )
-    size = math.prod(weight.shape[axis] for axis in _rows(layer))
+
+
+def check_inputs(path: Path, layer: Any, bits: int, group_size: int | None) -> None:
+    """Raise if the inputs of a layer do not fit its quantization."""
+    form = form_of(layer)
+    assert form is not None
+    weight = getattr(layer, form.weight)
+    size = math.prod(weight.shape[axis] for axis in quantized_rows(layer))
     if size % (group_size or 1) or (bits == 4 and size % 2):
         raise ArgumentError(
             "the inputs of a layer do not fit its quantization",
-            at=describe_path((*path, form.weight)),
+            at=describe_path(path),
             found=f"{size} inputs, bits={bits} and group_size={group_size}",
             expected="a multiple of group_size, and of 2 for 4 bits",
             do="choose another group_size, or quantize this layer with 8 bits",

@@ -128,7 +128,8 @@ def stream(
         repetition_penalty: what the positive logits of tokens that the sequence already has are divided by, and the
             negative multiplied.
         stop: the tokens that end a sequence; they are part of it.
-        max_length: how many positions the model has, if the number is limited, as by learned embeddings of positions.
+        max_length: how many positions the model has, if the number is limited, as by learned embeddings of positions;
+            ``None`` means the model's own ``max_length``, if it has such an attribute.
         rngs: source of randomness: an ``Rngs``, of which the stream ``sample`` is used, a stream, one key, or one key
             for each prompt.
         steps: how many steps to run for each item of the iterator.
@@ -177,6 +178,7 @@ def _running(
     """Inside ``with``, a decoder has the prompts in its caches."""
     prompts = resolve_prompts(prompt, mask)
     batch, longest = prompts.tokens.shape
+    max_length = getattr(model, "max_length", None) if max_length is None else max_length
     sampling = resolve_sampling(batch, **settings)
     needed = longest + max_new_tokens
     check_lengths(needed, max_new_tokens, max_length)

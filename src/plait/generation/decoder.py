@@ -183,7 +183,7 @@ def logits_of(decoder: Any, tokens: Array) -> Array:
             expected="one array, (batch, length, vocabulary)",
             do="wrap it in a module whose __call__(tokens) returns the logits",
         )
-    return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    return logits.astype(np.promote_types(logits.dtype, np.float32))  # JAX's raises with strict promotion
 
 
 def bucket(length: int, longest: int | None) -> int:

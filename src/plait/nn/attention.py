@@ -88,6 +88,8 @@ class MultiHeadAttention(Module):
             is_causal``.
         decode: whether to decode step by step; ``None`` leaves it to each call.
         normalize_qk: whether to normalise queries and keys before their product (arXiv:2302.05442).
+        window: how many positions each one may attend to, itself and those before it; ``None`` sets no bound. With it
+            attention is causal, with or without ``is_causal``.
         rotary_fn: rotates queries and keys by their positions: ``(x, positions) -> x``, for example
             ``plait.apply_rotary_embedding``. While decoding the position is the index in the cache.
         qkv_promote_dtype: ``promote_dtype`` of ``query``, ``key`` and ``value``.
@@ -147,6 +149,7 @@ class MultiHeadAttention(Module):
         out_bias_init: Initializer | None = None,
         attention_fn: Callable[..., Array] = dot_product_attention,
         normalize_qk: bool = False,
+        window: int | None = None,
         decode: bool | None = None,
         precision: PrecisionLike = None,
         rotary_fn: Callable[[Array, Array], Array] | None = None,
@@ -185,6 +188,7 @@ class MultiHeadAttention(Module):
         self.attention_fn: Callable[..., Array] = attention_fn
         self.rotary_fn = rotary_fn
         self.normalize_qk = normalize_qk
+        self.window = window
         self.keep_rngs = keep_rngs
         self.qkv_promote_dtype = qkv_promote_dtype
         self.out_promote_dtype = out_promote_dtype
@@ -314,8 +318,9 @@ class MultiHeadAttention(Module):
         past, length = None, key.shape[-3]
         if step is not None:
             key, value = with_step(self.cached_key.value, key, step), with_step(self.cached_value.value, value, step)
-            past = past_mask(key, step_positions(query, step))
-            is_causal = False  # the cache's mask is causal; a rule on indices would allow only the first key
+        if step is not None or self.window is not None:
+            past = past_mask(key, step_positions(query, step), self.window)
+            is_causal = False  # that mask is causal; a rule on indices would allow only the first key
         key_for_dropout = None
         if self.dropout_rate > 0:
             deterministic = resolve_switch("deterministic", deterministic, self.deterministic, layer=self)

@@ -41,6 +41,8 @@ def dot_product_attention(
     promote_dtype: Callable[..., Any] = promote_dtype,
     is_causal: bool = False,
     *,
+    scale: float | None = None,
+    soft_cap: float | None = None,
     implementation: Implementation | None = None,
 ) -> Array:
     """Attention: ``softmax(query · keyᵀ / sqrt(D) + bias) · value``.
@@ -68,6 +70,8 @@ def dot_product_attention(
         module: sows the weights, before dropout, as ``attention_weights`` of kind ``Intermediate``.
         promote_dtype: replaces the function that brings query, key and value to one dtype.
         is_causal: whether query ``i`` may only attend to keys up to ``i``.
+        scale: what the products are multiplied by; ``None`` means ``1 / sqrt(D)``.
+        soft_cap: bound of the scaled products, which become ``soft_cap · tanh(products / soft_cap)``; ``None`` is none.
         implementation: that of ``jax.nn.dot_product_attention``: ``"cudnn"`` requests the fused kernel on a GPU,
             which takes bfloat16 and float16; ``None`` lets JAX choose.
 
@@ -93,20 +97,19 @@ def dot_product_attention(
     _check_operands({"query": query, "key": key, "value": value})
     bias, mask = _fitted(bias, query, key, "bias"), _fitted(mask, query, key, "mask")
     dropping = dropout_rate > 0 and not deterministic
-    obstacle = _obstacle(query, key, value, precision, dropping, module)
-    scaled = dropout_rate > 0 or module is not None
-    if scaled:
-        query, scaled = _scaled(query)
+    obstacle = _obstacle(query, key, value, precision, dropping, module, soft_cap)
+    if dropout_rate > 0 or module is not None:
+        query, scale = _scaled(query, scale)
     if obstacle is None:
-        return _jax_attention(query, key, value, bias, mask, is_causal, implementation, scaled=scaled)
+        return _jax_attention(query, key, value, bias, mask, is_causal, implementation, scale)
     if implementation is not None:
         raise ArgumentError(
             f"this attention cannot be computed by implementation={implementation!r}",
             found=obstacle,
-            expected="no dropout, no sown weights, no precision, keys and values of one shape, and at most float32",
+            expected="no dropout, sown weights, precision or soft cap, equal shapes of keys and values, up to float32",
             do="omit implementation: plait then chooses one",
         )
-    weights = _weights(query, key, bias, mask, is_causal, precision, module, scaled=scaled)
+    weights = _weights(query, key, bias, mask, is_causal, precision, module, scale, soft_cap)
     if dropping:
         weights = _dropped(weights, dropout_rate, dropout_rng, broadcast_dropout)
     return _weighted_mean(weights, value, precision)
@@ -142,8 +145,8 @@ def dot_product_attention_weights(
     query, key = jnp.asarray(query), jnp.asarray(key)
     _check_operands({"query": query, "key": key})
     bias, mask = _fitted(bias, query, key, "bias"), _fitted(mask, query, key, "mask")
-    query, scaled = _scaled(query)
-    weights = _weights(query, key, bias, mask, is_causal, precision, module, scaled=scaled)
+    query, scale = _scaled(query, None)
+    weights = _weights(query, key, bias, mask, is_causal, precision, module, scale, None)
     if dropout_rate > 0 and not deterministic:
         weights = _dropped(weights, dropout_rate, dropout_rng, broadcast_dropout)
     return weights
@@ -209,7 +212,13 @@ def _logits_dtype(query: Array) -> Any:
 
 
 def _obstacle(
-    query: Array, key: Array, value: Array, precision: PrecisionLike, dropping: bool, module: Module | None
+    query: Array,
+    key: Array,
+    value: Array,
+    precision: PrecisionLike,
+    dropping: bool,
+    module: Module | None,
+    soft_cap: float | None,
 ) -> str | None:
     """Why ``jax.nn.dot_product_attention`` cannot be used here; ``None`` if it can."""
     if dropping:
@@ -218,6 +227,8 @@ def _obstacle(
         return "weights are sown"
     if precision is not None:
         return f"precision={precision!r}"
+    if soft_cap is not None:
+        return f"soft_cap={soft_cap}"
     if key.shape != value.shape:
         return f"keys of shape {key.shape}, values of shape {value.shape}"
     dtypes = {x.dtype for x in (query, key, value)}
@@ -236,8 +247,7 @@ def _jax_attention(
     mask: Array | None,
     is_causal: bool,
     implementation: Implementation | None,
-    *,
-    scaled: bool,
+    scale: float | None,
 ) -> Array:
     """``jax.nn.dot_product_attention``, which takes one batch axis or none."""
     batch, shape = query.shape[:-3], query.shape
@@ -245,7 +255,7 @@ def _jax_attention(
         query, key, value = (_merged(x, batch, batch) for x in (query, key, value))
         bias, mask = (None if x is None else _merged(x, x.shape[:-3], batch) for x in (bias, mask))
     options: dict[str, Any] = {"is_causal": is_causal, "implementation": implementation}
-    y = jax.nn.dot_product_attention(query, key, value, bias, mask, scale=1.0 if scaled else None, **options)
+    y = jax.nn.dot_product_attention(query, key, value, bias, mask, scale=scale, **options)
     return jnp.reshape(y, shape)
 
 
@@ -266,13 +276,15 @@ def _weights(
     is_causal: bool,
     precision: PrecisionLike,
     module: Module | None,
-    *,
-    scaled: bool,
+    scale: float | None,
+    soft_cap: float | None,
 ) -> Array:
-    """The weights before dropout; ``scaled``: of queries that are scaled."""
+    """The weights before dropout."""
     logits = _products(query, key, precision)
-    if not scaled:
-        logits = logits * (1 / math.sqrt(query.shape[-1]))
+    if scale != 1:
+        logits = logits * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    if soft_cap is not None:
+        logits = soft_cap * jnp.tanh(logits / soft_cap)
     if bias is not None:
         logits = logits + bias
     if is_causal:
@@ -286,15 +298,17 @@ def _weights(
     return weights
 
 
-def _scaled(query: Array) -> tuple[Array, bool]:
-    """The queries, and whether they are scaled, in place of the products.
+def _scaled(query: Array, scale: float | None) -> tuple[Array, float | None]:
+    """The queries, scaled in place of the products, and the scale that is left.
 
     Flax scales them for weights and for every rate of dropout, by a root that is computed: XLA multiplies instead of
     dividing by a constant. Half precision would be rounded more.
     """
     if _logits_dtype(query) != query.dtype:
-        return query, False
-    return query / jnp.sqrt(query.shape[-1]).astype(query.dtype), True
+        return query, scale
+    if scale is not None:
+        return query * scale, 1.0
+    return query / jnp.sqrt(query.shape[-1]).astype(query.dtype), 1.0
 
 
 def _products(query: Array, key: Array, precision: PrecisionLike) -> Array:

@@ -117,9 +117,12 @@ def step_positions(x: Array, index: Array | None) -> Array:
     return positions if index is None else jnp.reshape(positions, (1,) * index.ndim + (-1,)) + index[..., None]
 
 
-def past_mask(cached: Array, positions: Array) -> Array:
-    """The causal mask of queries at these positions: ``(..., 1, queries, length)``."""
-    places = jnp.arange(cached.shape[-3], dtype=jnp.int32)
-    past = jnp.reshape(places, (1,) * positions.ndim + (-1,)) <= positions[..., None]
+def past_mask(cached: Array, positions: Array, window: int | None) -> Array:
+    """The causal mask of queries at these positions: ``(..., 1, queries, length)``; of the last ``window`` keys alone
+    if it is given."""
+    places = jnp.reshape(jnp.arange(cached.shape[-3], dtype=jnp.int32), (1,) * positions.ndim + (-1,))
+    past = places <= positions[..., None]
+    if window is not None:
+        past &= places > positions[..., None] - window
     batch = positions.shape[:-1] or (1,) * (cached.ndim - 3)
     return jnp.reshape(past, (*batch, 1, *past.shape[-2:]))

@@ -186,6 +186,7 @@ class RMSNorm(Norm):
         dtype: dtype of the result; ``None`` means the common dtype of input and parameters.
         param_dtype: dtype in which ``scale`` is stored.
         use_scale: whether to scale.
+        scale_offset: added to ``scale``: with 1, a ``scale`` of zeros changes nothing.
         scale_init: initializer of ``scale``.
         reduction_axes: axes over which the mean is taken.
         feature_axes: axes along which ``scale`` lies.
@@ -217,6 +218,7 @@ class RMSNorm(Norm):
         dtype: DTypeLike | None = None,
         param_dtype: DTypeLike = jnp.float32,
         use_scale: bool = True,
+        scale_offset: float = 0.0,
         scale_init: Initializer = default_scale_init,
         reduction_axes: Axes = -1,
         feature_axes: Axes = -1,
@@ -228,6 +230,7 @@ class RMSNorm(Norm):
         scale_metadata: Mapping[str, Any] = HashableMapping(),
     ) -> None:
         self._store(locals())
+        self.scale_offset = scale_offset
         self.reduction_axes = without_arrays(reduction_axes)
         self.feature_axes = without_arrays(feature_axes)
 
@@ -237,7 +240,8 @@ class RMSNorm(Norm):
         x, scale = self.promote_dtype((x, scale), dtype=self.dtype)
         features = self._feature_axes(x, scale, None)
         square = mean_square(x, mask, axes=resolve_axes(self.reduction_axes, x, self), **self._devices())
-        return normalised(x, None, square, scale, None, self.epsilon, features=features, dtype=self.dtype)
+        settings: Any = {"features": features, "dtype": self.dtype, "offset": self.scale_offset}
+        return normalised(x, None, square, scale, None, self.epsilon, **settings)
 
 
 class InstanceNorm(Norm):

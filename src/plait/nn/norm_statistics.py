@@ -73,8 +73,9 @@ def normalised(
     *,
     features: tuple[int, ...],
     dtype: DTypeLike | None,
+    offset: float = 0.0,
 ) -> Array:
-    """``(x − mean) / sqrt(var + epsilon) · scale + bias``, computed in the widest dtype.
+    """``(x − mean) / sqrt(var + epsilon) · (scale + offset) + bias``, computed in the widest dtype.
 
     The result has ``dtype``, or the common dtype of ``x`` and the parameters.
     """
@@ -88,7 +89,8 @@ def normalised(
         scale, bias = (each if each is None else spread(each, shape=x.shape, axes=features) for each in (scale, bias))
     with promoted_ranks():
         if scale is not None:
-            factor = as_dtype(factor, wide) * as_dtype(scale, wide)
+            scale = as_dtype(scale, wide)
+            factor = as_dtype(factor, wide) * (scale + offset if offset else scale)
         y = y * as_dtype(factor, wide)
         if bias is not None:
             y = y + as_dtype(bias, wide)

@@ -20,7 +20,13 @@ from .promotion import as_dtype, common_dtype
 
 
 def apply_rotary_embedding(
-    x: ArrayLike, positions: ArrayLike | None = None, *, base: float = 10_000.0, interleaved: bool = True
+    x: ArrayLike,
+    positions: ArrayLike | None = None,
+    *,
+    base: float = 10_000.0,
+    interleaved: bool = True,
+    frequencies: ArrayLike | None = None,
+    scale: float = 1.0,
 ) -> Array:
     """Rotate pairs of features: pair ``i`` at position ``p`` by the angle ``p · base^(−2i / features)``.
 
@@ -40,6 +46,9 @@ def apply_rotary_embedding(
         positions: the positions, integers or not; ``None`` counts from 0.
         base: base of the angles; the larger it is, the slower the last pairs rotate.
         interleaved: whether to use the first convention.
+        frequencies: ``(pairs,)``: the angle of each pair at position 1, in place of those of ``base``. With fewer pairs
+            than ``x`` has, the first ``2 · pairs`` features are rotated, and the others stay as they are.
+        scale: what the rotated features are multiplied by.
 
     Raises:
         ShapeError: the number of features is odd, ``x`` has fewer than three axes, or the positions do not broadcast.
@@ -57,8 +66,16 @@ def apply_rotary_embedding(
     positions = jnp.arange(length) if positions is None else jnp.asarray(positions)
     _check_positions(positions, x)
     dtype = common_dtype(x, jnp.float32)  # in bfloat16, positions 256 and 257 are equal
-    sin, cos = (table[..., None, :] for table in _tables(positions, features, base, dtype))
-    y = _turned(x, sin, cos, interleaved=interleaved)
+    if frequencies is None:
+        frequencies = _frequencies(features, base, dtype)
+    frequencies = as_dtype(jnp.asarray(frequencies), dtype)
+    sin, cos = (table[..., None, :] for table in _tables(positions, frequencies))
+    if scale != 1:
+        sin, cos = scale * sin, scale * cos
+    rotated = 2 * frequencies.shape[0]
+    y = _turned(x[..., :rotated], sin, cos, interleaved=interleaved)
+    if rotated < features:
+        y = jnp.concatenate([y, as_dtype(x[..., rotated:], y.dtype)], axis=-1)
     return as_dtype(y, x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else dtype)
 
 
@@ -108,7 +125,7 @@ class RoPE(Module):
                 do="for example plait.RoPE(embedding_size=64, max_seq_len=128)",
             )
         if embedding_size is not None and max_seq_len is not None:
-            sin, cos = _tables(jnp.arange(max_seq_len), embedding_size, theta, jnp.float32)
+            sin, cos = _tables(jnp.arange(max_seq_len), _frequencies(embedding_size, theta, jnp.float32))
             self.cached_sin, self.cached_cos = Variable(sin), Variable(cos)
 
     def __call__(self, x: ArrayLike, input_positions: ArrayLike | None = None) -> Array:
@@ -122,7 +139,7 @@ class RoPE(Module):
         positions = jnp.arange(length) if input_positions is None else jnp.asarray(input_positions)
         _check_positions(positions, x, heads=False)
         dtype = common_dtype(x, jnp.float32)
-        return _turned(x, *_tables(positions, features, self.theta, dtype), interleaved=False)
+        return _turned(x, *_tables(positions, _frequencies(features, self.theta, dtype)), interleaved=False)
 
     def _check_tables(self, shape: Shape, tables: Shape) -> None:
         if shape[-2] > tables[0] or shape[-1] != 2 * tables[1]:
@@ -180,10 +197,14 @@ def dot_product_attention_with_rope(
     return dot_product_attention(rotated(query), rotated(key), value, **kwargs)
 
 
-def _tables(positions: Array, features: int, base: float, dtype: DTypeLike) -> tuple[Array, Array]:
-    """The sines and cosines of the angles: ``(*positions.shape, features / 2)``."""
-    frequencies = base ** (-jnp.arange(0, features, 2, dtype=dtype) / features)
-    angles = as_dtype(positions, dtype)[..., None] * frequencies.reshape((1,) * positions.ndim + (-1,))
+def _frequencies(features: int, base: float, dtype: DTypeLike) -> Array:
+    """The angle of each pair at position 1."""
+    return base ** (-jnp.arange(0, features, 2, dtype=dtype) / features)
+
+
+def _tables(positions: Array, frequencies: Array) -> tuple[Array, Array]:
+    """The sines and cosines of the angles: ``(*positions.shape, pairs)``."""
+    angles = as_dtype(positions, frequencies.dtype)[..., None] * frequencies.reshape((1,) * positions.ndim + (-1,))
     return jnp.sin(angles), jnp.cos(angles)
 
 

@@ -1,0 +1,428 @@
+"""An encoder: an embedded text or image, and blocks of attention and a feed-forward network in which all see all.
+
+One file for all families (``encoder_families.py``). They differ in how they embed, in where norms stand, in gates and
+biases, in what a layer of attention sees, and in what they pool.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..core.graph.locate import describe_place
+from ..core.nodes.containers import List
+from ..core.nodes.module import Module
+from ..core.rngs import Rngs
+from ..core.variables.variable_kinds import Param
+from ..errors import ArgumentError, ShapeError
+from ..nn.attention import MultiHeadAttention
+from ..nn.conv import Conv
+from ..nn.embedding import Embed
+from ..nn.linear import Linear
+from ..nn.norm import LayerNorm
+from ..nn.stacks.stack import Stack
+from ..partitioning.activations import out_sharding, with_sharding_constraint
+from ..typing import Array, DTypeLike
+from .decoder import STREAM, FeedForward, _period, _run
+from .family import ACTIVATIONS, PublishedModel
+from .rotary import Rotary
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderLayerSettings:
+    """What one layer has of its own.
+
+    Args:
+        reach: how far from each position its attention sees; ``None`` means everything.
+        rotary: its rotary embedding, if it has one.
+        is_normed: whether there is a norm before its attention, if norms stand before.
+    """
+
+    reach: int | None = None
+    rotary: Rotary | None = None
+    is_normed: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class TextSettings:
+    """How tokens are embedded.
+
+    Args:
+        vocabulary: how many tokens there are.
+        positions: how many learned positions there are.
+        segments: how many kinds of segments there are.
+        first_position: the token of padding, if positions count the other tokens, and from the number after it.
+    """
+
+    vocabulary: int
+    positions: int = 0
+    segments: int = 0
+    first_position: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageSettings:
+    """How images are embedded.
+
+    Args:
+        image, patch: height and width.
+        channels: of an image.
+        registers: how many tokens stand between the class and the patches; ``None`` for families without them.
+        resize: how positions are interpolated for images of another size; ``None`` means that there are no others.
+        has_mask: whether a token can stand for a patch that is masked.
+    """
+
+    image: tuple[int, int]
+    patch: tuple[int, int]
+    channels: int
+    registers: int | None = None
+    resize: Literal["cubic", "antialiased"] | None = None
+    has_mask: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderSettings:
+    """What a config says about an encoder.
+
+    Args:
+        input: how its input is embedded.
+        width, hidden: the features between blocks, and in feed-forward networks.
+        heads: of attention.
+        layers: one for each layer.
+        activation: its name in configs.
+        epsilon: of the norms.
+        norms: where they stand: before attention and feed-forward network, or after these are added to their input.
+        norm_bias, qkv_bias, out_bias, mlp_bias: which layers have biases.
+        gated: whether the network multiplies two hidden layers, one of them activated.
+        layer_scale: whether attention and feed-forward network are scaled by learned factors.
+        pooled: what is pooled: the first position, or what a layer and an activation make of it.
+        pooled_width: the features of that layer.
+    """
+
+    input: TextSettings | ImageSettings
+    width: int
+    hidden: int
+    heads: int
+    layers: tuple[EncoderLayerSettings, ...]
+    activation: str
+    epsilon: float
+    norms: Literal["before", "after"] = "after"
+    norm_bias: bool = True
+    qkv_bias: bool = True
+    out_bias: bool = True
+    mlp_bias: bool = True
+    gated: bool = False
+    layer_scale: bool = False
+    pooled: str | None = None
+    pooled_width: int | None = None
+
+
+class Encoder(PublishedModel):
+    """The last hidden state of a text or an image: ``norm(blocks(embed(inputs)))``.
+
+    Shapes:
+        inputs: tokens ``(batch, length)``, integers; or images ``(batch, height, width, channels)``.
+        result: ``(batch, length, width)``, for images the class, registers and patches; pooled, ``(batch, width)``.
+
+    Variables:
+        embed: ``EmbedText`` or ``EmbedImage``.
+        blocks: a ``Stack`` of ``EncoderBlock``, or a ``List`` of them.
+        norm: ``LayerNorm``; ``None`` if the norms stand after attention and feed-forward network.
+        pooler: ``Linear``; ``None`` for families without one, and for files without its weights.
+
+    Args:
+        settings: those of the config.
+        param_dtype: dtype of the parameters.
+        as_list: whether blocks are a list.
+        remat: as of ``Stack``: what the backward pass recomputes.
+        rngs: draws the parameters.
+    """
+
+    def __init__(
+        self,
+        settings: EncoderSettings,
+        *,
+        param_dtype: DTypeLike = jnp.float32,
+        as_list: bool = False,
+        remat: bool | Callable[..., bool] = False,
+        rngs: Rngs,
+    ) -> None:
+        s = self.settings = settings
+        self.remat = remat
+        options: Any = {"param_dtype": param_dtype, "rngs": rngs}
+        self.embed = EmbedText(s, **options) if isinstance(s.input, TextSettings) else EmbedImage(s, **options)
+        count, period = len(s.layers), _period(s.layers)
+        makers = [functools.partial(EncoderBlock, s, layer, param_dtype=param_dtype) for layer in s.layers]
+        self.blocks: Any
+        if as_list or (period > 1 and 2 * period > count):
+            self.blocks = List([make(rngs=rngs) for make in makers])
+        else:
+            self.blocks = Stack(makers[:period], count, rngs=rngs, axis="layers", remat=remat)
+        self.norm = _norm(s, **options) if s.norms == "before" else None
+        self.pooler: Linear | None = None
+        if s.pooled in ACTIVATIONS:
+            width = s.pooled_width or s.width
+            self.pooler = Linear(s.width, width, **options, kernel_metadata=_named("embed", None))
+
+    def __call__(
+        self, inputs: Array, *, mask: Array | None = None, segments: Array | None = None, pooled: bool = False
+    ) -> Array:
+        """The last hidden state.
+
+        Args:
+            inputs: tokens or images.
+            mask: ``(batch, length)``: which tokens others may attend to; of an image, ``(batch, patches)``: which
+                patches are seen, in place of the token that stands for those that are not.
+            segments: ``(batch, length)``: the kind of segment of each token; ``None`` means 0.
+            pooled: whether to return one vector for each text or image.
+
+        Raises:
+            ArgumentError: the model has no segments, no masked patches, or nothing pooled.
+            ShapeError: the input has too many positions or another size.
+        """
+        s = self.settings
+        if pooled and (s.pooled is None or (s.pooled in ACTIVATIONS and self.pooler is None)):
+            raise _lacks(self, "pooled output", "pooled=True", "pool its hidden states: model(inputs).mean(axis=1)")
+        if isinstance(self.embed, EmbedText):
+            x = self.embed(inputs, segments)
+            mask = None if mask is None else jnp.asarray(mask, bool)[:, None, None, :]
+        else:
+            if segments is not None:
+                raise _lacks(self, "segments", "an array for segments", "leave segments out")
+            x, mask = self.embed(inputs, mask), None
+        x = with_sharding_constraint(x, STREAM)
+        if isinstance(self.blocks, Stack):
+            x = self.blocks(x, mask)
+        else:
+            for block in self.blocks:
+                x = _run(block, self.remat)(block, x, mask)
+        if self.norm is not None:
+            x = self.norm(x)
+        if not pooled:
+            return x
+        first = x[:, 0]
+        return first if self.pooler is None else ACTIVATIONS[s.pooled or ""](self.pooler(first))
+
+
+class EncoderBlock(Module):
+    """Attention, then a feed-forward network, each added to its input.
+
+    Shapes:
+        x, result: ``(batch, length, width)``. mask: ``(batch, 1, 1, length)``.
+    """
+
+    def __init__(self, s: EncoderSettings, layer: EncoderLayerSettings, *, param_dtype: DTypeLike, rngs: Rngs) -> None:
+        options: Any = {"param_dtype": param_dtype, "rngs": rngs}
+        self.norms, self.reach = s.norms, layer.reach
+        self.attention_norm = _norm(s, **options) if layer.is_normed else None
+        self.attention = _attention(s, layer, **options)
+        self.attention_scale = _factors(s, param_dtype)
+        self.mlp_norm = _norm(s, **options)
+        sizes: Any = s  # has what a feed-forward network reads of a decoder's settings
+        self.mlp = FeedForward(sizes, **options)
+        self.mlp_scale = _factors(s, param_dtype)
+
+    def __call__(self, x: Array, mask: Array | None = None) -> Array:
+        x = self._added(x, self._attend, self.attention_norm, self.attention_scale, mask)
+        return with_sharding_constraint(self._added(x, self.mlp, self.mlp_norm, self.mlp_scale), STREAM)
+
+    def _added(
+        self, x: Array, part: Callable[..., Array], norm: LayerNorm | None, scale: Param | None, *inputs: Any
+    ) -> Array:
+        y = part(norm(x) if self.norms == "before" and norm is not None else x, *inputs)
+        y = x + (y if scale is None else y * scale[...].astype(y.dtype)[None, None])
+        return norm(y) if self.norms == "after" and norm is not None else y
+
+    def _attend(self, x: Array, mask: Array | None) -> Array:
+        if self.reach is not None:
+            places = jnp.arange(x.shape[1])
+            near = (jnp.abs(places[:, None] - places[None]) <= self.reach)[None, None]
+            mask = near if mask is None else near & mask
+        heads = out_sharding("batch", "length", "heads", "head_dim")
+        return self.attention(x, mask=mask, qkv_sharding=heads, out_sharding=out_sharding(*STREAM))
+
+
+class EmbedText(Module):
+    """The embeddings of tokens, positions and segments, summed and normalised.
+
+    Shapes:
+        tokens, segments: ``(batch, length)``. result: ``(batch, length, width)``.
+    """
+
+    def __init__(self, s: EncoderSettings, *, param_dtype: DTypeLike, rngs: Rngs) -> None:
+        assert isinstance(s.input, TextSettings)
+        self.first_position = s.input.first_position
+
+        def table(number: int, name: str) -> Embed:
+            named = _named(name, "embed")
+            return Embed(number, s.width, param_dtype=param_dtype, rngs=rngs, embedding_metadata=named)
+
+        self.tokens = table(s.input.vocabulary, "vocab")
+        self.positions = table(s.input.positions, "length") if s.input.positions else None
+        self.segments = table(s.input.segments, "norm") if s.input.segments else None
+        self.norm = _norm(s, param_dtype=param_dtype, rngs=rngs)
+
+    def __call__(self, tokens: Array, segments: Array | None) -> Array:
+        x = self.tokens(tokens, out_sharding=out_sharding(*STREAM))
+        if self.positions is not None:
+            x = x + self.positions(self._positions(tokens))
+        if self.segments is not None:
+            x = x + self.segments(jnp.zeros_like(tokens) if segments is None else segments)
+        elif segments is not None:
+            raise _lacks(self, "segments", "an array for segments", "leave segments out")
+        return self.norm(x)
+
+    def _positions(self, tokens: Array) -> Array:
+        assert self.positions is not None
+        first, length = self.first_position, tokens.shape[-1]
+        limit = self.positions.num_embeddings - (0 if first is None else first + 1)
+        if length > limit:
+            raise ShapeError(
+                "the model does not have as many positions",
+                at=describe_place(self),
+                found=f"{length} tokens",
+                expected=f"at most {limit}",
+                do="pass fewer tokens at once",
+            )
+        if first is None:
+            return jnp.broadcast_to(jnp.arange(length), tokens.shape)
+        are_tokens = (tokens != first).astype(jnp.int32)
+        return jnp.cumsum(are_tokens, axis=-1) * are_tokens + first
+
+
+class EmbedImage(Module):
+    """The embeddings of a class, of registers, and of the patches of an image.
+
+    Shapes:
+        images: ``(batch, height, width, channels)``. mask: ``(batch, patches)``.
+        result: ``(batch, 1 + registers + patches, features)``.
+    """
+
+    def __init__(self, s: EncoderSettings, *, param_dtype: DTypeLike, rngs: Rngs) -> None:
+        assert isinstance(s.input, ImageSettings)
+        of = self.settings = s.input
+        self.patches = Conv(
+            of.channels, s.width, of.patch, strides=of.patch, padding="VALID", param_dtype=param_dtype, rngs=rngs,
+            kernel_metadata=_named(None, None, None, "embed"),
+        )  # fmt: skip
+        named = _named(None, None, "embed")
+        self.grid = (of.image[0] // of.patch[0], of.image[1] // of.patch[1])
+        positions = 1 + math.prod(self.grid)
+
+        def tokens(number: int) -> Param:
+            return Param(jnp.zeros((1, number, s.width), param_dtype), **named)
+
+        self.class_token = tokens(1)
+        self.mask_token = Param(jnp.zeros((1, s.width), param_dtype), **_named(None, "embed")) if of.has_mask else None
+        self.registers = None if of.registers is None else tokens(of.registers)
+        self.positions = tokens(positions)
+
+    def __call__(self, images: Array, mask: Array | None) -> Array:
+        grid = self._grid_of(images)
+        x = self.patches(images)
+        x = jnp.reshape(x, (x.shape[0], -1, x.shape[-1]))
+        if mask is not None:
+            if self.mask_token is None:
+                raise _lacks(self, "token for masked patches", "an array for mask", "leave mask out")
+            x = jnp.where(jnp.asarray(mask, bool)[..., None], x, self.mask_token[...].astype(x.dtype)[None])
+
+        def of_each(token: Param) -> Array:
+            return jnp.broadcast_to(token[...].astype(x.dtype), (x.shape[0], *token.shape[1:]))
+
+        x = jnp.concatenate([of_each(self.class_token), x], axis=1) + self._positions(grid).astype(x.dtype)
+        if self.registers is not None:
+            x = jnp.concatenate([x[:, :1], of_each(self.registers), x[:, 1:]], axis=1)
+        return x
+
+    def _grid_of(self, images: Array) -> tuple[int, int]:
+        """How many patches high and wide the images are."""
+        of, size = self.settings, tuple(images.shape[1:3])
+        whole = images.ndim == 4 and all(n % patch == 0 and n > 0 for n, patch in zip(size, of.patch, strict=True))
+        if not whole or images.shape[3] != of.channels or (size != of.image and not of.resize):
+            high, wide = ("a multiple of {}",) * 2 if of.resize else ("{}",) * 2
+            sizes = of.patch if of.resize else of.image
+            raise ShapeError(
+                "the images have another size than those of the model",
+                at=describe_place(self),
+                found=f"shape {images.shape}",
+                expected=f"(batch, {high.format(sizes[0])}, {wide.format(sizes[1])}, {of.channels})",
+                do="resize them with jax.image.resize; channels come last",
+            )
+        return size[0] // of.patch[0], size[1] // of.patch[1]
+
+    def _positions(self, grid: tuple[int, int]) -> Array:
+        table = self.positions[...]
+        if grid == self.grid:
+            return table
+        resized = jnp.reshape(table[:, 1:], (*self.grid, -1))
+        if self.settings.resize == "antialiased":
+            resized = jax.image.resize(resized, (*grid, table.shape[-1]), "cubic")
+        else:
+            there = [jnp.asarray(_cubic(old, new), table.dtype) for old, new in zip(self.grid, grid, strict=True)]
+            resized = jnp.einsum("hi,wj,ijf->hwf", *there, resized)
+        return jnp.concatenate([table[:, :1], jnp.reshape(resized, (1, -1, table.shape[-1]))], axis=1)
+
+
+def _cubic(old: int, new: int) -> np.ndarray:
+    """The weights with which cubic convolution interpolates ``old`` samples at ``new`` places; beyond, edges repeat.
+
+    Reference: Keys, "Cubic convolution interpolation for digital image processing", 1981, with a = -0.75.
+    """
+    places = (np.arange(new) + 0.5) * old / new - 0.5
+    taps = np.floor(places)[:, None] + np.arange(-1, 3)
+    far = np.abs(places[:, None] - taps)
+    a = -0.75
+    near_weights = (a + 2) * far**3 - (a + 3) * far**2 + 1
+    far_weights = a * far**3 - 5 * a * far**2 + 8 * a * far - 4 * a
+    weights = np.zeros((new, old))
+    rows = np.broadcast_to(np.arange(new)[:, None], taps.shape)
+    np.add.at(weights, (rows, np.clip(taps, 0, old - 1).astype(int)), np.where(far <= 1, near_weights, far_weights))
+    return weights
+
+
+def _attention(
+    s: EncoderSettings, layer: EncoderLayerSettings, *, param_dtype: DTypeLike, rngs: Rngs
+) -> MultiHeadAttention:
+    attention = MultiHeadAttention(
+        s.heads,
+        s.width,
+        use_bias=s.qkv_bias or s.out_bias,
+        rotary_fn=layer.rotary,
+        decode=False,
+        param_dtype=param_dtype,
+        rngs=rngs,
+        kernel_metadata=_named("embed", "heads", "head_dim"),
+        out_kernel_metadata=_named("heads", "head_dim", "embed"),
+        bias_metadata=_named("heads", "head_dim"),
+        out_bias_metadata=_named("norm"),
+    )
+    parts = [] if s.qkv_bias else [attention.query, attention.key, attention.value]
+    for part in [*parts, *([] if s.out_bias else [attention.out])]:
+        part.use_bias, part.bias = False, None
+    return attention
+
+
+def _norm(s: EncoderSettings, **options: Any) -> LayerNorm:
+    options |= {"scale_metadata": _named("norm"), "bias_metadata": _named("norm")}
+    return LayerNorm(s.width, epsilon=s.epsilon, use_bias=s.norm_bias, use_fast_variance=False, **options)
+
+
+def _factors(s: EncoderSettings, param_dtype: DTypeLike) -> Param | None:
+    return Param(jnp.ones((s.width,), param_dtype), **_named("norm")) if s.layer_scale else None
+
+
+def _named(*axes: str | None) -> dict[str, Any]:
+    return {"out_sharding": axes}
+
+
+def _lacks(node: Module, what: str, found: str, do: str) -> ArgumentError:
+    return ArgumentError(
+        f"the model has no {what}", at=describe_place(node), found=found, expected=f"a model with {what}", do=do
+    )

@@ -1,0 +1,199 @@
+"""Rotary embeddings as configs describe them: base, part of the features, and the scalings for longer texts.
+
+References: Chen et al., "Extending Context Window of Large Language Models via Positional Interpolation", 2023,
+arXiv:2306.15595 (``linear``); Peng et al., "YaRN", 2023, arXiv:2309.00071 (``yarn``, and ``dynamic``); Ding et al.,
+"LongRoPE", 2024, arXiv:2402.13753 (``longrope``); "The Llama 3 Herd of Models", 2024, arXiv:2407.21783 (``llama3``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from types import NoneType
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..nn.rotary import apply_rotary_embedding
+from ..typing import Array
+from ..util.static_values import HashableMapping
+from .family import Config
+
+Limits = tuple[int, int | None]
+"""The positions of a config, and those of the first training."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rotary:
+    """A ``rotary_fn`` of ``MultiHeadAttention``, with half-split pairs.
+
+    Args:
+        frequencies: the angle of each pair at position 1.
+        scale: what rotated features are multiplied by.
+        limit: how many positions these frequencies are for; with more, others serve. ``None`` sets no limit.
+        beyond: the frequencies for more positions.
+        growth: the base, and the factor by which it grows with the number of positions beyond the limit.
+    """
+
+    frequencies: tuple[float, ...]
+    scale: float = 1.0
+    limit: int | None = None
+    beyond: tuple[float, ...] | None = None
+    growth: tuple[float, float] | None = None
+
+    def __call__(self, x: Array, positions: Array) -> Array:
+        frequencies: Any = np.asarray(self.frequencies, np.float32)
+        if self.limit is not None:
+            length = (jnp.max(positions) + 1).astype(jnp.float32)
+            frequencies = jnp.where(length > self.limit, self._beyond(length / self.limit), frequencies)
+        return apply_rotary_embedding(x, positions, frequencies=frequencies, scale=self.scale, interleaved=False)
+
+    def for_long_texts(self) -> Rotary:
+        """The same, with the frequencies for more positions at any length."""
+        return dataclasses.replace(self, frequencies=self.beyond, limit=None, beyond=None)
+
+    def _beyond(self, times: Array) -> Any:
+        """The frequencies for so many times the positions of the limit."""
+        if self.growth is None:
+            return np.asarray(self.beyond, np.float32)
+        base, factor = self.growth
+        pairs = len(self.frequencies)
+        grown = base * (factor * times - (factor - 1)) ** (pairs / (pairs - 1))
+        return grown ** -np.arange(0, 1, 1 / pairs, dtype=np.float32)[:pairs]
+
+
+def read_rotary(
+    config: Config,
+    head_dim: int,
+    positions: int,
+    *,
+    theta: float = 10_000.0,
+    part: float | None = None,
+    names: tuple[str, str] = ("rope_theta", "partial_rotary_factor"),
+    original: int | None = None,
+    aliases: Mapping[str, str] = HashableMapping(),
+) -> Rotary:
+    """The rotary embedding of a config: ``rope_parameters``, or ``rope_theta`` and ``rope_scaling`` of older ones.
+
+    Args:
+        config: the config.
+        head_dim: how many features a head has.
+        positions: ``max_position_embeddings`` if the config has none.
+        theta: the base if the config has none.
+        part: which part of the features is rotated, if the config does not say; ``None`` for families that rotate all.
+        names: the older names of these two.
+        original: ``original_max_position_embeddings`` if the config has none; ``None`` if it has none ever.
+        aliases: other names for scalings.
+
+    Raises:
+        ConversionError: there are keys or values that are not supported.
+    """
+    new, old = config.part("rope_parameters"), config.part("rope_scaling")
+    if new is not None and old is not None:
+        raise config.error("rope_scaling", "null beside rope_parameters")
+    theta = config.take(names[0], float, theta)
+    if part is None:
+        config.only(names[1], 1.0, 1)
+    else:
+        part = config.take(names[1], float, part)
+    if original is not None:
+        original = config.take("original_max_position_embeddings", int, original)
+    limits = config.take("max_position_embeddings", int, positions), original
+    return rotary_of(new or old or Config({}, ""), head_dim, theta, part, limits, aliases)
+
+
+def rotary_of(
+    given: Config,
+    head_dim: int,
+    theta: float,
+    part: float | None = None,
+    limits: Limits = (0, None),
+    aliases: Mapping[str, str] = HashableMapping(),
+) -> Rotary:
+    """The rotary embedding that an object of a config describes; every key of it is taken."""
+    theta = float(given.take("rope_theta", float, theta))
+    kind = given.take("type", str, "default")
+    kind = given.take("rope_type", str, kind)
+    kind = aliases.get(kind, kind)
+    if kind not in _SCALINGS:
+        raise given.error("rope_type" if "rope_type" in given.values else "type", " or ".join(_SCALINGS))
+    if part is not None:
+        dim = int(head_dim * given.take("partial_rotary_factor", float, part))
+    else:
+        dim = head_dim
+        if kind == "default":  # families that rotate all do not read this; the scalings do
+            given.ignore("partial_rotary_factor")
+        else:
+            given.only("partial_rotary_factor", 1.0, 1)
+    found = _SCALINGS[kind](given, theta ** (-np.arange(0, dim, 2) / dim), theta, limits)
+    given.finish()
+    return found
+
+
+def _default(given: Config, base: np.ndarray, theta: float, limits: Limits) -> Rotary:
+    return Rotary(tuple(base.tolist()))
+
+
+def _linear(given: Config, base: np.ndarray, theta: float, limits: Limits) -> Rotary:
+    return Rotary(tuple((base / given.take("factor", float)).tolist()))
+
+
+def _dynamic(given: Config, base: np.ndarray, theta: float, limits: Limits) -> Rotary:
+    limit = given.take("original_max_position_embeddings", int, limits[0])
+    return Rotary(tuple(base.tolist()), limit=limit, growth=(theta, given.take("factor", float)))
+
+
+def _llama3(given: Config, base: np.ndarray, theta: float, limits: Limits) -> Rotary:
+    """Slow pairs are slowed down by a factor, fast ones stay, and those between are between."""
+    factor, low, high = (given.take(key, float) for key in ("factor", "low_freq_factor", "high_freq_factor"))
+    turns = given.take("original_max_position_embeddings", int, limits[0]) * base / (2 * math.pi)
+    kept = np.clip((turns - low) / (high - low), 0, 1)
+    return Rotary(tuple(((1 - kept) * base / factor + kept * base).tolist()))
+
+
+def _yarn(given: Config, base: np.ndarray, theta: float, limits: Limits) -> Rotary:
+    """Pairs that turn more often than ``beta_fast`` stay, those below ``beta_slow`` are slowed down by a factor."""
+    original = given.take("original_max_position_embeddings", int, limits[0])
+    factor, dim = given.take("factor", float), 2 * len(base)
+    bounds = []
+    for turns in (given.take("beta_fast", (float, NoneType), 32), given.take("beta_slow", (float, NoneType), 1)):
+        bounds.append(dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta)))
+    if given.take("truncate", bool, True):
+        bounds = [math.floor(bounds[0]), math.ceil(bounds[1])]
+    low, high = max(bounds[0], 0), min(bounds[1], dim - 1)
+    slowed = np.clip((np.arange(dim // 2) - low) / (high - low if high > low else 0.001), 0, 1)
+
+    def grown(weight: float) -> float:
+        return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0
+
+    weights = [given.take(key, (float, NoneType), None) for key in ("mscale", "mscale_all_dim")]
+    scale = grown(weights[0]) / grown(weights[1]) if weights[0] and weights[1] else grown(1.0)
+    scale = given.take("attention_factor", (float, NoneType), None) or scale
+    return Rotary(tuple((slowed * base / factor + (1 - slowed) * base).tolist()), scale)
+
+
+def _longrope(given: Config, base: np.ndarray, theta: float, limits: Limits) -> Rotary:
+    """Each pair has a factor of its own, and another one for texts longer than those of the first training."""
+    original = given.take("original_max_position_embeddings", int, limits[1] or limits[0])
+    factor = given.take("factor", (float, NoneType), None)
+    factor = limits[0] / original if factor is None else factor
+    near, far = ((base / _factors(given, key, len(base))).tolist() for key in ("short_factor", "long_factor"))
+    scale = given.take("attention_factor", (float, NoneType), None)
+    if scale is None:
+        scale = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    return Rotary(tuple(near), scale, original, tuple(far))
+
+
+def _factors(given: Config, key: str, pairs: int) -> np.ndarray:
+    factors = given.take(key, list)
+    if len(factors) != pairs or not all(type(each) in (int, float) for each in factors):
+        raise given.error(key, f"{pairs} numbers")
+    return np.asarray(factors)
+
+
+_SCALINGS = {
+    "default": _default, "linear": _linear, "dynamic": _dynamic, "llama3": _llama3, "yarn": _yarn,
+    "longrope": _longrope,
+}  # fmt: skip
