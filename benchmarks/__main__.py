@@ -13,7 +13,7 @@ from typing import Any
 NAMES = (
     "dispatch", "graph", "transitions", "tracing", "memory", "imports", "whole_models", "scaling", "exports",
     "export_zoo", "loop", "build", "stack", "tabulate", "compare", "eager", "checkpoint", "generate",
-    "field", "first_call",
+    "field", "first_call", "serving",
 )  # fmt: skip
 
 
