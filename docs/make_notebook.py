@@ -48,22 +48,15 @@ from plait.training import Batches, JsonLines, fit""",
         PARAMETERS,
     ],
     "model": [
-        "{Layer}\n\n\n{Encoder}",
         """\
+{Encoder}
+
+
 folder = FOLDER or Path(importlib.util.find_spec(embed.PACKAGE).origin).parent / "model"
-config = json.loads((folder / "config.json").read_text())
-model = plait.eval_shape(lambda: Encoder(config, rngs=plait.Rngs(0)))
-ids = jax.ShapeDtypeStruct((8, 32), jnp.int32)
-print(plait.tabulate(model, ids, depth=1, console_kwargs={{"width": 110, "force_jupyter": False}}))""",
-    ],
-    "weights": [
-        """\
-{NAMES}
-weights = folder / "model.safetensors"
-done = plait.convert.convert_checkpoint(weights, model, layout="torch", names=NAMES, update=True)
-model.eval()
+model = Encoder(plait.models.load(folder, as_list=True))
 tokenizer = Tokenizer((folder / "vocab.txt").read_text().splitlines())
-print("\\n".join(str(done.report).splitlines()[:6]))""",
+ids = jax.ShapeDtypeStruct((8, 32), jnp.int32)
+print(plait.tabulate(model, ids, depth=2, console_kwargs={{"width": 110, "force_jupyter": False}}))""",
     ],
     "check": [
         """\

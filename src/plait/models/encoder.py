@@ -283,7 +283,7 @@ class EmbedText(Module):
         assert self.positions is not None
         first, length = self.first_position, tokens.shape[-1]
         limit = self.positions.num_embeddings - (0 if first is None else first + 1)
-        if length > limit:
+        if isinstance(length, int) and length > limit:  # it may be symbolic
             raise ShapeError(
                 "the model does not have as many positions",
                 at=describe_place(self),
