@@ -81,12 +81,12 @@ def decode_objects(nnx: Nnx, layers: int) -> list[Any]:
         merged = nnx.merge(graphdef, weights, caches)
         return step(merged, x), nnx.state(merged, nnx.Cache)
 
-    flat_weights, flat_caches = (nnx.as_pure(state).flat_state() for state in (weights, caches))
+    flat_weights, flat_caches = (nnx.as_pure(state.flat_state()) for state in (weights, caches))
 
     @jax.jit
     def pure_flat(weights: Any, caches: Any, x: Any) -> Any:
         merged = nnx.merge(graphdef, weights.to_nested_state(), caches.to_nested_state())
-        return step(merged, x), nnx.as_pure(nnx.state(merged, nnx.Cache)).flat_state()
+        return step(merged, x), nnx.as_pure(nnx.state(merged, nnx.Cache).flat_state())
 
     returned = memory(jitted.lower(model, x).compile()).output_size_in_bytes
     in_jax = calls_of(pure, weights, caches, x), calls_of(pure_flat, flat_weights, flat_caches, x)

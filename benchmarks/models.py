@@ -200,7 +200,7 @@ def object_loop(nnx: types.ModuleType, step: str, count: int, *, flat: bool = Fa
     model, x = object_model(nnx, count), jnp.ones(())
     options |= {"donate_argnums": 0} if step == "donated" else {}
     f = object_functions(nnx)[step]
-    compiled = nnx.jit((lambda model, x: nnx.as_pure(f(model, x)).flat_state()) if flat else f, **options)
+    compiled = nnx.jit((lambda model, x: nnx.as_pure(f(model, x).flat_state())) if flat else f, **options)
     if step in ("sgd", "adam"):
         optimizer = nnx.Optimizer(model, transformation(step), wrt=nnx.Param)
 
@@ -257,14 +257,14 @@ def functional_loop(nnx: types.ModuleType, step: str, count: int, *, flat: bool 
     if step in ("sgd", "adam"):
         arguments.append(nnx.Optimizer(model, transformation(step), wrt=nnx.Param))
     graphdef, state = nnx.split(tuple(arguments))
-    state = nnx.as_pure(state).flat_state() if flat else state
+    state = nnx.as_pure(state.flat_state()) if flat else state
     f = object_functions(nnx)[step]
 
     def pure(state: Any, x: Any) -> Any:
         merged = nnx.merge(graphdef, state)
         out = f(*merged, x)
         new = nnx.state(merged)
-        return out, nnx.as_pure(new).flat_state() if flat else new
+        return out, nnx.as_pure(new.flat_state()) if flat else new
 
     compiled = jax.jit(pure, donate_argnums=0 if step == "donated" else ())
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plait.errors import ArgumentTypeError
 from plait.generation.sampling import draw, log_probabilities, resolve_sampling, seen_in
 
 ROWS, VOCABULARY = 64, 17
@@ -91,3 +92,10 @@ def test_a_draw_is_that_of_its_own_key():
     together = draw(keys, distributions)
     assert [int(draw(keys[i : i + 1], distributions[i : i + 1])[0]) for i in range(5)] == together[:5].tolist()
     assert draw(None, distributions).tolist() == np.argmax(LOGITS, axis=-1).tolist()
+
+
+@pytest.mark.parametrize("name", ["num_beams", "temperatur"])
+def test_an_unknown_setting_is_an_error_that_names_it(name):
+    """GE2."""
+    with pytest.raises(ArgumentTypeError, match=rf"at +{name}\n"):
+        resolve_sampling(1, **{name: 3})

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import ArgumentError, ShapeError
+from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..typing import Array
 
 
@@ -46,6 +46,15 @@ def resolve_sampling(batch: int, **settings: Any) -> Sampling:
         ArgumentError: a value is outside of its range.
         ShapeError: a setting is neither one number nor one for each sequence.
     """
+    unknown = sorted(settings.keys() - _RULES.keys())
+    if unknown:
+        raise ArgumentTypeError(
+            "there is no such setting",
+            at=", ".join(unknown),
+            found=f"{unknown[0]}={settings[unknown[0]]!r:.80}",
+            expected=f"{', '.join(_RULES)}, or an argument of plait.generation.stream",
+            do="correct the name; for beams, plait.generation.beam_search",
+        )
     given = {name: np.asarray(value) for name, value in settings.items() if value is not None}
     for name, value in given.items():
         is_valid, expected = _RULES[name]

@@ -16,6 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
 
 from ..core.functional.split import graphdef, state
 from ..core.functional.update import update as write_state
@@ -33,6 +34,7 @@ from ..core.variables.variable_kinds import OptArray, OptState, OptVariable, Par
 from ..core.variables.variables import Variable, eager_sharding_hooks
 from ..errors import ArgumentTypeError, OptimizerAttributeError, OptimizerError
 from ..typing import FilterLiteral
+from ..util.jax_versions import ArrayImpl
 from ..util.notices import warn_nothing_selected
 from ..util.paths import Path, describe_path
 from ..util.sentinels import NOTHING
@@ -167,7 +169,9 @@ class Optimizer(Pytree, Generic[M]):
             if "structure" in str(error):
                 raise _other_structure(selected, wrt) from error
             raise
-        self.opt_state = to_opt_state(_unshared(opt_state, values), selected)
+        step, opt_state = _beside(values, (self.step.get_raw_value(), _unshared(opt_state, values)))
+        self.step.set_raw_value(step)
+        self.opt_state = to_opt_state(opt_state, selected)
 
     def update(self, model: Any, grads: Any = NOTHING, **kwargs: Any) -> Any:
         """Take one step: change the selected variables of ``model`` and this optimizer's own state in place.
@@ -372,6 +376,23 @@ def _check_order(model: Any, grads: Any, selected: Mapping[Path, Any]) -> None:
         expected="the model first, then a State of gradients with the same paths: update(model, grads)",
         do="grads = plait.grad(loss)(model, x); optimizer.update(model, grads)",
     )
+
+
+def _beside(values: Mapping[Path, Any], tree: Any) -> Any:
+    """The tree with its counts on the mesh of the values, where a step leaves them: so it is compiled once."""
+    meshes = {
+        value.sharding.mesh
+        for value in jax.tree.leaves(list(values.values()))
+        if type(value) is ArrayImpl and isinstance(value.sharding, NamedSharding)
+    }
+    if len(meshes) != 1:
+        return tree
+    whole = NamedSharding(meshes.pop(), PartitionSpec())
+
+    def placed(leaf: Any) -> Any:
+        return jax.device_put(leaf, whole) if type(leaf) is ArrayImpl and not leaf.committed else leaf
+
+    return jax.tree.map(placed, tree)
 
 
 def _unshared(tree: Any, values: Mapping[Path, Any]) -> Any:

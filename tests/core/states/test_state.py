@@ -385,7 +385,7 @@ def test_a_flat_state_of_values_is_one_node_and_stands_for_the_state():
     """G50: in ``jax.jit``, Optax, ``device_put``, and back in the model."""
     model = nnx.Sequential(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), nnx.BatchNorm(2, rngs=nnx.Rngs(0)))
     graphdef, state = nnx.split(model)
-    flat = nnx.as_pure(state).flat_state()
+    flat = nnx.as_pure(state.flat_state())
     pairs, treedef = jax.tree_util.tree_flatten_with_path(flat)
     assert treedef.num_nodes == len(flat) + 1
     assert [key.key for (key,), _ in pairs] == [*nnx.to_flat_state(state).paths]
@@ -394,7 +394,7 @@ def test_a_flat_state_of_values_is_one_node_and_stands_for_the_state():
     @jax.jit
     def step(flat, x):
         merged = nnx.merge(graphdef, flat)
-        return merged(x), nnx.as_pure(nnx.state(merged)).flat_state()
+        return merged(x), nnx.as_pure(nnx.state(merged).flat_state())
 
     tx = optax.trace(0.9)
     updates, _ = tx.update(flat, tx.init(flat))
@@ -407,7 +407,7 @@ def test_a_flat_state_of_values_is_one_node_and_stands_for_the_state():
     other = nnx.merge(graphdef, flat)
     nnx.update(other, after)
     for path, value in nnx.to_flat_state(nnx.as_pure(nnx.state(model))):
-        np.testing.assert_allclose(dict(nnx.as_pure(nnx.state(other)).flat_state())[path], value, rtol=1e-6)
+        np.testing.assert_allclose(dict(nnx.as_pure(nnx.state(other).flat_state()))[path], value, rtol=1e-6)
 
 
 def test_a_flat_state_is_not_sorted_unless_asked():

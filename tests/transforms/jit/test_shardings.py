@@ -302,3 +302,45 @@ def test_a_sharding_that_the_function_gives_is_kept(came_in):
     m = Node(w=plait.Param(jax.device_put(jnp.ones((8, 4)), named(*came_in))))
     lay_out(m)
     assert same(m.w, "data")
+
+
+def test_a_variable_that_gets_the_value_of_another_keeps_its_sharding():
+    """X10b: also arrays inside of one value."""
+
+    @plait.jit
+    def swap(m):
+        m.w.value, m.v.value = m.v.get_value(), m.w.get_value()
+        m.pair.set_value(jax.tree.map(lambda x: jnp.zeros_like(x) + x.sum(), m.pair.get_value()))
+
+    def on_mesh(*spec):
+        return jax.device_put(jnp.ones((8, 4)), named(*spec))
+
+    pair = {"a": on_mesh("data", "model"), "b": [on_mesh(None, "model")]}
+    m = Node(w=plait.Param(on_mesh("data")), v=plait.Param(on_mesh()), pair=plait.Param(pair))
+    for _ in range(2):
+        swap(m)
+    assert same(m.w, "data")
+    assert same(m.v)
+    assert [value.sharding.spec for value in jax.tree.leaves(m.pair.get_value())] == [
+        P("data", "model"),
+        P(None, "model"),
+    ]
+    assert swap.jitted_fn._cache_size() == 1
+
+
+def test_an_optimizer_that_is_made_for_a_model_on_a_mesh_is_compiled_once():
+    """X10b: its counts are there too."""
+    net = plait.Linear(8, 8, rngs=plait.Rngs(0))
+    plait.update(net, jax.device_put(plait.state(net), named()))
+    optimizer = plait.Optimizer(net, optax.trace(0.9), wrt=plait.Param)
+    counted = plait.Optimizer(net, optax.scale_by_schedule(lambda count: 0.1), wrt=plait.Param)
+
+    @plait.jit
+    def train(net, optimizers, x):
+        grads = plait.grad(lambda net: (net(x) ** 2).mean())(net)
+        for optimizer in optimizers:
+            optimizer.update(net, grads)
+
+    for _ in range(2):
+        train(net, [optimizer, counted], jnp.ones((4, 8)))
+    assert train.jitted_fn._cache_size() == 1

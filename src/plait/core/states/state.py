@@ -380,7 +380,7 @@ _register(State)
 class FlatState(_Grouped, Sequence[tuple[Path, Value]]):
     """An immutable sequence of (path, leaf).
 
-    For JAX it is one node whose children are the leaves. So the flat state of values, ``as_pure(state).flat_state()``,
+    For JAX it is one node whose children are the leaves. So the flat state of values, ``as_pure(state.flat_state())``,
     goes into ``jax.jit`` and comes out in the time of a list of arrays; a ``State`` takes up to three times that.
 
     Args:

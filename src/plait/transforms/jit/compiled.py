@@ -223,7 +223,7 @@ class Compiled:
     ) -> None:
         # JAX 0.12 imports Pallas with it, which adds settings of JAX: what was compiled before would be compiled again.
         # Orbax imports it too, at the first checkpoint.
-        import jax.extend  # noqa: F401
+        import jax.extend
 
         self.f, self.body = f, body
         self.first_outcome: Outcome | None = None
@@ -232,7 +232,7 @@ class Compiled:
         self.returned: dict[int, int] = {}
         self.layout = layout
         self.shardings = shardings
-        self.lies_on_many = any(map(_lies_on_many_devices, gathered.values()))
+        self.lies_on_many = any(map(_lies_on_many_devices, jax.tree.leaves(gathered.values())))
         self.donated: list[int] | None = None
         self.donation_trace: DonationTrace | None = None
         self.donation, self.options, self.history = donation, options, history

@@ -152,12 +152,14 @@ class Shardings:
 
 def keeping_shardings(outputs: Sequence[Sequence[Any]], outcome: Outcome, inputs: Sequence[Any]) -> list[list[Any]]:
     """The outputs of a body, with each written array sharded like its input, if both have one shape."""
-    numbers = itertools.count()
+    numbers, given = itertools.count(), set(map(id, jax.tree.leaves(inputs)))
 
     def keep(new: Any, old: Any) -> Any:
         aval, before = jax.typeof(new), jax.typeof(old)
         if not isinstance(aval, ShapedArray) or not isinstance(before, ShapedArray) or aval.shape != before.shape:
             return new
+        if id(new) in given:  # it has the sharding of another input: what is sharded like this one is a copy
+            new = jax.lax.optimization_barrier(new)
         return sharded_like().bind(new, old, group=next(numbers))
 
     kept = [[*port] for port in outputs]
