@@ -58,7 +58,7 @@ _LLAMA: Row = {
     "heads": Key("num_attention_heads", int),
     "kv_heads": Key("num_key_value_heads", _INT),
     "head_dim": Key("head_dim", _INT),
-    "activation": Key("hidden_act", str, "silu"),
+    "activation": Key("hidden_act", str),
     "epsilon": Key("rms_norm_eps", float),
     "tied": Key("tie_word_embeddings", bool),
     "qkv_bias": Key("attention_bias", bool, False),
@@ -227,11 +227,8 @@ _LLAMA_NAMES = Names(
     "model.layers",
     {
         **_COMMON,
-        "attention.query": "self_attn.q_proj",
-        "attention.key": "self_attn.k_proj",
-        "attention.value": "self_attn.v_proj",
-        "mlp.gate": "mlp.gate_proj",
-        "mlp.up": "mlp.up_proj",
+        **{f"attention.{each}": f"self_attn.{each[0]}_proj" for each in ("query", "key", "value")},
+        **{f"mlp.{each}": f"mlp.{each}_proj" for each in ("gate", "up")},
     },
     ("model.layers.*.self_attn.rotary_emb", "model.rotary_emb"),
 )
@@ -275,22 +272,25 @@ _GPT_NEOX_NAMES = Names(
 
 # Families -------------------------------------------------------------------------------------------------------------
 
-_COLUMNS = ("vocabulary", "width", "hidden", "heads", "kv_heads", "head_dim", "count", "limit", "epsilon", "tied")
+_COLUMNS = (
+    "vocabulary", "width", "hidden", "heads", "kv_heads", "head_dim", "count", "limit", "window", "epsilon", "tied",
+    "activation",
+)  # fmt: skip
 _ABSENT = {
-    "gemma":       (256000, 3072, 24576, 16, 16,   256,  28, 8192,   1e-6, True),
-    "gemma2":      (256000, 2304, 9216,  8,  4,    256,  26, 8192,   1e-6, True),
-    "gemma3_text": (262208, 2304, 9216,  8,  4,    256,  26, 131072, 1e-6, True),
-    "gpt2":        (50257,  768,  None,  12, None, None, 12, None,   1e-5, True),
-    "gpt_neox":    (50432,  6144, 24576, 64, None, None, 44, 2048,   1e-5, False),
-    "granite":     (32000,  4096, 11008, 32, None, None, 32, 2048,   1e-6, False),
-    "llama":       (32000,  4096, 11008, 32, None, None, 32, 2048,   1e-6, False),
-    "mistral":     (32000,  4096, 14336, 32, 8,    None, 32, 131072, 1e-6, False),
-    "olmo2":       (50304,  4096, 11008, 32, None, None, 32, 2048,   1e-5, False),
-    "phi3":        (32064,  3072, 8192,  32, None, None, 32, 4096,   1e-5, False),
-    "qwen2":       (151936, 4096, 22016, 32, 32,   None, 32, 32768,  1e-6, False),
-    "qwen3":       (151936, 4096, 22016, 32, 32,   128,  32, 32768,  1e-6, False),
-    "smollm3":     (128256, 2048, 11008, 16, 4,    None, 36, 32768,  1e-6, True),
-    "starcoder2":  (49152,  3072, 12288, 24, 2,    None, 30, 4096,   1e-5, True),
+    "gemma":       (256000, 3072, 24576, 16, 16,   256,  28, 8192,   None, 1e-6, True,  "gelu_pytorch_tanh"),
+    "gemma2":      (256000, 2304, 9216,  8,  4,    256,  26, 8192,   4096, 1e-6, True,  "gelu_pytorch_tanh"),
+    "gemma3_text": (262208, 2304, 9216,  8,  4,    256,  26, 131072, 4096, 1e-6, True,  "gelu_pytorch_tanh"),
+    "gpt2":        (50257,  768,  None,  12, None, None, 12, None,   None, 1e-5, True,  "gelu_new"),
+    "gpt_neox":    (50432,  6144, 24576, 64, None, None, 44, 2048,   None, 1e-5, False, "gelu"),
+    "granite":     (32000,  4096, 11008, 32, None, None, 32, 2048,   None, 1e-6, False, "silu"),
+    "llama":       (32000,  4096, 11008, 32, None, None, 32, 2048,   None, 1e-6, False, "silu"),
+    "mistral":     (32000,  4096, 14336, 32, 8,    None, 32, 131072, 4096, 1e-6, False, "silu"),
+    "olmo2":       (50304,  4096, 11008, 32, None, None, 32, 2048,   None, 1e-5, False, "silu"),
+    "phi3":        (32064,  3072, 8192,  32, None, None, 32, 4096,   None, 1e-5, False, "silu"),
+    "qwen2":       (151936, 4096, 22016, 32, 32,   None, 32, 32768,  4096, 1e-6, False, "silu"),
+    "qwen3":       (151936, 4096, 22016, 32, 32,   128,  32, 32768,  4096, 1e-6, False, "silu"),
+    "smollm3":     (128256, 2048, 11008, 16, 4,    None, 36, 32768,  None, 1e-6, True,  "silu"),
+    "starcoder2":  (49152,  3072, 12288, 24, 2,    None, 30, 4096,   None, 1e-5, True,  "gelu_pytorch_tanh"),
 }  # fmt: skip
 """What absent keys mean, by ``model_type``: the ``absent`` of the keys of these columns."""
 
@@ -308,121 +308,63 @@ def _family(
     return Family(functools.partial(read, row), Decoder, names.pieces, prefix)
 
 
-_WINDOW = Key("sliding_window", _INT, 4096)
-_NO_WINDOW = Key("sliding_window", _INT)
-_USES_WINDOW = Key("use_sliding_window", bool, False)
-_MLP_BIAS = Key("mlp_bias", bool, False)
-_USE_BIAS = Key("use_bias", bool, True)
-_GELU = "gelu_pytorch_tanh"
+_WINDOW: Row = {"window": Key("sliding_window", _INT)}
+_WINDOW_IF_USED: Row = {**_WINDOW, "uses_window": Key("use_sliding_window", bool, False)}
+_MLP_BIAS: Row = {"mlp_bias": Key("mlp_bias", bool, False)}
 _GPT: Row = {"norm": "layer", "gated": False}
 _GEMMA: Row = {"norm_offset": 1.0, "only": {**_LLAMA["only"], "use_bidirectional_attention": (None, False)}}
 _GEMMA2: Row = {
-    **_GEMMA,
-    "names": _with_names(_MORE_NORMS),
-    "activation": Key("hidden_activation", str, _GELU),
-    "ignored": ("hidden_act",),
-    "norms": "both",
-    "window": _WINDOW,
-}
+    **_GEMMA, **_WINDOW, "names": _with_names(_MORE_NORMS), "activation": Key("hidden_activation", str),
+    "ignored": ("hidden_act",), "norms": "both",
+}  # fmt: skip
 _SUMMARY = [f"summary_{each}" for each in ("activation", "first_dropout", "proj_to_labels", "type", "use_proj")]
 
 FAMILIES: dict[str, Family] = {
-    "gemma": _family(
-        "gemma", _gemma, activation=Key("hidden_act", str, _GELU), ignored=("hidden_activation",), **_GEMMA
-    ),
+    "gemma": _family("gemma", _gemma, **_GEMMA, ignored=("hidden_activation",)),
     "gemma2": _family(
-        "gemma2",
-        _gemma2,
+        "gemma2", _gemma2, **_GEMMA2,
         soft_cap=Key("attn_logit_softcapping", _FLOAT, 50.0),
         logit_soft_cap=Key("final_logit_softcapping", _FLOAT, 30.0),
-        **_GEMMA2,
     ),
     "gemma3_text": _family(
-        "gemma3_text",
-        _gemma3,
+        "gemma3_text", _gemma3, **_GEMMA2, qk_norm="head",
         logit_soft_cap=Key("final_logit_softcapping", _FLOAT),
-        theta=Key("rope_theta", float, 1_000_000.0),
-        local_theta=Key("rope_local_base_freq", float, 10_000.0),
-        qk_norm="head",
-        **_GEMMA2,
+        theta=Key("rope_theta", float, 1_000_000.0), local_theta=Key("rope_local_base_freq", float, 10_000.0),
     ),
     "gpt2": _family(
-        "gpt2",
-        _gpt2,
-        _GPT2_NAMES,
-        "transformer.",
-        width=Key("n_embd", int),
-        hidden=Key("n_inner", _INT),
-        heads=Key("n_head", int),
-        kv_heads=None,
-        head_dim=None,
-        count=Key("n_layer", int),
-        activation=Key("activation_function", str, "gelu_new"),
-        epsilon=Key("layer_norm_epsilon", float),
-        limit=None,
-        positions=Key("n_positions", int, 1024),
-        theta=None,
-        **_GPT,
-        qkv_bias=True,
-        mlp_bias=True,
-        only={},
-        ignored=("n_ctx", "reorder_and_upcast_attn", *_SUMMARY),
+        "gpt2", _gpt2, _GPT2_NAMES, "transformer.", **_GPT, qkv_bias=True, mlp_bias=True,
+        width=Key("n_embd", int), hidden=Key("n_inner", _INT), heads=Key("n_head", int), kv_heads=None, head_dim=None,
+        count=Key("n_layer", int), activation=Key("activation_function", str),
+        epsilon=Key("layer_norm_epsilon", float), positions=Key("n_positions", int, 1024), theta=None, limit=None,
+        only={}, ignored=("n_ctx", "reorder_and_upcast_attn", *_SUMMARY),
     ),
     "gpt_neox": _family(
-        "gpt_neox",
-        names=_GPT_NEOX_NAMES,
-        prefix="gpt_neox.",
-        activation=Key("hidden_act", str, "gelu"),
-        epsilon=Key("layer_norm_eps", float),
-        theta=Key("rotary_emb_base", float, 10_000.0),
-        part=Key("rotary_pct", float, 0.25),
-        **_GPT,
-        parallel=Key("use_parallel_residual", bool, True),
-        qkv_bias=Key("attention_bias", bool, True),
-        mlp_bias=True,
-        only={},
-        ignored=("is_decoder",),
+        "gpt_neox", names=_GPT_NEOX_NAMES, prefix="gpt_neox.", **_GPT,
+        qkv_bias=Key("attention_bias", bool, True), mlp_bias=True, epsilon=Key("layer_norm_eps", float),
+        theta=Key("rotary_emb_base", float, 10_000.0), part=Key("rotary_pct", float, 0.25),
+        parallel=Key("use_parallel_residual", bool, True), only={}, ignored=("is_decoder",),
     ),
     "granite": _family(
-        "granite",
-        mlp_bias=_MLP_BIAS,
-        scale=Key("attention_multiplier", float, 1.0),
-        embedding_scale=Key("embedding_multiplier", float, 1.0),
-        residual_scale=Key("residual_multiplier", float, 1.0),
-        logit_divisor=Key("logits_scaling", float, 1.0),
+        "granite", **_MLP_BIAS,
+        scale=Key("attention_multiplier", float, 1.0), embedding_scale=Key("embedding_multiplier", float, 1.0),
+        residual_scale=Key("residual_multiplier", float, 1.0), logit_divisor=Key("logits_scaling", float, 1.0),
     ),
-    "llama": _family("llama", mlp_bias=_MLP_BIAS, ignored=("pretraining_tp",)),  # the same, in several products
-    "mistral": _family("mistral", window=_WINDOW, qkv_bias=False),
+    "llama": _family("llama", **_MLP_BIAS, ignored=("pretraining_tp",)),  # the same, in several products
+    "mistral": _family("mistral", **_WINDOW, qkv_bias=False),
     "olmo2": _family("olmo2", names=_with_names(_MORE_NORMS), norms="after", qk_norm="all"),
     "phi3": _family(
-        "phi3",
-        names=_PHI3_NAMES,
-        window=_NO_WINDOW,
-        qkv_bias=False,
-        part=Key("partial_rotary_factor", float, 1.0),
-        original=Key("original_max_position_embeddings", int, 4096),
+        "phi3", names=_PHI3_NAMES, **_WINDOW, qkv_bias=False, only={"attention_bias": (False,)},
+        part=Key("partial_rotary_factor", float, 1.0), original=Key("original_max_position_embeddings", int, 4096),
         aliases={"su": "longrope"},
-        only={"attention_bias": (False,)},
     ),
-    "qwen2": _family("qwen2", _qwen, window=_WINDOW, uses_window=_USES_WINDOW, qkv_bias=True, out_bias=False),
-    "qwen3": _family("qwen3", _qwen, window=_WINDOW, uses_window=_USES_WINDOW, qk_norm="head"),
+    "qwen2": _family("qwen2", _qwen, **_WINDOW_IF_USED, qkv_bias=True, out_bias=False),
+    "qwen3": _family("qwen3", _qwen, **_WINDOW_IF_USED, qk_norm="head"),
     "smollm3": _family(
-        "smollm3",
-        _smollm3,
-        mlp_bias=_MLP_BIAS,
-        theta=Key("rope_theta", float, 2_000_000.0),
-        window=_NO_WINDOW,
-        uses_window=_USES_WINDOW,
+        "smollm3", _smollm3, **_WINDOW_IF_USED, **_MLP_BIAS, theta=Key("rope_theta", float, 2_000_000.0),
     ),
     "starcoder2": _family(
-        "starcoder2",
-        names=_with_names({"mlp.up": "mlp.c_fc", "mlp.down": "mlp.c_proj"}),
-        activation=Key("hidden_act", str, _GELU),
-        epsilon=Key("norm_epsilon", float),
-        **_GPT,
-        qkv_bias=_USE_BIAS,
-        mlp_bias=_USE_BIAS,
-        window=_NO_WINDOW,
+        "starcoder2", names=_with_names({"mlp.up": "mlp.c_fc", "mlp.down": "mlp.c_proj"}), **_WINDOW, **_GPT,
+        qkv_bias=Key("use_bias", bool, True), mlp_bias=Key("use_bias", bool, True), epsilon=Key("norm_epsilon", float),
     ),
-}
+}  # fmt: skip
 """By ``model_type``."""
