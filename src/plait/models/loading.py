@@ -171,8 +171,14 @@ def _quantize(model: Any, bits: int, group_size: int | None, rows: dict[Path, tu
 
     def replaced(path: Path, layer: Any) -> Any:
         check_inputs(path, layer, bits, group_size)
-        rows[*path, "kernel"] = quantized_rows(layer)
-        return with_quantized(layer, bits, group_size)[0]
+        names = layer.kernel.get_metadata()["out_sharding"]
+        rows[*path, "kernel"] = own = quantized_rows(layer)
+        new, made = with_quantized(layer, bits, group_size)
+        # Axes that become one are divided as the first of them.
+        row, column = names[made.order[0]], names[made.order[len(own)]]
+        made.codes.set_metadata(out_sharding=(row, column))
+        made.scale.set_metadata(out_sharding=(None, column))
+        return new
 
     select(model, "blocks.**", (Linear, LinearGeneral)).replace(replaced)
 
