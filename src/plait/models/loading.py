@@ -43,8 +43,9 @@ from ..typing import DTypeLike, FilterLiteral
 from ..util.files import given_path, read_file
 from ..util.paths import Path, describe_path, iter_layer_paths
 from ..util.schemas import MOST_JSON, parse_json
+from .family import Config
 from .shards import Shards
-from .weights import Weight, family_of, settings_of, weights_of
+from .weights import Weight, family_of, weights_of
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 
@@ -102,8 +103,9 @@ def load(
     place = given_path(folder)
     config_json, generation_json = _text(place / CONFIG), _text(place / GENERATION, is_needed=False)
     config = json.loads(config_json or "")
-    family = family_of(config, str(place / CONFIG))
-    settings = settings_of(family, config, str(place / CONFIG))
+    family, reader = family_of(config, str(place / CONFIG)), Config(config, str(place / CONFIG))
+    settings = family.read(reader)
+    reader.finish()
     stored = {} if abstract else {_newer(name): array for name, array in load_safetensors(place).items()}
     settings = family.in_files(settings, stored) if stored else settings
     target = jnp.dtype(_dtype_of(config, stored) if dtype is None else dtype)
