@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -98,13 +99,16 @@ def _ready(parts: Sequence[np.ndarray], dtype: np.dtype[Any]) -> list[np.ndarray
     like = parts[0]
     if not like.flags.c_contiguous and like.strides[-1] != like.itemsize:
         return [part.astype(dtype, copy=False) for part in parts]
-    size = like.size * dtype.itemsize
-    stride = -(-size // _ALIGNMENT) * _ALIGNMENT
-    memory = np.empty(len(parts) * stride + _ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
-    ready = []
-    for place, part in enumerate(parts):
-        own = memory[start + place * stride :][:size].view(dtype).reshape(part.shape)
+    ready = aligned(len(parts), like.shape, dtype)
+    for own, part in zip(ready, parts, strict=True):
         np.copyto(own, part, casting="unsafe")
-        ready.append(own)
     return ready
+
+
+def aligned(count: int, shape: Sequence[int], dtype: np.dtype[Any]) -> list[np.ndarray]:
+    """Unwritten arrays of one shape, in one memory, as CPU devices take them without a copy."""
+    size = math.prod(shape) * dtype.itemsize
+    stride = -(-size // _ALIGNMENT) * _ALIGNMENT
+    memory = np.empty(count * stride + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return [memory[start + i * stride :][:size].view(dtype).reshape(shape) for i in range(count)]

@@ -310,20 +310,12 @@ class Positions(Module):
             self.cache_index.value = index + length
         return self.table(jnp.broadcast_to(positions, tokens.shape))
 
-    def set_view(
-        self,
-        decode: bool | None = None,
-        batch_size: Any = None,
-        max_length: int | None = None,
-        *,
-        per_sequence: bool = False,
-    ) -> None:
+    def set_view(self, decode: bool | None = None, batch_size: Any = None, *, per_sequence: bool = False) -> None:
         """Change the mode; ``None`` leaves it unchanged.
 
         Args:
             decode: whether to decode step by step.
             batch_size: the batch axes of a new position.
-            max_length: has no effect.
             per_sequence: whether each sequence has its own position.
         """
         if decode is not None:

@@ -1,75 +1,108 @@
 """The families of decoders: how their configs are read, and the names of their weights.
 
-The values of absent keys are those of the family's own config class.
+A family is a row: what differs from Llama. What one computes from its config, such as which layers have a window, is a
+function beside it. The values of absent keys are those of the family's own config class.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import NoneType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..convert.layouts import Piece
+from ..convert.layouts import Arrays, Piece
 from .decoder import Decoder, DecoderSettings, LayerSettings
 from .family import Config, Family
-from .rotary import Rotary, read_rotary, rotary_of
+from .rotary import read_rotaries
+
+# Configs --------------------------------------------------------------------------------------------------------------
 
 _DROPOUTS = (
     "attention_dropout", "attn_pdrop", "classifier_dropout", "embd_pdrop", "embedding_dropout", "hidden_dropout",
     "resid_pdrop", "residual_dropout",
 )  # fmt: skip
 
-
-# Configs --------------------------------------------------------------------------------------------------------------
-
-
-def _sizes(
-    config: Config,
-    *,
-    vocabulary: int = 32000,
-    width: int = 4096,
-    hidden: int = 11008,
-    heads: int = 32,
-    kv_heads: int | None = None,
-    head_dim: int | None = None,
-    activation: tuple[str, str] = ("hidden_act", "silu"),
-    epsilon: tuple[str, float] = ("rms_norm_eps", 1e-6),
-    tied: bool = False,
-) -> dict[str, Any]:
-    """What most configs say under the same names, from the values of absent keys."""
-    config.ignore(*_DROPOUTS)
-    width = config.take("hidden_size", int, width)
-    heads = config.take("num_attention_heads", int, heads)
-    kv_heads = config.take("num_key_value_heads", (int, NoneType), kv_heads)
-    head_dim = config.take("head_dim", (int, NoneType), head_dim)
-    return {
-        "vocabulary": config.take("vocab_size", int, vocabulary),
-        "width": width,
-        "hidden": config.take("intermediate_size", int, hidden),
-        "heads": heads,
-        "kv_heads": heads if kv_heads is None else kv_heads,
-        "head_dim": width // heads if head_dim is None else head_dim,
-        "activation": config.activation(*activation),
-        "epsilon": config.take(epsilon[0], float, epsilon[1]),
-        "tied": config.take("tie_word_embeddings", bool, tied),
-    }
+_INT, _FLOAT = (int, NoneType), (float, NoneType)
 
 
-def _attention_bias(config: Config, key: str = "attention_bias", default: bool = False) -> dict[str, Any]:
-    bias = config.take(key, bool, default)
-    return {"qkv_bias": bias, "out_bias": bias}
+class Key(NamedTuple):
+    """A key of a config: its name, its types (``str`` for an activation), and what it means if it is absent."""
+
+    name: str
+    kind: Any
+    absent: Any = None
+
+    def read(self, config: Config) -> Any:
+        """Its value."""
+        if self.kind is str:
+            return config.activation(self.name, self.absent)
+        return config.take(self.name, self.kind, self.absent)
 
 
-def _count(config: Config, default: int) -> int:
-    return config.take("num_hidden_layers", int, default)
+Row = Mapping[str, Any]
+"""What a family has under the names of ``DecoderSettings`` and a few more: keys of its configs, or what it has always.
+
+The others: ``count`` of layers; ``window``, ``uses_window`` and ``scale`` of layers; the arguments of
+``read_rotaries``; ``ignored`` keys, and ``only``, keys of which some values are supported.
+"""
+
+_LLAMA: Row = {
+    "vocabulary": Key("vocab_size", int),
+    "width": Key("hidden_size", int),
+    "hidden": Key("intermediate_size", int),
+    "heads": Key("num_attention_heads", int),
+    "kv_heads": Key("num_key_value_heads", _INT),
+    "head_dim": Key("head_dim", _INT),
+    "activation": Key("hidden_act", str),
+    "epsilon": Key("rms_norm_eps", float),
+    "tied": Key("tie_word_embeddings", bool),
+    "qkv_bias": Key("attention_bias", bool, False),
+    "count": Key("num_hidden_layers", int),
+    "window": None,
+    "uses_window": True,
+    "scale": None,
+    "theta": Key("rope_theta", float, 10_000.0),
+    "local_theta": None,
+    "part": None,
+    "limit": Key("max_position_embeddings", int),
+    "original": None,
+    "aliases": {},
+    "ignored": (),
+    "only": {"partial_rotary_factor": (1.0, 1)},
+}
+
+
+def _read(row: Row, config: Config, is_sliding: Callable[[int], bool] | None = None) -> DecoderSettings:
+    """The settings of a config.
+
+    Args:
+        is_sliding: whether a layer has a sliding window, if ``layer_types`` does not say; without it all have one.
+    """
+    said = {name: each.read(config) if isinstance(each, Key) else each for name, each in row.items()}
+    config.ignore(*_DROPOUTS, *said.pop("ignored"))
+    for key, supported in said.pop("only").items():
+        config.only(key, *supported)
+    width, heads = said["width"], said["heads"]
+    said.setdefault("out_bias", said["qkv_bias"])
+    for name, usual in {"hidden": 4 * width, "kv_heads": heads, "head_dim": width // heads}.items():
+        said[name] = usual if said[name] is None else said[name]
+    rotary = {name: said.pop(name) for name in ("theta", "local_theta", "part", "limit", "original", "aliases")}
+    near, far = read_rotaries(config, said["head_dim"], **rotary)
+    window, uses_window, scale, count = (said.pop(name) for name in ("window", "uses_window", "scale", "count"))
+    sliding = LayerSettings(window if uses_window else None, near, scale)
+    full = LayerSettings(None, far, scale)
+    types = [sliding] * count
+    if is_sliding is not None:
+        types = [sliding if each else full for each in _sliding(config, count, is_sliding)]
+    return DecoderSettings(**said, layers=tuple(types))
 
 
 def _sliding(config: Config, count: int, is_sliding: Callable[[int], bool]) -> list[bool]:
-    """Which layers have a sliding window: those of ``layer_types``, or else by their number."""
     types = config.take("layer_types", (list, NoneType), None)
     if types is None:
         return [is_sliding(i) for i in range(count)]
@@ -78,331 +111,260 @@ def _sliding(config: Config, count: int, is_sliding: Callable[[int], bool]) -> l
     return [each == "sliding_attention" for each in types]
 
 
-def _llama(config: Config) -> DecoderSettings:
-    config.ignore("pretraining_tp")  # computes the same in several products
-    sizes, bias = _sizes(config), _attention_bias(config)
-    layer = LayerSettings(rotary=read_rotary(config, sizes["head_dim"], 2048))
-    layers = (layer,) * _count(config, 32)
-    return DecoderSettings(**sizes, **bias, mlp_bias=config.take("mlp_bias", bool, False), layers=layers)
+def _qwen(row: Row, config: Config) -> DecoderSettings:
+    first = config.take("max_window_layers", int, 28)
+    return _read(row, config, lambda i: i >= first)
 
 
-def _mistral(config: Config) -> DecoderSettings:
-    sizes = _sizes(config, hidden=14336, kv_heads=8)
-    window = config.take("sliding_window", (int, NoneType), 4096)
-    layer = LayerSettings(window, read_rotary(config, sizes["head_dim"], 131072))
-    return DecoderSettings(**sizes, layers=(layer,) * _count(config, 32))
+def _gemma(row: Row, config: Config, is_sliding: Callable[[int], bool] | None = None) -> DecoderSettings:
+    settings = _read(row, config, is_sliding)
+    return dataclasses.replace(settings, embedding_scale=math.sqrt(settings.width))
 
 
-def _qwen(config: Config, *, third: bool) -> DecoderSettings:
-    sizes = _sizes(config, vocabulary=151936, hidden=22016, kv_heads=32, head_dim=128 if third else None)
-    rotary = read_rotary(config, sizes["head_dim"], 32768)
-    count, first = _count(config, 32), config.take("max_window_layers", int, 28)
-    window = config.take("sliding_window", (int, NoneType), 4096)
-    if not config.take("use_sliding_window", bool, False):
-        window = None
-    sliding = _sliding(config, count, lambda i: window is not None and i >= first)
-    layers = tuple(LayerSettings(window if each else None, rotary) for each in sliding)
-    if third:
-        return DecoderSettings(**sizes, **_attention_bias(config), qk_norm="head", layers=layers)
-    return DecoderSettings(**sizes, qkv_bias=True, layers=layers)
-
-
-def _gemma(config: Config, *, number: int) -> DecoderSettings:
-    config.only("use_bidirectional_attention", None, False)
-    first = number == 1
-    sizes = _sizes(
-        config,
-        vocabulary=262208 if number == 3 else 256000,
-        width=3072 if first else 2304,
-        hidden=24576 if first else 9216,
-        heads=16 if first else 8,
-        kv_heads=16 if first else 4,
-        head_dim=256,
-        activation=("hidden_act" if first else "hidden_activation", "gelu_pytorch_tanh"),
-        tied=True,
-    )
-    common = {**sizes, **_attention_bias(config), "norm_offset": 1.0, "embedding_scale": math.sqrt(sizes["width"])}
-    count = _count(config, 28 if first else 26)
-    if first:
-        config.ignore("hidden_activation")
-        return DecoderSettings(
-            **common, layers=(LayerSettings(rotary=read_rotary(config, sizes["head_dim"], 8192)),) * count
-        )
-    config.ignore("hidden_act")
+def _gemma2(row: Row, config: Config, every: int = 2) -> DecoderSettings:
     scale = config.take("query_pre_attn_scalar", float, 256) ** -0.5
-    window = config.take("sliding_window", (int, NoneType), 4096)
-    every = 2
-    if number == 3:
-        every = config.take("_sliding_window_pattern", int, 6)
-        every = config.take("sliding_window_pattern", int, every)
-    near, far = (
-        _gemma_rotaries(config, sizes["head_dim"])
-        if number == 3
-        else (read_rotary(config, sizes["head_dim"], 8192),) * 2
-    )
-    sliding = _sliding(config, count, lambda i: (i + 1) % every > 0)
-    cap = config.take("attn_logit_softcapping", (float, NoneType), 50.0)  # which the third does not use
-    return DecoderSettings(
-        **common,
-        layers=tuple(LayerSettings(window if each else None, near if each else far, scale) for each in sliding),
-        norms="both",
-        qk_norm="head" if number == 3 else None,
-        soft_cap=cap if number == 2 else None,
-        logit_soft_cap=config.take("final_logit_softcapping", (float, NoneType), 30.0 if number == 2 else None),
-    )
+    return _gemma({**row, "scale": scale}, config, lambda i: (i + 1) % every > 0)
 
 
-def _gemma_rotaries(config: Config, head_dim: int) -> tuple[Rotary, Rotary]:
-    """The rotary embeddings of layers with and without a window."""
-    local = config.take("rope_local_base_freq", float, 10_000.0)
-    given = config.values.get("rope_parameters")
-    if isinstance(given, dict) and {"sliding_attention", "full_attention"} & set(given):
-        both = config.part("rope_parameters")
-        assert both is not None
-        config.only("rope_scaling", None)
-        theta = config.take("rope_theta", float, 1_000_000.0)
-        parts = [both.part(key) or Config({}, "") for key in ("sliding_attention", "full_attention")]
-        both.finish()
-        limits = config.take("max_position_embeddings", int, 131072), None
-        near, far = parts
-        return rotary_of(near, head_dim, local, limits=limits), rotary_of(far, head_dim, theta, limits=limits)
-    return rotary_of(Config({}, ""), head_dim, local), read_rotary(config, head_dim, 131072, theta=1_000_000.0)
+def _gemma3(row: Row, config: Config) -> DecoderSettings:
+    config.take("attn_logit_softcapping", _FLOAT, None)  # is not used
+    every = config.take("_sliding_window_pattern", int, 6)
+    return _gemma2(row, config, config.take("sliding_window_pattern", int, every))
 
 
-def _phi3(config: Config) -> DecoderSettings:
-    sizes = _sizes(config, vocabulary=32064, width=3072, hidden=8192, epsilon=("rms_norm_eps", 1e-5))
-    config.only("attention_bias", False)
-    window = config.take("sliding_window", (int, NoneType), None)
-    rotary = read_rotary(config, sizes["head_dim"], 4096, part=1.0, original=4096, aliases={"su": "longrope"})
-    return DecoderSettings(**sizes, layers=(LayerSettings(window, rotary),) * _count(config, 32))
-
-
-def _olmo2(config: Config) -> DecoderSettings:
-    sizes = _sizes(config, vocabulary=50304, epsilon=("rms_norm_eps", 1e-5))
-    layer = LayerSettings(rotary=read_rotary(config, sizes["head_dim"], 2048))
-    layers = (layer,) * _count(config, 32)
-    return DecoderSettings(**sizes, **_attention_bias(config), norms="after", qk_norm="all", layers=layers)
-
-
-def _granite(config: Config) -> DecoderSettings:
-    sizes, bias = _sizes(config), _attention_bias(config)
-    scale = config.take("attention_multiplier", float, 1.0)
-    layer = LayerSettings(rotary=read_rotary(config, sizes["head_dim"], 2048), scale=scale)
-    return DecoderSettings(
-        **sizes,
-        **bias,
-        mlp_bias=config.take("mlp_bias", bool, False),
-        embedding_scale=config.take("embedding_multiplier", float, 1.0),
-        residual_scale=config.take("residual_multiplier", float, 1.0),
-        logit_divisor=config.take("logits_scaling", float, 1.0),
-        layers=(layer,) * _count(config, 32),
-    )
-
-
-def _smollm3(config: Config) -> DecoderSettings:
-    sizes = _sizes(config, vocabulary=128256, width=2048, heads=16, kv_heads=4, tied=True)
-    rotary = read_rotary(config, sizes["head_dim"], 32768, theta=2_000_000.0)
-    count, every = _count(config, 36), config.take("no_rope_layer_interval", int, 4)
+def _smollm3(row: Row, config: Config) -> DecoderSettings:
+    """Some layers have no rotary embedding."""
+    count, every = row["count"].read(config), config.take("no_rope_layer_interval", int, 4)
     turning = config.take("no_rope_layers", (list, NoneType), None)
     if turning is None:
         turning = [int((i + 1) % every != 0) for i in range(count)]
     if len(turning) != count or not set(turning) <= {0, 1}:
         raise config.error("no_rope_layers", f"0 or 1 for each of {count} layers")
-    window = config.take("sliding_window", (int, NoneType), None)
-    if not config.take("use_sliding_window", bool, False):
-        window = None
-    sliding = _sliding(config, count, lambda i: window is not None and not turning[i])
+    settings = _read(row, config, lambda i: not turning[i])
     layers = [
-        LayerSettings(window if near else None, rotary if turns else None)
-        for near, turns in zip(sliding, turning, strict=True)
+        layer if turns else dataclasses.replace(layer, rotary=None)
+        for layer, turns in zip(settings.layers, turning, strict=True)
     ]
-    mlp_bias = config.take("mlp_bias", bool, False)
-    return DecoderSettings(**sizes, **_attention_bias(config), mlp_bias=mlp_bias, layers=tuple(layers))
+    return dataclasses.replace(settings, layers=tuple(layers))
 
 
-def _starcoder2(config: Config) -> DecoderSettings:
-    sizes = _sizes(
-        config,
-        vocabulary=49152,
-        width=3072,
-        hidden=12288,
-        heads=24,
-        kv_heads=2,
-        activation=("hidden_act", "gelu_pytorch_tanh"),
-        epsilon=("norm_epsilon", 1e-5),
-        tied=True,
-    )
-    bias = _attention_bias(config, "use_bias", default=True)
-    window = config.take("sliding_window", (int, NoneType), None)
-    layer = LayerSettings(window, read_rotary(config, sizes["head_dim"], 4096))
-    layers = (layer,) * _count(config, 30)
-    return DecoderSettings(**sizes, **bias, mlp_bias=bias["out_bias"], norm="layer", gated=False, layers=layers)
-
-
-def _gpt2(config: Config) -> DecoderSettings:
-    summary = (
-        "summary_activation",
-        "summary_first_dropout",
-        "summary_proj_to_labels",
-        "summary_type",
-        "summary_use_proj",
-    )
-    config.ignore(*_DROPOUTS, *summary, "n_ctx", "reorder_and_upcast_attn")
-    width, heads = config.take("n_embd", int, 768), config.take("n_head", int, 12)
-    inner = config.take("n_inner", (int, NoneType), None)
-    scale = (width // heads) ** -0.5 if config.take("scale_attn_weights", bool, True) else 1.0
+def _gpt2(row: Row, config: Config) -> DecoderSettings:
+    """Products of queries and keys may be scaled by the number of the layer."""
+    settings = _read(row, config)
+    scale = settings.head_dim**-0.5 if config.take("scale_attn_weights", bool, True) else 1.0
     by_layer = config.take("scale_attn_by_inverse_layer_idx", bool, False)
-    scales = [scale / (i + 1 if by_layer else 1) for i in range(config.take("n_layer", int, 12))]
-    return DecoderSettings(
-        vocabulary=config.take("vocab_size", int, 50257),
-        width=width,
-        hidden=4 * width if inner is None else inner,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=width // heads,
-        layers=tuple(LayerSettings(scale=each) for each in scales),
-        activation=config.activation("activation_function", "gelu_new"),
-        epsilon=config.take("layer_norm_epsilon", float, 1e-5),
-        tied=config.take("tie_word_embeddings", bool, True),
-        norm="layer",
-        gated=False,
-        qkv_bias=True,
-        out_bias=True,
-        mlp_bias=True,
-        positions=config.take("n_positions", int, 1024),
-    )
-
-
-def _gpt_neox(config: Config) -> DecoderSettings:
-    config.ignore("is_decoder")
-    sizes = _sizes(
-        config,
-        vocabulary=50432,
-        width=6144,
-        hidden=24576,
-        heads=64,
-        activation=("hidden_act", "gelu"),
-        epsilon=("layer_norm_eps", 1e-5),
-    )
-    names = ("rotary_emb_base", "rotary_pct")
-    layer = LayerSettings(rotary=read_rotary(config, sizes["head_dim"], 2048, part=0.25, names=names))
-    return DecoderSettings(
-        **sizes,
-        **_attention_bias(config, default=True),
-        mlp_bias=True,
-        norm="layer",
-        gated=False,
-        parallel=config.take("use_parallel_residual", bool, True),
-        layers=(layer,) * _count(config, 44),
-    )
+    scales = [scale / (i + 1 if by_layer else 1) for i in range(len(settings.layers))]
+    return dataclasses.replace(settings, layers=tuple(LayerSettings(scale=each) for each in scales))
 
 
 # Names ----------------------------------------------------------------------------------------------------------------
 
 
-def _names(s: DecoderSettings, outer: dict[str, str], layers: str, inner: dict[str, str]) -> list[Piece]:
-    """The pieces of modules outside of the layers, and in them."""
-    if s.tied:  # some files have the embeddings twice
-        outer = {ours: theirs for ours, theirs in outer.items() if ours != "head"}
-    pieces = [Piece(*pair) for pair in outer.items()]
-    return pieces + [Piece(f"blocks.*.{ours}", f"{layers}.*.{theirs}") for ours, theirs in inner.items()]
+@dataclasses.dataclass(frozen=True)
+class Names:
+    """The names of a family's modules in its files.
+
+    Args:
+        outer: ours → theirs, outside of the layers.
+        layers: the name of the layers.
+        inner: ours → theirs, in a layer. Several of ours are parts of one array, one after the other.
+        unused: what some files have besides.
+        order: of the arrays in a layer: PyTorch's; with the inputs first; or query, key and value of each head.
+    """
+
+    outer: Mapping[str, str]
+    layers: str
+    inner: Mapping[str, str]
+    unused: Sequence[str]
+    order: str = "torch"
+
+    def pieces(self, s: DecoderSettings) -> list[Piece]:
+        """The pieces of a model."""
+        outer = {ours: theirs for ours, theirs in self.outer.items() if ours != "head" or not s.tied}
+        head = [self.outer["head"]] * s.tied  # some files have the embeddings twice
+        found = [Piece((), [*self.unused, *head]), *(Piece(*pair) for pair in outer.items())]
+        kv_size = s.kv_heads * s.head_dim
+        sizes = {"attention.query": s.heads * s.head_dim, "attention.key": kv_size, "mlp.gate": s.hidden}
+        for ours, theirs in self.inner.items():
+            *others, last = ours.split()
+            ends = np.cumsum([sizes[each] for each in others], dtype=int).tolist()
+            acts = (functools.partial(act, s, self.order, ends) for act in (_taken_apart, _put_together))
+            paths = [f"blocks.*.{each}" for each in (*others, last)]
+            found.append(Piece(paths, f"{self.layers}.*.{theirs}", *acts))
+        return found
 
 
-def _unused(*names: str) -> list[Piece]:
-    return [Piece((), name) for name in names]
-
-
-_QKV = tuple(f"blocks.*.attention.{each}" for each in ("query", "key", "value"))
-
-
-def _split(ours: Sequence[str], theirs: str, sizes: Sequence[int]) -> Piece:
-    """One array of the file is several of the model, one after the other."""
-    ends = np.cumsum(sizes)[:-1].tolist()
-    return Piece(ours, theirs, lambda w: np.split(w, ends), lambda *parts: (np.concatenate(parts),))
-
-
-def _llama_names(s: DecoderSettings, *, fused: bool = False) -> list[Piece]:
-    inner = {"before_attention": "input_layernorm", "before_mlp": "post_attention_layernorm"}
-    if s.norms != "before":
-        inner["before_mlp"], inner["after_attention"] = "pre_feedforward_layernorm", inner["before_mlp"]
-        inner["after_mlp"] = "post_feedforward_layernorm"
-    inner |= {"attention.out": "self_attn.o_proj", "mlp.down": "mlp.down_proj"}
-    inner |= {"attention.query_ln": "self_attn.q_norm", "attention.key_ln": "self_attn.k_norm"}
-    pieces = []
-    if fused:
-        sizes = [heads * s.head_dim for heads in (s.heads, s.kv_heads, s.kv_heads)]
-        pieces = [_split(_QKV, "model.layers.*.self_attn.qkv_proj", sizes)]
-        halves = ("blocks.*.mlp.gate", "blocks.*.mlp.up")
-        pieces.append(_split(halves, "model.layers.*.mlp.gate_up_proj", [s.hidden, s.hidden]))
-    else:
-        inner |= {f"attention.{each}": f"self_attn.{each[0]}_proj" for each in ("query", "key", "value")}
-        inner |= {"mlp.gate": "mlp.gate_proj", "mlp.up": "mlp.up_proj"}
-    if not s.gated:
-        inner |= {"mlp.up": "mlp.c_fc", "mlp.down": "mlp.c_proj"}
-    outer = {"embed": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}
-    return [
-        *_names(s, outer, "model.layers", inner), *pieces,
-        *_unused("model.layers.*.self_attn.rotary_emb", "model.rotary_emb", *["lm_head"] * s.tied),
-    ]  # fmt: skip
-
-
-def _gpt2_names(s: DecoderSettings) -> list[Piece]:
-    """Kernels of GPT-2 have the inputs first."""
-
-    def turned(ours: str, theirs: str) -> Piece:
-        return Piece(f"blocks.*.{ours}", f"transformer.h.*.{theirs}", lambda w: (w.T,), lambda w: (w.T,))
-
-    outer = {"embed": "transformer.wte", "positions.table": "transformer.wpe", "norm": "transformer.ln_f"}
-    return [
-        *_names(s, outer | {"head": "lm_head"}, "transformer.h", {"before_attention": "ln_1", "before_mlp": "ln_2"}),
-        Piece(
-            _QKV, "transformer.h.*.attn.c_attn",
-            lambda w: np.split(w.T, 3), lambda *parts: (np.concatenate(parts).T,),
-        ),
-        *map(turned, ("attention.out", "mlp.up", "mlp.down"), ("attn.c_proj", "mlp.c_fc", "mlp.c_proj")),
-        *_unused("transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias", *["lm_head"] * s.tied),
-    ]  # fmt: skip
-
-
-def _gpt_neox_names(s: DecoderSettings) -> list[Piece]:
-    inner = {"before_attention": "input_layernorm", "before_mlp": "post_attention_layernorm"}
-    inner |= {"attention.out": "attention.dense", "mlp.up": "mlp.dense_h_to_4h", "mlp.down": "mlp.dense_4h_to_h"}
-
-    def split(w: np.ndarray) -> list[np.ndarray]:  # query, key and value of each head
+def _taken_apart(s: DecoderSettings, order: str, ends: list[int], w: np.ndarray) -> Arrays:
+    if order == "heads" and ends:
         by_head = w.reshape(s.heads, 3, s.head_dim, *w.shape[1:])
         return [by_head[:, i].reshape(-1, *w.shape[1:]) for i in range(3)]
+    return np.split(w.T if order == "inputs" else w, ends)
 
-    def joined(*parts: np.ndarray) -> tuple[np.ndarray]:
+
+def _put_together(s: DecoderSettings, order: str, ends: list[int], *parts: np.ndarray) -> Arrays:
+    if order == "heads" and ends:
         by_head = [part.reshape(s.heads, s.head_dim, *part.shape[1:]) for part in parts]
         return (np.stack(by_head, axis=1).reshape(-1, *parts[0].shape[1:]),)
-
-    outer = {"embed": "gpt_neox.embed_in", "norm": "gpt_neox.final_layer_norm", "head": "embed_out"}
-    attention = "gpt_neox.layers.*.attention"
-    return [
-        *_names(s, outer, "gpt_neox.layers", inner),
-        Piece(_QKV, f"{attention}.query_key_value", split, joined),
-        *_unused(*(f"{attention}.{each}" for each in ("bias", "masked_bias", "rotary_emb")), *["embed_out"] * s.tied),
-    ]
+    whole = np.concatenate(parts) if ends else parts[0]
+    return (whole.T if order == "inputs" else whole,)
 
 
-def _family(read: Callable[[Config], DecoderSettings], **names: Any) -> Family:
-    return Family(read, Decoder, functools.partial(_llama_names, **names), "model.")
+def _with_names(inner: Mapping[str, str]) -> Names:
+    return dataclasses.replace(_LLAMA_NAMES, inner={**_LLAMA_NAMES.inner, **inner})
 
+
+_QKV = "attention.query attention.key attention.value"
+_COMMON = {
+    "before_attention": "input_layernorm",
+    "attention.query_ln": "self_attn.q_norm",
+    "attention.key_ln": "self_attn.k_norm",
+    "attention.out": "self_attn.o_proj",
+    "before_mlp": "post_attention_layernorm",
+    "mlp.down": "mlp.down_proj",
+}
+_LLAMA_NAMES = Names(
+    {"embed": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"},
+    "model.layers",
+    {
+        **_COMMON,
+        **{f"attention.{each}": f"self_attn.{each[0]}_proj" for each in ("query", "key", "value")},
+        **{f"mlp.{each}": f"mlp.{each}_proj" for each in ("gate", "up")},
+    },
+    ("model.layers.*.self_attn.rotary_emb", "model.rotary_emb"),
+)
+_PHI3_NAMES = dataclasses.replace(
+    _LLAMA_NAMES, inner={**_COMMON, _QKV: "self_attn.qkv_proj", "mlp.gate mlp.up": "mlp.gate_up_proj"}
+)
+_MORE_NORMS = {
+    "after_attention": "post_attention_layernorm",
+    "before_mlp": "pre_feedforward_layernorm",
+    "after_mlp": "post_feedforward_layernorm",
+}
+_GPT2_NAMES = Names(
+    {"embed": "transformer.wte", "positions.table": "transformer.wpe", "norm": "transformer.ln_f", "head": "lm_head"},
+    "transformer.h",
+    {
+        "before_attention": "ln_1",
+        _QKV: "attn.c_attn",
+        "attention.out": "attn.c_proj",
+        "before_mlp": "ln_2",
+        "mlp.up": "mlp.c_fc",
+        "mlp.down": "mlp.c_proj",
+    },
+    ("transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"),
+    "inputs",
+)
+_GPT_NEOX_NAMES = Names(
+    {"embed": "gpt_neox.embed_in", "norm": "gpt_neox.final_layer_norm", "head": "embed_out"},
+    "gpt_neox.layers",
+    {
+        "before_attention": "input_layernorm",
+        _QKV: "attention.query_key_value",
+        "attention.out": "attention.dense",
+        "before_mlp": "post_attention_layernorm",
+        "mlp.up": "mlp.dense_h_to_4h",
+        "mlp.down": "mlp.dense_4h_to_h",
+    },
+    [f"gpt_neox.layers.*.attention.{each}" for each in ("bias", "masked_bias", "rotary_emb")],
+    "heads",
+)
+
+
+# Families -------------------------------------------------------------------------------------------------------------
+
+_COLUMNS = (
+    "vocabulary", "width", "hidden", "heads", "kv_heads", "head_dim", "count", "limit", "window", "epsilon", "tied",
+    "activation",
+)  # fmt: skip
+_ABSENT = {
+    "gemma":       (256000, 3072, 24576, 16, 16,   256,  28, 8192,   None, 1e-6, True,  "gelu_pytorch_tanh"),
+    "gemma2":      (256000, 2304, 9216,  8,  4,    256,  26, 8192,   4096, 1e-6, True,  "gelu_pytorch_tanh"),
+    "gemma3_text": (262208, 2304, 9216,  8,  4,    256,  26, 131072, 4096, 1e-6, True,  "gelu_pytorch_tanh"),
+    "gpt2":        (50257,  768,  None,  12, None, None, 12, None,   None, 1e-5, True,  "gelu_new"),
+    "gpt_neox":    (50432,  6144, 24576, 64, None, None, 44, 2048,   None, 1e-5, False, "gelu"),
+    "granite":     (32000,  4096, 11008, 32, None, None, 32, 2048,   None, 1e-6, False, "silu"),
+    "llama":       (32000,  4096, 11008, 32, None, None, 32, 2048,   None, 1e-6, False, "silu"),
+    "mistral":     (32000,  4096, 14336, 32, 8,    None, 32, 131072, 4096, 1e-6, False, "silu"),
+    "olmo2":       (50304,  4096, 11008, 32, None, None, 32, 2048,   None, 1e-5, False, "silu"),
+    "phi3":        (32064,  3072, 8192,  32, None, None, 32, 4096,   None, 1e-5, False, "silu"),
+    "qwen2":       (151936, 4096, 22016, 32, 32,   None, 32, 32768,  4096, 1e-6, False, "silu"),
+    "qwen3":       (151936, 4096, 22016, 32, 32,   128,  32, 32768,  4096, 1e-6, False, "silu"),
+    "smollm3":     (128256, 2048, 11008, 16, 4,    None, 36, 32768,  None, 1e-6, True,  "silu"),
+    "starcoder2":  (49152,  3072, 12288, 24, 2,    None, 30, 4096,   None, 1e-5, True,  "gelu_pytorch_tanh"),
+}  # fmt: skip
+"""What absent keys mean, by ``model_type``: the ``absent`` of the keys of these columns."""
+
+
+def _family(
+    name: str,
+    read: Callable[[Row, Config], DecoderSettings] = _read,
+    names: Names = _LLAMA_NAMES,
+    prefix: str = "model.",
+    **differences: Any,
+) -> Family:
+    row = {**_LLAMA, **differences}
+    absent = dict(zip(_COLUMNS, _ABSENT[name], strict=True))
+    row |= {column: row[column]._replace(absent=absent[column]) for column in _COLUMNS if row[column]}
+    return Family(functools.partial(read, row), Decoder, names.pieces, prefix)
+
+
+_WINDOW: Row = {"window": Key("sliding_window", _INT)}
+_WINDOW_IF_USED: Row = {**_WINDOW, "uses_window": Key("use_sliding_window", bool, False)}
+_MLP_BIAS: Row = {"mlp_bias": Key("mlp_bias", bool, False)}
+_GPT: Row = {"norm": "layer", "gated": False}
+_GEMMA: Row = {"norm_offset": 1.0, "only": {**_LLAMA["only"], "use_bidirectional_attention": (None, False)}}
+_GEMMA2: Row = {
+    **_GEMMA, **_WINDOW, "names": _with_names(_MORE_NORMS), "activation": Key("hidden_activation", str),
+    "ignored": ("hidden_act",), "norms": "both",
+}  # fmt: skip
+_SUMMARY = [f"summary_{each}" for each in ("activation", "first_dropout", "proj_to_labels", "type", "use_proj")]
 
 FAMILIES: dict[str, Family] = {
-    "gemma": _family(functools.partial(_gemma, number=1)),
-    "gemma2": _family(functools.partial(_gemma, number=2)),
-    "gemma3_text": _family(functools.partial(_gemma, number=3)),
-    "gpt2": Family(_gpt2, Decoder, _gpt2_names, "transformer."),
-    "gpt_neox": Family(_gpt_neox, Decoder, _gpt_neox_names, "gpt_neox."),
-    "granite": _family(_granite),
-    "llama": _family(_llama),
-    "mistral": _family(_mistral),
-    "olmo2": _family(_olmo2),
-    "phi3": _family(_phi3, fused=True),
-    "qwen2": _family(functools.partial(_qwen, third=False)),
-    "qwen3": _family(functools.partial(_qwen, third=True)),
-    "smollm3": _family(_smollm3),
-    "starcoder2": _family(_starcoder2),
-}
+    "gemma": _family("gemma", _gemma, **_GEMMA, ignored=("hidden_activation",)),
+    "gemma2": _family(
+        "gemma2", _gemma2, **_GEMMA2,
+        soft_cap=Key("attn_logit_softcapping", _FLOAT, 50.0),
+        logit_soft_cap=Key("final_logit_softcapping", _FLOAT, 30.0),
+    ),
+    "gemma3_text": _family(
+        "gemma3_text", _gemma3, **_GEMMA2, qk_norm="head",
+        logit_soft_cap=Key("final_logit_softcapping", _FLOAT),
+        theta=Key("rope_theta", float, 1_000_000.0), local_theta=Key("rope_local_base_freq", float, 10_000.0),
+    ),
+    "gpt2": _family(
+        "gpt2", _gpt2, _GPT2_NAMES, "transformer.", **_GPT, qkv_bias=True, mlp_bias=True,
+        width=Key("n_embd", int), hidden=Key("n_inner", _INT), heads=Key("n_head", int), kv_heads=None, head_dim=None,
+        count=Key("n_layer", int), activation=Key("activation_function", str),
+        epsilon=Key("layer_norm_epsilon", float), positions=Key("n_positions", int, 1024), theta=None, limit=None,
+        only={}, ignored=("n_ctx", "reorder_and_upcast_attn", *_SUMMARY),
+    ),
+    "gpt_neox": _family(
+        "gpt_neox", names=_GPT_NEOX_NAMES, prefix="gpt_neox.", **_GPT,
+        qkv_bias=Key("attention_bias", bool, True), mlp_bias=True, epsilon=Key("layer_norm_eps", float),
+        theta=Key("rotary_emb_base", float, 10_000.0), part=Key("rotary_pct", float, 0.25),
+        parallel=Key("use_parallel_residual", bool, True), only={}, ignored=("is_decoder",),
+    ),
+    "granite": _family(
+        "granite", **_MLP_BIAS,
+        scale=Key("attention_multiplier", float, 1.0), embedding_scale=Key("embedding_multiplier", float, 1.0),
+        residual_scale=Key("residual_multiplier", float, 1.0), logit_divisor=Key("logits_scaling", float, 1.0),
+    ),
+    "llama": _family("llama", **_MLP_BIAS, ignored=("pretraining_tp",)),  # the same, in several products
+    "mistral": _family("mistral", **_WINDOW, qkv_bias=False),
+    "olmo2": _family("olmo2", names=_with_names(_MORE_NORMS), norms="after", qk_norm="all"),
+    "phi3": _family(
+        "phi3", names=_PHI3_NAMES, **_WINDOW, qkv_bias=False, only={"attention_bias": (False,)},
+        part=Key("partial_rotary_factor", float, 1.0), original=Key("original_max_position_embeddings", int, 4096),
+        aliases={"su": "longrope"},
+    ),
+    "qwen2": _family("qwen2", _qwen, **_WINDOW_IF_USED, qkv_bias=True, out_bias=False),
+    "qwen3": _family("qwen3", _qwen, **_WINDOW_IF_USED, qk_norm="head"),
+    "smollm3": _family(
+        "smollm3", _smollm3, **_WINDOW_IF_USED, **_MLP_BIAS, theta=Key("rope_theta", float, 2_000_000.0),
+    ),
+    "starcoder2": _family(
+        "starcoder2", names=_with_names({"mlp.up": "mlp.c_fc", "mlp.down": "mlp.c_proj"}), **_WINDOW, **_GPT,
+        qkv_bias=Key("use_bias", bool, True), mlp_bias=Key("use_bias", bool, True), epsilon=Key("norm_epsilon", float),
+    ),
+}  # fmt: skip
 """By ``model_type``."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -44,9 +43,9 @@ from ..typing import DTypeLike, FilterLiteral
 from ..util.files import given_path, read_file
 from ..util.paths import Path, describe_path, iter_layer_paths
 from ..util.schemas import MOST_JSON, parse_json
-from .family import Family
+from .family import Config
 from .shards import Shards
-from .weights import Weight, family_of, settings_of, weights_of
+from .weights import Weight, family_of, weights_of
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 
@@ -104,8 +103,9 @@ def load(
     place = given_path(folder)
     config_json, generation_json = _text(place / CONFIG), _text(place / GENERATION, is_needed=False)
     config = json.loads(config_json or "")
-    family = family_of(config, str(place / CONFIG))
-    settings = settings_of(family, config, str(place / CONFIG))
+    family, reader = family_of(config, str(place / CONFIG)), Config(config, str(place / CONFIG))
+    settings = family.read(reader)
+    reader.finish()
     stored = {} if abstract else {_newer(name): array for name, array in load_safetensors(place).items()}
     settings = family.in_files(settings, stored) if stored else settings
     target = jnp.dtype(_dtype_of(config, stored) if dtype is None else dtype)
@@ -128,15 +128,11 @@ def load(
         with logical_axis_rules(given or rules_for(mesh)):
             model = merge(*get_abstract_model(make, mesh, graph=True))
     if not abstract:
-        chosen = _matched(stored, *_weights(family, settings, stored), strict)
-        is_wanted = to_predicate(with_patterns(only))
+        has_prefix = any(name.startswith(family.prefix) for name in stored)
+        found = _matched(stored, *weights_of(family, settings, has_prefix), strict)
         encode = functools.partial(_encoded, rows=rows, bits=quantize, group_size=group_size)
-        _fill(model, stored, chosen, is_wanted, encode)
+        _fill(model, stored, found, to_predicate(with_patterns(only)), encode)
     return model
-
-
-def _weights(family: Family, settings: Any, stored: Iterable[str]) -> tuple[list[Weight], Callable[[str], bool]]:
-    return weights_of(family, settings, any(name.startswith(family.prefix) for name in stored))
 
 
 def _text(place: FilePath, *, is_needed: bool = True) -> str | None:
@@ -177,8 +173,14 @@ def _quantize(model: Any, bits: int, group_size: int | None, rows: dict[Path, tu
 
     def replaced(path: Path, layer: Any) -> Any:
         check_inputs(path, layer, bits, group_size)
-        rows[*path, "kernel"] = quantized_rows(layer)
-        return with_quantized(layer, bits, group_size)[0]
+        names = layer.kernel.get_metadata()["out_sharding"]
+        rows[*path, "kernel"] = own = quantized_rows(layer)
+        new, made = with_quantized(layer, bits, group_size)
+        # Axes that become one are divided as the first of them.
+        row, column = names[made.order[0]], names[made.order[len(own)]]
+        made.codes.set_metadata(out_sharding=(row, column))
+        made.scale.set_metadata(out_sharding=(None, column))
+        return new
 
     select(model, "blocks.**", (Linear, LinearGeneral)).replace(replaced)
 
@@ -197,22 +199,19 @@ def _matched(
     missing, mismatched, converted, found = [], [], [], []
     for weight in weights:
         where = (describe_path(weight.path),), weight.counterpart.collection
+        named = weight.counterpart.module, (weight.theirs,)
         array = stored.get(weight.theirs)
         if array is None:
-            missing.append(Missing(*where, weight.counterpart.module, (weight.theirs,)))
+            missing.append(Missing(*where, *named))
         elif (wrong := weight.misfit(array.shape, array.dtype)) is not None:
-            mismatched.append(Mismatched(*where, weight.counterpart.module, (weight.theirs,), *wrong))
+            mismatched.append(Mismatched(*where, *named, *wrong))
         else:
             converted.append(Converted(*where, (weight.theirs,), True))
             found.append(weight)
-    left = stored.keys() - {weight.theirs for weight in weights}
-    report = ConversionReport(
-        tuple(converted),
-        tuple(missing),
-        tuple(mismatched),
-        tuple(sorted(name for name in left if not is_unused(name))),
-        ignored=tuple(sorted(filter(is_unused, left))),
-    )
+    left = sorted(stored.keys() - {weight.theirs for weight in weights})
+    ignored = tuple(filter(is_unused, left))
+    unexpected = tuple(name for name in left if name not in ignored)
+    report = ConversionReport(tuple(converted), tuple(missing), tuple(mismatched), unexpected, ignored=ignored)
     if mismatched or (strict and not report.is_complete):
         raise error_of(report, "download the model again; strict=False leaves variables without values as shapes")
     return found
@@ -221,30 +220,29 @@ def _matched(
 def _fill(model: Any, stored: Mapping[str, StoredArray], weights: list[Weight], is_wanted: Any, encode: Any) -> None:
     """Give the variables of an abstract model their values, one after the other; those that files lack stay shapes."""
     by_path = {weight.path: weight for weight in weights}
-    groups: dict[Path, dict[str, Variable[Any]]] = {}  # a quantized weight has two variables
+    groups: dict[Path, dict[str, Variable[Any]]] = {}
     for path, variable in iter_variables(model):
-        if isinstance(variable, Quantized):
-            groups.setdefault(path[:-1], {})[path[-1]] = variable
-        else:
-            groups[path] = {"": variable}
-    sizes = {path: sum(math.prod(v.get_raw_value().shape) for v in found.values()) for path, found in groups.items()}
-    done, shows = 0, sys.stderr.isatty()
+        place, name = (path[:-1], path[-1]) if isinstance(variable, Quantized) else (path, "")
+        groups.setdefault(place, {})[name] = variable  # a quantized weight has two variables
+    wanted = []
     for path, variables in groups.items():
         layers = [(index, by_path[layer]) for layer, index in iter_layer_paths(path) if layer in by_path]
         is_whole = len(layers) == sum(1 for _ in iter_layer_paths(path))
         if is_whole and is_wanted(path, next(iter(variables.values()))):
-            shards = {name: Shards(variable.get_raw_value()) for name, variable in variables.items()}
-            for index, weight in layers:
-                values = weight.part(view(stored[weight.theirs]))
-                arrays = {"": values} if "" in shards else encode(weight.path, values)
-                for name, each in shards.items():
-                    each.write(index, arrays[name])
-            for name, each in shards.items():
-                variables[name].set_raw_value(each.finish())
-        done += sizes[path]
-        if shows:
-            end = "\n" if done == sum(sizes.values()) else ""
-            print(f"\r{done / sum(sizes.values()):4.0%} of the weights", end=end, file=sys.stderr, flush=True)
+            wanted.append((variables, layers))
+    done, total = 0, sum(len(layers) for _, layers in wanted)
+    for variables, layers in wanted:
+        shards = {name: Shards(variable.get_raw_value()) for name, variable in variables.items()}
+        for index, weight in layers:
+            values = weight.part(stored[weight.theirs].view())
+            for name, array in ({"": values} if "" in shards else encode(weight.path, values)).items():
+                shards[name].write(index, array)
+            done += 1
+            if sys.stderr.isatty():
+                end = "\n" if done == total else ""
+                print(f"\r{done / total:4.0%} of the weights", end=end, file=sys.stderr, flush=True)
+        for name, each in shards.items():
+            variables[name].set_raw_value(each.finish())
 
 
 def _encoded(
@@ -258,9 +256,3 @@ def _encoded(
 
 
 _codes_and_scale = jax.jit(codes_and_scale, static_argnums=(1, 2, 3))
-
-
-def view(array: StoredArray) -> np.ndarray:
-    """The values of a stored array, mapped, so that parts are read when they are used."""
-    place, _, offset, shape, dtype = array.read.args  # type: ignore[attr-defined]
-    return np.asarray(np.memmap(place, dtype, "r", offset, shape)) if math.prod(shape) else array.read()

@@ -64,44 +64,49 @@ class Rotary:
         return grown ** -np.arange(0, 1, 1 / pairs, dtype=np.float32)[:pairs]
 
 
-def read_rotary(
+def read_rotaries(
     config: Config,
     head_dim: int,
-    positions: int,
     *,
-    theta: float = 10_000.0,
-    part: float | None = None,
-    names: tuple[str, str] = ("rope_theta", "partial_rotary_factor"),
-    original: int | None = None,
-    aliases: Mapping[str, str] = HashableMapping(),
-) -> Rotary:
-    """The rotary embedding of a config: ``rope_parameters``, or ``rope_theta`` and ``rope_scaling`` of older ones.
+    theta: float | None,
+    local_theta: float | None,
+    part: float | None,
+    limit: int,
+    original: int | None,
+    aliases: Mapping[str, str],
+) -> tuple[Rotary | None, Rotary | None]:
+    """The rotary embeddings of layers with a sliding window and of others: ``rope_parameters``, or ``rope_scaling``.
 
     Args:
         config: the config.
         head_dim: how many features a head has.
-        positions: ``max_position_embeddings`` if the config has none.
-        theta: the base if the config has none.
-        part: which part of the features is rotated, if the config does not say; ``None`` for families that rotate all.
-        names: the older names of these two.
-        original: ``original_max_position_embeddings`` if the config has none; ``None`` if it has none ever.
+        theta: the base; ``None`` for families without rotary embeddings.
+        local_theta: that of layers with a sliding window, if these have another one, without a scaling.
+        part: which part of the features is rotated; ``None`` for families that rotate all.
+        limit: how many positions there are.
+        original: those of the first training, if the family has such a key.
         aliases: other names for scalings.
 
     Raises:
         ConversionError: there are keys or values that are not supported.
     """
+    if theta is None:
+        return None, None
     new, old = config.part("rope_parameters"), config.part("rope_scaling")
     if new is not None and old is not None:
         raise config.error("rope_scaling", "null beside rope_parameters")
-    theta = config.take(names[0], float, theta)
-    if part is None:
-        config.only(names[1], 1.0, 1)
+    near = far = new or old or Config({}, "")
+    types = ("sliding_attention", "full_attention")
+    if local_theta is None:
+        local_theta = theta
+    elif new is not None and not new.values.keys().isdisjoint(types):
+        near, far = (new.part(each) or Config({}, "") for each in types)
+        new.finish()
     else:
-        part = config.take(names[1], float, part)
-    if original is not None:
-        original = config.take("original_max_position_embeddings", int, original)
-    limits = config.take("max_position_embeddings", int, positions), original
-    return rotary_of(new or old or Config({}, ""), head_dim, theta, part, limits, aliases)
+        near = Config({}, "")
+    both = ((near, local_theta), (far, theta))
+    one, other = (rotary_of(given, head_dim, base, part, (limit, original), aliases) for given, base in both)
+    return one, other
 
 
 def rotary_of(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 from pathlib import Path as FilePath
-from typing import Any
 
 import jax
 import numpy as np
@@ -21,6 +19,9 @@ from ..util.whole_writes import written_whole
 from .family import PublishedModel
 from .loading import CONFIG, GENERATION
 from .weights import Weight, family_of, weights_of
+
+Part = tuple[Weight, jax.Array, tuple[int, ...]]
+"""A weight, the variable that has it, and its indices along the first axes of that."""
 
 
 def save(model: PublishedModel, folder: str | os.PathLike[str], *, shard_bytes: int = SHARD_BYTES) -> FilePath:
@@ -59,7 +60,7 @@ def save(model: PublishedModel, folder: str | os.PathLike[str], *, shard_bytes: 
         for path, variable in iter_variables(model)
         for layer, index in iter_layer_paths(path)
     }
-    groups: dict[str, dict[str, tuple[Weight, Any]]] = {}
+    groups: dict[str, list[Part]] = {}
     for weight in weights_of(family, model.settings)[0]:
         value, index = places.get(weight.path, (None, ()))
         if not isinstance(value, jax.Array):
@@ -70,8 +71,8 @@ def save(model: PublishedModel, folder: str | os.PathLike[str], *, shard_bytes: 
                 expected="the variables that plait.models.load made, with values",
                 do="plait.select(model, plait.LoRA).replace(lambda _, lora: lora.merge()), or plait.dequantize(model)",
             )
-        groups.setdefault(weight.theirs, {})[weight.name] = weight, (value, index)
-    arrays = {theirs: _array(group) for theirs, group in groups.items()}
+        groups.setdefault(weight.theirs, []).append((weight, value, index))
+    arrays = {theirs: _array(parts) for theirs, parts in groups.items()}
     dtypes = {array.dtype.name for array in arrays.values()}
     config["dtype" if "torch_dtype" not in config else "torch_dtype"] = dtypes.pop() if len(dtypes) == 1 else "float32"
     if os.path.lexists(target):
@@ -91,22 +92,14 @@ def save(model: PublishedModel, folder: str | os.PathLike[str], *, shard_bytes: 
     return target
 
 
-def _array(group: dict[str, tuple[Weight, Any]]) -> StoredArray:
+def _array(parts: list[Part]) -> StoredArray:
     """The array of the files for some variables; it is put together when it is written."""
-    (first, (value, _)), *_ = group.values()
-    blank = [np.broadcast_to(np.zeros((), np.int8), each.torch_shape) for each, _ in _in_order(group)]
-    (shaped,) = first.piece.to_theirs(*blank)
-    return StoredArray(shaped.shape, np.dtype(value.dtype), functools.partial(_put_together, group))
+    parts.sort(key=lambda part: part[0].parts.index(part[0].name))
+    weight, value, _ = parts[0]
+    (shape,) = weight.piece.their_shapes([each.torch_shape for each, *_ in parts])
 
+    def read() -> np.ndarray:
+        values = [each.counterpart.piece.to_theirs(np.asarray(x[i] if i else x))[0] for each, x, i in parts]
+        return weight.piece.to_theirs(*values)[0]
 
-def _put_together(group: dict[str, tuple[Weight, Any]]) -> np.ndarray:
-    parts = []
-    for weight, (value, index) in _in_order(group):
-        parts.append(weight.counterpart.piece.to_theirs(np.asarray(value[index] if index else value))[0])
-    ((first, _), *_) = group.values()
-    return first.piece.to_theirs(*parts)[0]
-
-
-def _in_order(group: dict[str, tuple[Weight, Any]]) -> list[tuple[Weight, Any]]:
-    (weight, _), *_ = group.values()
-    return [group[name] for name in weight.parts]
+    return StoredArray(shape, np.dtype(value.dtype), read)

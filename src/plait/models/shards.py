@@ -6,15 +6,14 @@ A CPU device takes the memory of a part as it is, so the array is nowhere twice.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import Sharding, SingleDeviceSharding
 
+from ..checkpoint.stored import aligned
 from ..typing import Array
 
-_ALIGNMENT = 64  # bytes; a CPU device takes memory with less only as a copy
 _TILE = 2**16  # elements, of which source and target fit into a core's cache
 
 
@@ -27,16 +26,11 @@ class Shards:
 
     def __init__(self, like: jax.ShapeDtypeStruct) -> None:
         self.like = like
-        sharding = like.sharding or SingleDeviceSharding(jax.devices()[0])
-        self.indices = {
-            device: _bounds(index, like.shape)
-            for device, index in sharding.addressable_devices_indices_map(like.shape).items()
-        }
-        self.sharding: Any = sharding
-        self.parts = {
-            bounds: _aligned(tuple(stop - start for start, stop in bounds), like.dtype)
-            for bounds in self.indices.values()
-        }
+        self.sharding: Sharding = like.sharding or SingleDeviceSharding(jax.devices()[0])
+        held = self.sharding.addressable_devices_indices_map(like.shape).values()
+        self.indices = {str(index): index or () for index in held}
+        parts = aligned(len(self.indices), self.sharding.shard_shape(like.shape), like.dtype)
+        self.parts = dict(zip(self.indices, parts, strict=True))
 
     def write(self, layer: tuple[int, ...], values: np.ndarray) -> None:
         """Write the values of one layer; of a view, what no device here holds is not read.
@@ -45,29 +39,17 @@ class Shards:
             layer: its indices along the first axes; empty if there is none.
             values: the layer.
         """
-        for bounds, part in self.parts.items():
-            own, rest = bounds[: len(layer)], bounds[len(layer) :]
-            if all(start <= i < stop for i, (start, stop) in zip(layer, own, strict=True)):
-                target = part[tuple(i - start for i, (start, _) in zip(layer, own, strict=True))]
-                _copy(target, values[tuple(slice(*each) for each in rest)])
+        for name, index in self.indices.items():
+            own = [range(size)[each] for size, each in zip(self.like.shape, index[: len(layer)], strict=False)]
+            if all(i in each for i, each in zip(layer, own, strict=True)):
+                place = tuple(each.index(i) for i, each in zip(layer, own, strict=True))
+                _copy(self.parts[name][place], values[index[len(layer) :]])
 
     def finish(self) -> Array:
         """The array; the parts must not be written any more."""
         if self.like.sharding is None:
-            return jax.device_put(next(iter(self.parts.values())))
-        arrays = [jax.device_put(self.parts[bounds], device) for device, bounds in self.indices.items()]
-        return jax.make_array_from_single_device_arrays(self.like.shape, self.sharding, arrays)
-
-
-def _bounds(index: Any, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    return tuple(each.indices(size)[:2] for each, size in zip(index, shape, strict=True))
-
-
-def _aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    size = math.prod(shape) * dtype.itemsize
-    memory = np.empty(size + _ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
-    return memory[start : start + size].view(dtype).reshape(shape)
+            return jax.device_put(*self.parts.values())
+        return jax.make_array_from_callback(self.like.shape, self.sharding, lambda index: self.parts[str(index)])
 
 
 def _copy(target: np.ndarray, source: np.ndarray) -> None:

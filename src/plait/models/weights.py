@@ -20,7 +20,7 @@ from ..errors import ConversionError
 from ..nn.attention import MultiHeadAttention
 from ..util.paths import Path
 from . import decoder_families, encoder_families
-from .family import Config, Family, PublishedModel
+from .family import Family, PublishedModel
 
 FAMILIES: dict[str, Family] = {**decoder_families.FAMILIES, **encoder_families.FAMILIES}
 
@@ -41,14 +41,6 @@ def family_of(config: Mapping[str, Any], place: str) -> Family:
             do="write the model with plait's layers, and convert its weights with plait.convert.convert_checkpoint",
         )
     return FAMILIES[name]
-
-
-def settings_of(family: Family, config: Mapping[str, Any], place: str) -> Any:
-    """What a config says, with every key of it taken."""
-    reader = Config(config, place)
-    settings = family.read(reader)
-    reader.finish()
-    return settings
 
 
 @dataclasses.dataclass(frozen=True)
