@@ -63,6 +63,11 @@ def same(first, second) -> bool:
         ({"rope_parameters": {"rope_type": "default"}}, "rope_scaling: {.*"),
         ({"rope_scaling": {"rope_type": "linear", "factor": 2.0, "odd": 1}}, "odd: 1"),
         ({"rope_scaling": {"rope_type": "linear"}}, "no factor"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers: 0"),
+        ({"head_dim": 0}, "head_dim: 0"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps: nan"),
+        ({"model_type": ["llama"]}, "model_type: ..llama.."),
+        ({"dtype": "int8"}, "dtype: 'int8'"),
     ],
 )
 def test_mo1_a_setting_that_is_not_supported_is_named(tmp_path, keys, named):
@@ -82,6 +87,16 @@ def test_mo1_keys_are_taken_with_their_types():
         config.finish()
     config.only("y", 1, 2)
     config.finish()
+
+
+def test_mo1_a_null_of_yarn_and_a_byte_order_mark_are_read(tmp_path):
+    rope = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 16}
+    ours = plait.models.load(changed(LLAMA, tmp_path / "a", rope_scaling=rope, rope_parameters=None))
+    folder = changed(LLAMA, tmp_path / "b", rope_scaling=rope | {"beta_fast": None}, rope_parameters=None)
+    text = (folder / "config.json").read_bytes()
+    (folder / "config.json").write_bytes(b"\xef\xbb\xbf" + text)
+    tokens = jnp.arange(6)[None]
+    np.testing.assert_array_equal(ours(tokens), plait.models.load(folder)(tokens))
 
 
 # Names ----------------------------------------------------------------------------------------------------------------
@@ -288,3 +303,12 @@ def test_mo9_adapters_have_the_hub_s_names(tmp_path):
     again = plait.models.load(LLAMA, dtype=jnp.float32)
     plait.convert.load_peft(folder, again, names={theirs: ours for ours, theirs in names.items()})
     np.testing.assert_allclose(logits(again, LLAMA), logits(model, LLAMA), atol=1e-5)
+
+
+def test_mo4_the_current_mesh_serves_without_rules():
+    mesh = jax.make_mesh(
+        (2, 2), ("fsdp", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2, devices=jax.devices()[:4]
+    )
+    with jax.set_mesh(mesh):
+        model = plait.models.load(LLAMA)
+    assert model.head.kernel.get_raw_value().sharding.mesh == mesh

@@ -297,7 +297,7 @@ class Positions(Module):
     def __call__(self, tokens: Array, positions: Array | None) -> Array:
         length = tokens.shape[-1]
         index = self.cache_index.value if self.decode else None
-        if index is None and length > self.table.num_embeddings and positions is None:
+        if index is None and positions is None and isinstance(length, int) and length > self.table.num_embeddings:
             raise ShapeError(
                 "the model does not have as many positions",
                 found=f"{length} tokens",

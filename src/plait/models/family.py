@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import NoneType
 from typing import Any
@@ -59,6 +60,13 @@ _ONLY: dict[str, tuple[Any, ...]] = {
 }
 
 
+_SIZES = (
+    "dim", "head_dim", "hidden_dim", "hidden_size", "intermediate_size", "max_position_embeddings", "n_embd", "n_head",
+    "n_heads", "n_layer", "n_layers", "n_positions", "num_attention_heads", "num_hidden_layers", "num_key_value_heads",
+    "vocab_size",
+)  # fmt: skip
+
+
 class Config:
     """The keys of a ``config.json``, each of which must be taken.
 
@@ -103,6 +111,10 @@ class Config:
             return default
         value = self.values.get(key)
         if key in self.values and (type(value) in kinds or (float in kinds and type(value) is int)):
+            if type(value) is float and not math.isfinite(value):
+                raise self.error(key, "a finite number")
+            if key in _SIZES and type(value) is int and value < 1:
+                raise self.error(key, "a number from 1 on")
             return value
         raise self.error(key, " or ".join("null" if each is NoneType else each.__name__ for each in kinds))
 

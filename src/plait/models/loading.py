@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -108,7 +109,7 @@ def load(
     reader.finish()
     stored = {} if abstract else {_newer(name): array for name, array in load_safetensors(place).items()}
     settings = family.in_files(settings, stored) if stored else settings
-    target = jnp.dtype(_dtype_of(config, stored) if dtype is None else dtype)
+    target = jnp.dtype(_dtype_of(reader, stored) if dtype is None else dtype)
     if quantize is not None:
         check_bits(quantize)
     rows: dict[Path, tuple[int, ...]] = {}
@@ -122,14 +123,12 @@ def load(
 
     mesh = jax.sharding.get_mesh() if mesh is None else mesh
     given = get_logical_axis_rules() if rules is None else rules
-    if mesh.empty:
-        model: Any = jax.eval_shape(make)
-    else:
-        with logical_axis_rules(given or rules_for(mesh)):
-            model = merge(*get_abstract_model(make, mesh, graph=True))
+    has_prefix = any(name.startswith(family.prefix) for name in stored)
+    with contextlib.nullcontext() if mesh.empty else logical_axis_rules(given or rules_for(mesh)):
+        model = jax.eval_shape(make) if mesh.empty else merge(*get_abstract_model(make, mesh, graph=True))
+        weights, is_unused = weights_of(family, settings, has_prefix)
     if not abstract:
-        has_prefix = any(name.startswith(family.prefix) for name in stored)
-        found = _matched(stored, *weights_of(family, settings, has_prefix), strict)
+        found = _matched(stored, weights, is_unused, strict)
         encode = functools.partial(_encoded, rows=rows, bits=quantize, group_size=group_size)
         _fill(model, stored, found, to_predicate(with_patterns(only)), encode)
     return model
@@ -140,7 +139,7 @@ def _text(place: FilePath, *, is_needed: bool = True) -> str | None:
     try:
         content = read_file(place, MOST_JSON)
         parse_json(content, {str: Any})
-        return content.decode()
+        return content.decode("utf-8-sig")
     except FileNotFoundError:
         if not is_needed:
             return None
@@ -161,11 +160,18 @@ def _newer(name: str) -> str:
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
-def _dtype_of(config: Mapping[str, Any], stored: Mapping[str, StoredArray]) -> Any:
+def _dtype_of(config: Config, stored: Mapping[str, StoredArray]) -> Any:
     """The dtype that a config says, or else that of the first weight."""
-    said = config.get("dtype") or config.get("torch_dtype")
-    floats = (array.dtype for array in stored.values() if jnp.issubdtype(array.dtype, jnp.floating))
-    return said.removeprefix("torch.") if isinstance(said, str) else next(floats, jnp.float32)
+    key = "dtype" if config.values.get("dtype") else "torch_dtype"
+    said = config.values.get(key)
+    if said is None:
+        return next(
+            (array.dtype for array in stored.values() if jnp.issubdtype(array.dtype, jnp.floating)), jnp.float32
+        )
+    name = str(said).removeprefix("torch.")
+    if name not in ("float64", "float32", "bfloat16", "float16"):
+        raise config.error(key, "float32, bfloat16, float16 or float64; or pass dtype= to load")
+    return name
 
 
 def _quantize(model: Any, bits: int, group_size: int | None, rows: dict[Path, tuple[int, ...]]) -> None:

@@ -163,7 +163,8 @@ def _yarn(given: Config, base: np.ndarray, theta: float, limits: Limits) -> Rota
     original = given.take("original_max_position_embeddings", int, limits[0])
     factor, dim = given.take("factor", float), 2 * len(base)
     bounds = []
-    for turns in (given.take("beta_fast", (float, NoneType), 32), given.take("beta_slow", (float, NoneType), 1)):
+    for key, usual in (("beta_fast", 32), ("beta_slow", 1)):
+        turns = given.take(key, (float, NoneType), None) or usual
         bounds.append(dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta)))
     if given.take("truncate", bool, True):
         bounds = [math.floor(bounds[0]), math.ceil(bounds[1])]

@@ -32,7 +32,7 @@ def family_of(config: Mapping[str, Any], place: str) -> Family:
         ConversionError: plait does not have it.
     """
     name = config.get("model_type")
-    if name not in FAMILIES:
+    if not isinstance(name, str) or name not in FAMILIES:
         raise ConversionError(
             "plait does not have this family of models",
             at=place,
