@@ -149,7 +149,7 @@ def hvp(
     has_aux: bool = False,
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Callable[..., Tree]:
+) -> Any:
     """The Hessian times a vector, without the Hessian: forward over reverse mode, at the cost of a few gradients.
 
     Args:

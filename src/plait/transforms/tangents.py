@@ -45,7 +45,7 @@ def vjp(
     reduce_axes: Sequence[Hashable] = (),
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Callable[..., Tree]:
+) -> Any:
     """``jax.vjp`` for functions of modules: the output, and a function from its cotangent to the gradients.
 
     Args:
@@ -94,7 +94,7 @@ def jvp(
     has_aux: bool = False,
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Callable[..., Tree]:
+) -> Any:
     """``jax.jvp`` for functions of modules: the output, and its derivative in one direction.
 
     Args:
@@ -144,7 +144,7 @@ def linearize(
     has_aux: bool = False,
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Callable[..., Tree]:
+) -> Any:
     """``jax.linearize`` for functions of modules: the output, and its derivative as a linear function.
 
     Computes the same as ``jvp``, but evaluates ``f`` only once for any number of directions. Arguments as in ``vjp``.
