@@ -27,7 +27,6 @@ STEPS, BATCH, REQUESTS, CLIENTS = 40, 32, 64, [1, 4, 16]"""
 CELLS = {
     "setup": [
         """\
-import functools
 import importlib.util
 import json
 import tempfile
@@ -40,7 +39,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import optax
-from embed import Any, Callable, Iterator, Sequence, Tokenizer, embed_all, recall
+from embed import Any, Iterator, Sequence, Tokenizer, embed_all, recall
 
 import plait
 from plait.checkpoint import Checkpoints, Keep

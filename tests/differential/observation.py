@@ -19,7 +19,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 # that has another name in plait; and Flax's note of the mode in which an object was made. Of metrics, what is a row of
 # its own, so that programs with metrics are compared to their end.
 HIDDEN = {
-    "MultiHeadAttention": ("keep_rngs", "rotary_fn"),
+    "MultiHeadAttention": ("keep_rngs", "rotary_fn", "window"),
+    "RMSNorm": ("scale_offset",),
     "GRUCell": ("keep_rngs",),
     "LSTMCell": ("keep_rngs",),
     "OptimizedLSTMCell": ("keep_rngs",),

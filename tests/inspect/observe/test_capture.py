@@ -424,8 +424,8 @@ VALUES_ONLY = {
     "scan": lambda f: lambda m, x: nnx.scan(lambda c, x: (c, f(c, x)), graph_updates=False)(m, x),
 }
 REFUSED = {
-    "vmap": (ArgumentError, r"at +m\._pytree__sown\.values\.y"),
-    "scan": (ArgumentTypeError, r"at +c\._pytree__sown\.values\.y"),
+    "vmap": (ArgumentError, r"at +m\.y"),
+    "scan": (ArgumentTypeError, r"at +c\.y"),
 }
 
 
