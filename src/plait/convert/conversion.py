@@ -215,11 +215,11 @@ def _take_out_of_boxes(found: dict[str, list[str]], looked_for: list[Counterpart
             found[name] = found.pop(name + BOXED)
 
 
-def error_of(report: ConversionReport, do: str | None = None) -> ConversionError:
+def error_of(report: ConversionReport, advice: str | None = None) -> ConversionError:
     """The error that names module, collection and leaf of each mismatch.
 
     Args:
-        do: the advice; ``None`` is that of ``convert_checkpoint``.
+        advice: what to do; ``None`` is that of ``convert_checkpoint``.
     """
     places, found, expected = [], [], []
     for each in report.mismatched:
@@ -235,7 +235,7 @@ def error_of(report: ConversionReport, do: str | None = None) -> ConversionError
         found.append(f"{name}, which no variable of the model uses")
     if report.unexpected:
         expected.append("only names of the model")
-    advice, do = do, "rename with names={'their.name': 'our.name'}, drop with names={'their.name': None}"
+    do = "rename with names={'their.name': 'our.name'}, drop with names={'their.name': None}"
     missing = [name for each in report.missing for name in each.names]
     theirs, ours = ({name.partition(".")[0] for name in names} for names in (report.unexpected, missing))
     if report.mismatched:

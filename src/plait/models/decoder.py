@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any, Literal
 
 import jax.numpy as jnp
 
-from ..core.nodes.containers import List
 from ..core.nodes.module import Module, around_change
 from ..core.nodes.nodes import iter_graph_nodes
 from ..core.rngs import Rngs
@@ -25,14 +23,11 @@ from ..nn.embedding import Embed
 from ..nn.kv_cache import step_positions
 from ..nn.linear import Linear
 from ..nn.norm import LayerNorm, RMSNorm
-from ..nn.stacks.stack import Stack
 from ..partitioning.activations import out_sharding, with_sharding_constraint
-from ..transforms.remat import remat as recomputed
 from ..typing import Array, DTypeLike
+from .blocks import STREAM, Remat, make_blocks, run_blocks, with_axes
 from .family import ACTIVATIONS, PublishedModel
 from .rotary import Rotary
-
-STREAM = ("batch", "length", "features")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +126,7 @@ class Decoder(PublishedModel):
         *,
         param_dtype: DTypeLike = jnp.float32,
         as_list: bool = False,
-        remat: bool | Callable[..., bool] = False,
+        remat: Remat = False,
         rngs: Rngs,
     ) -> None:
         s = self.settings = settings
@@ -139,19 +134,14 @@ class Decoder(PublishedModel):
         options: Any = {"param_dtype": param_dtype, "rngs": rngs}
         limits = [layer.rotary.limit for layer in s.layers if layer.rotary is not None]
         self.max_length: int | None = min([n for n in [s.positions, *limits] if n is not None], default=None)
-        self.embed = Embed(s.vocabulary, s.width, **options, embedding_metadata=_named("vocab", "embed"))
+        self.embed = Embed(s.vocabulary, s.width, **options, embedding_metadata=with_axes("vocab", "embed"))
         self.positions = None if s.positions is None else Positions(s.positions, s.width, **options)
-        count, period = len(s.layers), _period(s.layers)
         makers = [functools.partial(DecoderBlock, s, layer, param_dtype=param_dtype) for layer in s.layers]
-        self.blocks: Any
-        if as_list or (period > 1 and 2 * period > count):
-            self.blocks = List([make(rngs=rngs) for make in makers])
-        else:
-            self.blocks = Stack(makers[:period], count, rngs=rngs, axis="layers", remat=remat)
+        self.blocks = make_blocks(makers, s.layers, as_list=as_list, remat=remat, rngs=rngs)
         self.norm = _norm(s, **options)
         self.head: Linear | None = None
         if not s.tied:
-            named = _named("embed", "vocab")
+            named = with_axes("embed", "vocab")
             self.head = Linear(s.width, s.vocabulary, use_bias=False, **options, kernel_metadata=named)
 
     def __call__(self, tokens: Array, *, mask: Array | None = None, positions: Array | None = None) -> Array:
@@ -172,14 +162,9 @@ class Decoder(PublishedModel):
         x = with_sharding_constraint(x, STREAM)
         if mask is not None and mask.ndim == 2:
             mask = mask[:, None, None, :]
-        if isinstance(self.blocks, Stack):
-            x = self.blocks(x, mask, positions)
-        else:
-            for block in self.blocks:
-                x = _run(block, self.remat)(block, x, mask, positions)
-        x = self.norm(x)
-        named = out_sharding("batch", "length", "vocab")
-        logits = self.embed.attend(x, named) if self.head is None else self.head(x, out_sharding=named)
+        x = self.norm(run_blocks(self.blocks, self.remat, x, mask, positions))
+        axes = out_sharding("batch", "length", "vocab")
+        logits = self.embed.attend(x, axes) if self.head is None else self.head(x, out_sharding=axes)
         if s.logit_divisor != 1:
             logits = logits / s.logit_divisor
         if s.logit_soft_cap is not None:
@@ -218,7 +203,8 @@ class Decoder(PublishedModel):
                 do="leave long_context out",
             )
         for layer in layers:
-            layer.rotary_fn = layer.rotary_fn and layer.rotary_fn.for_long_texts()  # type: ignore[union-attr]
+            if isinstance(layer.rotary_fn, Rotary):
+                layer.rotary_fn = layer.rotary_fn.for_long_texts()
         self.max_length = None
 
 
@@ -266,12 +252,12 @@ class FeedForward(Module):
 
     def __init__(self, s: DecoderSettings, *, param_dtype: DTypeLike, rngs: Rngs) -> None:
         options: Any = {"use_bias": s.mlp_bias, "param_dtype": param_dtype, "rngs": rngs}
-        there = {**options, "kernel_metadata": _named("embed", "mlp"), "bias_metadata": _named("mlp")}
+        there = {**options, "kernel_metadata": with_axes("embed", "mlp"), "bias_metadata": with_axes("mlp")}
         self.activation = s.activation
         self.gate = Linear(s.width, s.hidden, **there) if s.gated else None
         self.up = Linear(s.width, s.hidden, **there)
         self.down = Linear(
-            s.hidden, s.width, **options, kernel_metadata=_named("mlp", "embed"), bias_metadata=_named("norm")
+            s.hidden, s.width, **options, kernel_metadata=with_axes("mlp", "embed"), bias_metadata=with_axes("norm")
         )
 
     def __call__(self, x: Array) -> Array:
@@ -289,7 +275,7 @@ class Positions(Module):
     """
 
     def __init__(self, number: int, width: int, *, param_dtype: DTypeLike, rngs: Rngs) -> None:
-        named = _named("length", "embed")
+        named = with_axes("length", "embed")
         self.table = Embed(number, width, param_dtype=param_dtype, rngs=rngs, embedding_metadata=named)
         self.decode = False
         self.cache_index: Any = None
@@ -351,12 +337,12 @@ def _attention(s: DecoderSettings, layer: LayerSettings, *, param_dtype: DTypeLi
         decode=False,
         param_dtype=param_dtype,
         rngs=rngs,
-        kernel_metadata=_named("embed", "heads", "head_dim"),
-        kv_kernel_metadata=_named("embed", "kv_heads", "head_dim"),
-        out_kernel_metadata=_named("heads", "head_dim", "embed"),
-        bias_metadata=_named("heads", "head_dim"),
-        kv_bias_metadata=_named("kv_heads", "head_dim"),
-        out_bias_metadata=_named("norm"),
+        kernel_metadata=with_axes("embed", "heads", "head_dim"),
+        kv_kernel_metadata=with_axes("embed", "kv_heads", "head_dim"),
+        out_kernel_metadata=with_axes("heads", "head_dim", "embed"),
+        bias_metadata=with_axes("heads", "head_dim"),
+        kv_bias_metadata=with_axes("kv_heads", "head_dim"),
+        out_bias_metadata=with_axes("norm"),
     )
     if s.qkv_bias and not s.out_bias:
         attention.out.use_bias, attention.out.bias = False, None
@@ -370,7 +356,7 @@ def _attention(s: DecoderSettings, layer: LayerSettings, *, param_dtype: DTypeLi
 
 
 def _norm(s: DecoderSettings, features: int | None = None, **options: Any) -> RMSNorm | LayerNorm:
-    features, named = s.width if features is None else features, _named("norm")
+    features, named = s.width if features is None else features, with_axes("norm")
     if s.norm == "rms":
         return RMSNorm(features, epsilon=s.epsilon, scale_offset=s.norm_offset, scale_metadata=named, **options)
     options |= {"scale_metadata": named, "bias_metadata": named}
@@ -379,18 +365,3 @@ def _norm(s: DecoderSettings, features: int | None = None, **options: Any) -> RM
 
 def _apply(norm: RMSNorm | LayerNorm | None, x: Array) -> Array:
     return x if norm is None else norm(x)
-
-
-def _run(block: Any, remat: bool | Callable[..., bool]) -> Callable[..., Array]:
-    """The call of a block, recomputed as a ``Stack`` would."""
-    call = type(block).__call__
-    return call if remat is False else recomputed(call, policy=None if remat is True else remat)
-
-
-def _named(*axes: str) -> dict[str, Any]:
-    return {"out_sharding": axes}
-
-
-def _period(layers: tuple[Any, ...]) -> int:
-    """After how many layers the same ones come again."""
-    return next(n for n in range(1, len(layers) + 1) if all(x == layers[i % n] for i, x in enumerate(layers)))

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..core.graph.locate import describe_place
-from ..core.nodes.containers import List
 from ..core.nodes.module import Module
 from ..core.rngs import Rngs
 from ..core.variables.variable_kinds import Param
@@ -27,10 +26,10 @@ from ..nn.conv import Conv
 from ..nn.embedding import Embed
 from ..nn.linear import Linear
 from ..nn.norm import LayerNorm
-from ..nn.stacks.stack import Stack
 from ..partitioning.activations import out_sharding, with_sharding_constraint
 from ..typing import Array, DTypeLike
-from .decoder import STREAM, FeedForward, _period, _run
+from .blocks import STREAM, Remat, make_blocks, run_blocks, with_axes
+from .decoder import FeedForward
 from .family import ACTIVATIONS, PublishedModel
 from .rotary import Rotary
 
@@ -151,25 +150,20 @@ class Encoder(PublishedModel):
         *,
         param_dtype: DTypeLike = jnp.float32,
         as_list: bool = False,
-        remat: bool | Callable[..., bool] = False,
+        remat: Remat = False,
         rngs: Rngs,
     ) -> None:
         s = self.settings = settings
         self.remat = remat
         options: Any = {"param_dtype": param_dtype, "rngs": rngs}
         self.embed = EmbedText(s, **options) if isinstance(s.input, TextSettings) else EmbedImage(s, **options)
-        count, period = len(s.layers), _period(s.layers)
         makers = [functools.partial(EncoderBlock, s, layer, param_dtype=param_dtype) for layer in s.layers]
-        self.blocks: Any
-        if as_list or (period > 1 and 2 * period > count):
-            self.blocks = List([make(rngs=rngs) for make in makers])
-        else:
-            self.blocks = Stack(makers[:period], count, rngs=rngs, axis="layers", remat=remat)
+        self.blocks = make_blocks(makers, s.layers, as_list=as_list, remat=remat, rngs=rngs)
         self.norm = _norm(s, **options) if s.norms == "before" else None
         self.pooler: Linear | None = None
         if s.pooled in ACTIVATIONS:
             width = s.pooled_width or s.width
-            self.pooler = Linear(s.width, width, **options, kernel_metadata=_named("embed", None))
+            self.pooler = Linear(s.width, width, **options, kernel_metadata=with_axes("embed", None))
 
     def __call__(
         self, inputs: Array, *, mask: Array | None = None, segments: Array | None = None, pooled: bool = False
@@ -197,12 +191,7 @@ class Encoder(PublishedModel):
             if segments is not None:
                 raise _lacks(self, "segments", "an array for segments", "leave segments out")
             x, mask = self.embed(inputs, mask), None
-        x = with_sharding_constraint(x, STREAM)
-        if isinstance(self.blocks, Stack):
-            x = self.blocks(x, mask)
-        else:
-            for block in self.blocks:
-                x = _run(block, self.remat)(block, x, mask)
+        x = run_blocks(self.blocks, self.remat, with_sharding_constraint(x, STREAM), mask)
         if self.norm is not None:
             x = self.norm(x)
         if not pooled:
@@ -261,7 +250,7 @@ class EmbedText(Module):
         self.first_position = s.input.first_position
 
         def table(number: int, name: str) -> Embed:
-            named = _named(name, "embed")
+            named = with_axes(name, "embed")
             return Embed(number, s.width, param_dtype=param_dtype, rngs=rngs, embedding_metadata=named)
 
         self.tokens = table(s.input.vocabulary, "vocab")
@@ -310,9 +299,9 @@ class EmbedImage(Module):
         of = self.settings = s.input
         self.patches = Conv(
             of.channels, s.width, of.patch, strides=of.patch, padding="VALID", param_dtype=param_dtype, rngs=rngs,
-            kernel_metadata=_named(None, None, None, "embed"),
+            kernel_metadata=with_axes(None, None, None, "embed"),
         )  # fmt: skip
-        named = _named(None, None, "embed")
+        named = with_axes(None, None, "embed")
         self.grid = (of.image[0] // of.patch[0], of.image[1] // of.patch[1])
         positions = 1 + math.prod(self.grid)
 
@@ -320,7 +309,9 @@ class EmbedImage(Module):
             return Param(jnp.zeros((1, number, s.width), param_dtype), **named)
 
         self.class_token = tokens(1)
-        self.mask_token = Param(jnp.zeros((1, s.width), param_dtype), **_named(None, "embed")) if of.has_mask else None
+        self.mask_token = (
+            Param(jnp.zeros((1, s.width), param_dtype), **with_axes(None, "embed")) if of.has_mask else None
+        )
         self.registers = None if of.registers is None else tokens(of.registers)
         self.positions = tokens(positions)
 
@@ -398,10 +389,10 @@ def _attention(
         decode=False,
         param_dtype=param_dtype,
         rngs=rngs,
-        kernel_metadata=_named("embed", "heads", "head_dim"),
-        out_kernel_metadata=_named("heads", "head_dim", "embed"),
-        bias_metadata=_named("heads", "head_dim"),
-        out_bias_metadata=_named("norm"),
+        kernel_metadata=with_axes("embed", "heads", "head_dim"),
+        out_kernel_metadata=with_axes("heads", "head_dim", "embed"),
+        bias_metadata=with_axes("heads", "head_dim"),
+        out_bias_metadata=with_axes("norm"),
     )
     parts = [] if s.qkv_bias else [attention.query, attention.key, attention.value]
     for part in [*parts, *([] if s.out_bias else [attention.out])]:
@@ -410,16 +401,12 @@ def _attention(
 
 
 def _norm(s: EncoderSettings, **options: Any) -> LayerNorm:
-    options |= {"scale_metadata": _named("norm"), "bias_metadata": _named("norm")}
+    options |= {"scale_metadata": with_axes("norm"), "bias_metadata": with_axes("norm")}
     return LayerNorm(s.width, epsilon=s.epsilon, use_bias=s.norm_bias, use_fast_variance=False, **options)
 
 
 def _factors(s: EncoderSettings, param_dtype: DTypeLike) -> Param | None:
-    return Param(jnp.ones((s.width,), param_dtype), **_named("norm")) if s.layer_scale else None
-
-
-def _named(*axes: str | None) -> dict[str, Any]:
-    return {"out_sharding": axes}
+    return Param(jnp.ones((s.width,), param_dtype), **with_axes("norm")) if s.layer_scale else None
 
 
 def _lacks(node: Module, what: str, found: str, do: str) -> ArgumentError:

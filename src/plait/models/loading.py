@@ -44,6 +44,7 @@ from ..typing import DTypeLike, FilterLiteral
 from ..util.files import given_path, read_file
 from ..util.paths import Path, describe_path, iter_layer_paths
 from ..util.schemas import MOST_JSON, parse_json
+from .blocks import Remat
 from .family import Config
 from .shards import Shards
 from .weights import Weight, family_of, weights_of
@@ -62,7 +63,7 @@ def load(
     group_size: int | None = None,
     abstract: bool = False,
     as_list: bool = False,
-    remat: bool | Callable[..., bool] = False,
+    remat: Remat = False,
     strict: bool = True,
 ) -> Any:
     """A published model, from the folder that its publisher made: ``config.json`` and safetensors.
@@ -102,8 +103,9 @@ def load(
         ((9, 4), 12, (8,))
     """
     place = given_path(folder)
-    config_json, generation_json = _text(place / CONFIG), _text(place / GENERATION, is_needed=False)
-    config = json.loads(config_json or "")
+    config_json = _text(place / CONFIG)
+    generation_json = _text(place / GENERATION) if (place / GENERATION).exists() else None
+    config = json.loads(config_json)
     family, reader = family_of(config, str(place / CONFIG)), Config(config, str(place / CONFIG))
     settings = family.read(reader)
     reader.finish()
@@ -134,15 +136,13 @@ def load(
     return model
 
 
-def _text(place: FilePath, *, is_needed: bool = True) -> str | None:
+def _text(place: FilePath) -> str:
     """The text of a JSON file with an object."""
     try:
         content = read_file(place, MOST_JSON)
         parse_json(content, {str: Any})
         return content.decode("utf-8-sig")
     except FileNotFoundError:
-        if not is_needed:
-            return None
         found = "nothing"
     except (OSError, ValueError) as error:
         found = str(error)
@@ -165,9 +165,8 @@ def _dtype_of(config: Config, stored: Mapping[str, StoredArray]) -> Any:
     key = "dtype" if config.values.get("dtype") else "torch_dtype"
     said = config.values.get(key)
     if said is None:
-        return next(
-            (array.dtype for array in stored.values() if jnp.issubdtype(array.dtype, jnp.floating)), jnp.float32
-        )
+        floats = (array.dtype for array in stored.values() if jnp.issubdtype(array.dtype, jnp.floating))
+        return next(floats, jnp.float32)
     name = str(said).removeprefix("torch.")
     if name not in ("float64", "float32", "bfloat16", "float16"):
         raise config.error(key, "float32, bfloat16, float16 or float64; or pass dtype= to load")

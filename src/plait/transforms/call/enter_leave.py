@@ -86,7 +86,7 @@ class TracedArguments:
             return False
         definitions = (part for graphdef in self.structure.roots for part in plan_of(graphdef).leaf_defs)
         is_unchanged = all(
-            variable is None or metadata_key(variable._cell) == definition.metadata  # type: ignore[union-attr]
+            not isinstance(definition, VariableDef) or metadata_key(variable._cell) == definition.metadata
             for variable, definition in zip(variables, definitions, strict=True)
         )
         if is_unchanged and CHECK_DISPATCH:
