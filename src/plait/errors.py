@@ -9,18 +9,18 @@ the builtin exception that a user would catch::
     │   ├── SharingError: one variable under two different settings
     │   └── AttributeStatusError: data under a static attribute, or the reverse
     ├── GraphTypeError (TypeError): not a node, not a graphdef, not a state
-    ├── RegistryError (RuntimeError): a node type that no registry knows, or a broken registration
-    ├── FilterError (ValueError): filters that do not cover all leaves, or in an invalid order
+    ├── RegistryError (RuntimeError): an unknown node type, or a broken registration
+    ├── FilterError (ValueError): filters that do not cover all leaves, or out of order
     ├── FilterTypeError (TypeError): an object that is not a filter
     ├── StaticValueError (TypeError): a static value that cannot be hashed
     ├── MetadataError (ValueError): variable metadata that contradicts itself
     ├── MetadataKeyError (KeyError): a missing metadata entry
     ├── VariableAttributeError (AttributeError): an attribute that a variable does not have
     ├── ArgumentError (ValueError): an argument with the right type but an invalid value
-    │   └── DonatedArrayError (RuntimeError): a deleted array: an earlier call donated its buffer
+    │   └── DonatedArrayError (RuntimeError): an array that an earlier call donated
     ├── ArgumentTypeError (TypeError): an argument of the wrong type
     ├── ShapeError (ValueError): an array whose shape, rank or dtype a layer rejects
-    ├── NonFiniteError (FloatingPointError): a NaN or an infinity, found by ``plait.debug_nans``
+    ├── NonFiniteError (FloatingPointError): a value that ``plait.debug_nans`` found
     ├── StreamError (ValueError): a missing random stream, or one that cannot give a key
     │   ├── StreamAttributeError (AttributeError)
     │   └── StreamKeyError (KeyError)
@@ -35,7 +35,7 @@ the builtin exception that a user would catch::
     ├── AlreadyImportedError (ImportError): ``flax.nnx`` was imported before ``plait.as_flax``
     ├── ProgramCacheError (RuntimeError): a folder of compiled programs that is not safe
     ├── RetraceError (RuntimeError): a jitted function was traced more often than allowed
-    ├── DispatchError (AssertionError): the fast path and a fresh walk disagree (checking mode)
+    ├── DispatchError (AssertionError): fast path and fresh walk disagree (checking mode)
     ├── PartitioningUnspecifiedError (ValueError): an axis operation without an axis name
     ├── AxisNameMismatchError (ValueError, AssertionError)
     ├── ScopeParamShapeError (ValueError)
