@@ -438,7 +438,7 @@ def test_when_nobody_reads_on_the_processes_are_ended():
         output.close()
         errors = told.read().splitlines()
     assert running.wait(timeout=LIMIT) == 2
-    assert [line for line in errors if not line.startswith("[")] == []
+    assert [line for line in errors if not line.startswith("[")] == ["plait: a file: Broken pipe"]
 
 
 @pytest.mark.slow
@@ -457,7 +457,7 @@ def test_when_nobody_reads_on_the_processes_have_time_to_save(tmp_path):
         while len(heard) < 2:  # a process that has not come to its first line has no handler yet
             heard.add(output.readline())
         output.close()
-    assert running.wait(timeout=LIMIT) == 2
+    assert running.wait(timeout=LIMIT) in (2, 120)  # 120 is Python's, if its last lines cannot be written either
     assert sorted(os.listdir(tmp_path)) == ["0", "1"]
 
 

@@ -221,6 +221,20 @@ KNOWN: tuple[Row, ...] = (
         kinds=("sharding",), step=r"nnx\.pmap\(", path=r"^m\.", found_in_plait="1 device",
     ),
     Row(
+        "written values keep their sharding",
+        "a value that a jitted function writes on a mesh with automatic axes", "has the sharding that the compiler chose; the next call may compile again", "keeps the sharding that it had before",
+        reason="a training step compiles once",
+        says="documented",
+        example=program(
+            "sharding", "mesh = jax.make_mesh((2, 2), ('a', 'b'), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:4])",
+            "with jax.set_mesh(mesh):\n    m = nnx.Dict(up=nnx.Linear(4, 4, kernel_metadata={'out_sharding': (None, 'b')}, rngs=nnx.Rngs(0)), mean=nnx.BatchStat(jnp.zeros(4)))",
+            "x = jax.random.normal(jax.random.key(0), (4, 4))",
+            "def f(m, x):\n    m.mean[...] = m.up(x).mean(0)",
+            ("y = nnx.jit(f)(m, x)", "m"),
+        ),
+        kinds=("sharding",), step=r"nnx\.jit\(", path=r"^m\.",
+    ),
+    Row(
         "merge makes variables",
         "`merge(graphdef, state)`", "reuses the state's variables in the new model", "makes new variables; `copy=False` reuses them, as Flax does",
         reason="two models merged from one state do not write into each other, and a state can be merged in any trace",

@@ -122,7 +122,7 @@ ROWS = {
     "a spec that is none": Row("shard(f, (0,), xs)", ArgumentTypeError, "an int: 0",
         setup=SHARD + "f = lambda x: x.sum()"),
     "a spec of an axis that is not mapped": Row("shard(f, P('model'), xs)", ArgumentError,
-        (r"axes of \['data'\]", r"found +'model' in P\('model',\)"), setup=SHARD + "f = lambda x: x"),
+        (r"axes of the mesh \{'data': 4\}", r"found +'model' in P\('model',\)"), setup=SHARD + "f = lambda x: x"),
     "a spec that is too long": Row("shard(lambda x: x, P('data', None, None), xs)", ArgumentError,
         (r"at +x\n", "at most 2 entries", r"found +P\('data', None, None\) for an array of shape \(8, 2\)"),
         setup=SHARD),
