@@ -10,7 +10,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import plait
 from plait.errors import ArgumentError, AxisNameMismatchError, PartitioningUnspecifiedError, UnevenLayoutWarning
-from plait.partitioning import check_rules, create_sharded, with_sharding_constraint
+from plait.partitioning import check_rules, create_sharded, out_sharding, with_sharding_constraint
 
 RULES = [("embed", None), ("mlp", "model"), ("heads", "model"), ("batch", "data")]
 
@@ -123,6 +123,13 @@ def test_a_dimension_that_stays_whole_is_named(shape, names, spec, says):
     for warning in caught:
         assert warning.category is UnevenLayoutWarning
         assert re.search(rf"(?s)replicated on every device.*at +blocks\[1\]\.kernel.*{says}", str(warning.message))
+
+
+def test_the_output_of_a_layer_that_the_mesh_does_not_divide_stays_whole():
+    with jax.set_mesh(mesh(AxisType.Explicit)), plait.logical_axis_rules(RULES):
+        assert out_sharding("batch", "mlp", shape=(8, 8)) == P("data", "model")
+        with pytest.warns(UnevenLayoutWarning, match=r"at +an activation with axes \('batch', 'mlp'\)"):
+            assert out_sharding("batch", "mlp", shape=(8, 3)) == P("data", None)
 
 
 @pytest.mark.slow

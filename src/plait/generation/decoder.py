@@ -21,6 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ..core.graph.walks import CachedWalk, find_walk
 from ..core.nodes.nodes import iter_graph_nodes, iter_variables
@@ -183,6 +184,9 @@ def logits_of(decoder: Any, tokens: Array) -> Array:
             expected="one array, (batch, length, vocabulary)",
             do="wrap it in a module whose __call__(tokens) returns the logits",
         )
+    sharding = jax.typeof(logits).sharding
+    if AxisType.Explicit in sharding.mesh.axis_types:  # tokens are drawn on each device
+        logits = jax.sharding.reshard(logits, NamedSharding(sharding.mesh, PartitionSpec()))
     return logits.astype(np.promote_types(logits.dtype, np.float32))  # JAX's raises with strict promotion
 
 

@@ -8,12 +8,14 @@ and softmax are in float32 or wider.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AxisType
 
 from ..core.nodes.module import Module
 from ..core.variables.variable_kinds import Intermediate
@@ -254,9 +256,13 @@ def _jax_attention(
     if len(batch) > 1:
         query, key, value = (_merged(x, batch, batch) for x in (query, key, value))
         bias, mask = (None if x is None else _merged(x, x.shape[:-3], batch) for x in (bias, mask))
-    options: dict[str, Any] = {"is_causal": is_causal, "implementation": implementation}
-    y = jax.nn.dot_product_attention(query, key, value, bias, mask, scale=scale, **options)
-    return jnp.reshape(y, shape)
+    attend = functools.partial(
+        jax.nn.dot_product_attention, scale=scale, is_causal=is_causal, implementation=implementation
+    )
+    sharding = jax.typeof(query).sharding
+    if AxisType.Explicit in sharding.mesh.axis_types:  # inside, JAX maps over heads, which a mask may not have
+        attend = jax.sharding.auto_axes(attend, out_sharding=sharding)
+    return jnp.reshape(attend(query, key, value, bias, mask), shape)
 
 
 def _merged(x: Array, given: tuple[int, ...], batch: tuple[int, ...]) -> Array:

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ..core.graph.locate import describe_place
 from ..core.nodes.module import Module
@@ -101,13 +102,20 @@ stack.after_loop = _check_layers
 
 
 def with_step(cached: Array, step: Array, index: Array) -> Array:
-    """The cached keys or values, with those of one step written at a position, or at one per sequence."""
+    """The cached keys or values, with those of one step written at a position, or at one per sequence.
+
+    On a mesh with explicit axes they have the sharding of the step, with all positions on each device.
+    """
 
     def write(cached: Array, step: Array, index: Array) -> Array:
         return lax.dynamic_update_slice_in_dim(cached, step, index, axis=cached.ndim - 3)
 
     for _ in range(index.ndim):
         write = jax.vmap(write)
+    sharding = jax.typeof(step).sharding
+    if AxisType.Explicit in sharding.mesh.axis_types:
+        spec = PartitionSpec(*sharding.spec[:-3], None, *sharding.spec[-2:])
+        write = jax.sharding.auto_axes(write, out_sharding=NamedSharding(sharding.mesh, spec))
     return write(cached, as_dtype(step, cached.dtype), index)
 
 
