@@ -45,10 +45,9 @@ Warnings: ``CapturedModelWarning``, for a model that a jitted function captures,
 change, ``LostSharingWarning``, for a shared part that JAX copies, ``ReplacedVariableWarning``, for an array that
 replaces a variable, ``SingleValueWarning``, for statistics of one value, ``NothingSelectedWarning``, for a filter or
 tag that matches nothing, ``UntrainedPartWarning``, for arrays that nothing trains, ``UnusedArgumentWarning``, for a
-keyword that no layer takes, ``UnevenLayoutWarning``, for a
-dimension that a mesh cannot divide, ``LoggerWarning``, for a logger that failed, ``CheckpointWarning``, for a
-checkpoint that was moved aside, or not removed, and ``ProcessWarning``, for a process that waits for one that does not
-come.
+keyword that no layer takes, ``UnevenLayoutWarning``, for a dimension that a mesh cannot divide, ``LoggerWarning``, for
+a logger that failed, ``CheckpointWarning``, for a checkpoint that was moved aside, not removed, or does not fit, and
+``ProcessWarning``, for a process that waits for one that does not come.
 """
 
 from __future__ import annotations
@@ -279,7 +278,7 @@ class LoggerWarning(UserWarning):
 
 
 class CheckpointWarning(UserWarning):
-    """A checkpoint was damaged and moved aside, or could not be removed; or a resumed run may not go on as this one."""
+    """A checkpoint was moved aside or not removed, or does not fit the model; or a run may not resume as this one."""
 
 
 class ProcessWarning(UserWarning):

@@ -9,18 +9,23 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import warnings
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType
 
 import plait
-from plait.errors import ArgumentError, ConversionError
-from tests.models.published import DRAWN, calls, difference, edited, folders, outcome
+from plait.errors import ArgumentError, ConversionError, UnevenLayoutWarning
+from tests.models.published import DRAWN, SAMPLE, calls, difference, edited, folders, outcome
+from tests.sampling import slow_but
 
 SAVED = os.environ.get("PLAIT_MODELS_SAVED")
 GENERATING = ("gemma3_text-sample", "gpt2-sample", "llama-sample")
+ON_EXPLICIT_AXES = ("bert-sample", "gemma2-sample", "gpt2-sample", "llama-sample", "vit-sample")
 RESIZED_ON_REQUEST = "vit"  # an image of another size needs a setting there that is no part of a config
 
 
@@ -49,6 +54,25 @@ def assert_generates(model, expected):
     found = np.asarray(plait.generate(model, prompts, greedy.shape[1]).tokens)
     certain = np.cumprod(margins > 1e-4, axis=1).astype(bool)
     np.testing.assert_array_equal(found[certain], greedy[certain])
+
+
+@pytest.mark.parametrize(
+    "folder",
+    slow_but(lambda folder: folder.name in ON_EXPLICIT_AXES, sorted(SAMPLE.glob("*-sample"))),
+    ids=lambda folder: folder.name,
+)
+def test_a_mesh_with_explicit_axes_changes_nothing(folder: Path):
+    """MO4, also where the mesh does not divide heads or vocabulary."""
+    mesh = jax.make_mesh((2, 4), ("fsdp", "model"), axis_types=(AxisType.Explicit,) * 2)
+    expected = np.load(folder / "expected.npz")
+    plain = [call for call in calls(expected) if call.name in ("logits", "plain", "typed")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnevenLayoutWarning)
+        model = plait.models.load(folder, dtype=jnp.float32, mesh=mesh)
+        with jax.set_mesh(mesh), plait.logical_axis_rules(plait.partitioning.rules_for(mesh)):
+            assert max(difference(model, call) for call in plain) < 1e-4
+            if "logits" in expected and folder.name in ON_EXPLICIT_AXES:
+                assert_generates(model, expected)
 
 
 @pytest.mark.slow

@@ -1,14 +1,13 @@
-"""A decoder: embedded tokens, blocks of attention and a feed-forward network, and logits over the next token.
+"""A decoder: embedded tokens, blocks, and logits over the next token.
 
-One file for all families (``decoder_families.py``). They differ in their norms and where these stand, in biases and
-gates, in what attention sees and how it knows positions, and in a few constant factors.
+One file for all families (``decoder_families.py``). They differ in their blocks, in learned positions, and in a few
+constant factors.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-from typing import Any, Literal
+from typing import Any
 
 import jax.numpy as jnp
 
@@ -18,82 +17,35 @@ from ..core.rngs import Rngs
 from ..core.variables.variable_kinds import Cache
 from ..errors import ArgumentError, ShapeError
 from ..nn.attention import MultiHeadAttention
-from ..nn.dot_product import dot_product_attention
 from ..nn.embedding import Embed
 from ..nn.kv_cache import step_positions
 from ..nn.linear import Linear
-from ..nn.norm import LayerNorm, RMSNorm
 from ..partitioning.activations import out_sharding, with_sharding_constraint
 from ..typing import Array, DTypeLike
-from .blocks import STREAM, Remat, make_blocks, run_blocks, with_axes
-from .family import ACTIVATIONS, PublishedModel
+from .blocks import STREAM, Remat, Settings, make_blocks, make_norm, run_blocks, with_axes
+from .family import PublishedModel
 from .rotary import Rotary
 
 
-@dataclasses.dataclass(frozen=True)
-class LayerSettings:
-    """What one layer has of its own.
-
-    Args:
-        window: how many positions its attention sees; ``None`` means all before.
-        rotary: its rotary embedding, if it has one.
-        scale: what the products of its queries and keys are multiplied by; ``None`` means ``1 / sqrt(head_dim)``.
-    """
-
-    window: int | None = None
-    rotary: Rotary | None = None
-    scale: float | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class DecoderSettings:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DecoderSettings(Settings):
     """What a config says about a decoder.
 
     Args:
-        vocabulary, width, hidden: how many tokens there are; the features between blocks, and in feed-forward networks.
-        heads, kv_heads, head_dim: heads of queries, those of keys and values, and the features of each.
-        layers: one for each layer.
-        activation: its name in configs.
-        epsilon: of the norms.
-        norm: ``RMSNorm``, or ``LayerNorm`` with a bias.
-        norm_offset: added to the scale of a norm.
-        norms: where they stand: before attention and feed-forward network, after them, or both.
-        qk_norm: whether queries and keys are normalised, each head alone or all together.
-        parallel: whether attention and feed-forward network have the same input.
-        gated: whether the network multiplies two hidden layers, one of them activated.
-        qkv_bias, out_bias, mlp_bias: which layers have biases.
-        soft_cap, logit_soft_cap: bounds of the products in attention, and of the logits.
-        embedding_scale, residual_scale: factors of the embeddings and of what is added to them.
-        logit_divisor: what the logits are divided by.
-        positions: how many learned positions there are; ``None`` means none.
+        vocabulary: how many tokens there are.
         tied: whether the embeddings also make the logits.
+        positions: how many learned positions there are; ``None`` means none.
+        embedding_scale: factor of the embeddings.
+        logit_divisor: what the logits are divided by.
+        logit_soft_cap: their bound.
     """
 
     vocabulary: int
-    width: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    layers: tuple[LayerSettings, ...]
-    activation: str
-    epsilon: float
     tied: bool
-    norm: Literal["rms", "layer"] = "rms"
-    norm_offset: float = 0.0
-    norms: Literal["before", "after", "both"] = "before"
-    qk_norm: Literal["head", "all"] | None = None
-    parallel: bool = False
-    gated: bool = True
-    qkv_bias: bool = False
-    out_bias: bool = False
-    mlp_bias: bool = False
-    soft_cap: float | None = None
-    logit_soft_cap: float | None = None
-    embedding_scale: float = 1.0
-    residual_scale: float = 1.0
-    logit_divisor: float = 1.0
     positions: int | None = None
+    embedding_scale: float = 1.0
+    logit_divisor: float = 1.0
+    logit_soft_cap: float | None = None
 
 
 class Decoder(PublishedModel):
@@ -105,7 +57,7 @@ class Decoder(PublishedModel):
     Variables:
         embed: ``Embed``, ``(vocabulary, width)``.
         positions: ``Positions``; ``None`` without learned positions.
-        blocks: a ``Stack`` of ``DecoderBlock``, or a ``List`` of them.
+        blocks: a ``Stack`` of ``Block``, or a ``List`` of them.
         norm: ``RMSNorm`` or ``LayerNorm``.
         head: ``Linear``, ``(width, vocabulary)``; ``None`` if the embeddings are used.
 
@@ -136,9 +88,8 @@ class Decoder(PublishedModel):
         self.max_length: int | None = min([n for n in [s.positions, *limits] if n is not None], default=None)
         self.embed = Embed(s.vocabulary, s.width, **options, embedding_metadata=with_axes("vocab", "embed"))
         self.positions = None if s.positions is None else Positions(s.positions, s.width, **options)
-        makers = [functools.partial(DecoderBlock, s, layer, param_dtype=param_dtype) for layer in s.layers]
-        self.blocks = make_blocks(makers, s.layers, as_list=as_list, remat=remat, rngs=rngs)
-        self.norm = _norm(s, **options)
+        self.blocks = make_blocks(s, as_list=as_list, remat=remat, **options)
+        self.norm = make_norm(s, **options)
         self.head: Linear | None = None
         if not s.tied:
             named = with_axes("embed", "vocab")
@@ -154,7 +105,7 @@ class Decoder(PublishedModel):
             positions: of the tokens, ``(batch, length)``; ``None`` counts from 0, and while decoding from the cache's.
         """
         s = self.settings
-        x = self.embed(tokens, out_sharding=out_sharding(*STREAM))
+        x = self.embed(tokens, out_sharding=out_sharding(*STREAM, shape=(*tokens.shape, s.width)))
         if s.embedding_scale != 1:
             x = x * jnp.asarray(s.embedding_scale, x.dtype)
         if self.positions is not None:
@@ -163,7 +114,7 @@ class Decoder(PublishedModel):
         if mask is not None and mask.ndim == 2:
             mask = mask[:, None, None, :]
         x = self.norm(run_blocks(self.blocks, self.remat, x, mask, positions))
-        axes = out_sharding("batch", "length", "vocab")
+        axes = out_sharding("batch", "length", "vocab", shape=(*tokens.shape, s.vocabulary))
         logits = self.embed.attend(x, axes) if self.head is None else self.head(x, out_sharding=axes)
         if s.logit_divisor != 1:
             logits = logits / s.logit_divisor
@@ -208,65 +159,6 @@ class Decoder(PublishedModel):
         self.max_length = None
 
 
-class DecoderBlock(Module):
-    """Attention, then a feed-forward network, each added to its input.
-
-    Shapes:
-        x, result: ``(batch, length, width)``.
-    """
-
-    def __init__(self, s: DecoderSettings, layer: LayerSettings, *, param_dtype: DTypeLike, rngs: Rngs) -> None:
-        norm = functools.partial(_norm, s, param_dtype=param_dtype, rngs=rngs)
-        self.parallel, self.residual_scale = s.parallel, s.residual_scale
-        self.before_attention = None if s.norms == "after" else norm()
-        self.attention = _attention(s, layer, param_dtype=param_dtype, rngs=rngs)
-        self.after_attention = None if s.norms == "before" else norm()
-        self.before_mlp = None if s.norms == "after" else norm()
-        self.mlp = FeedForward(s, param_dtype=param_dtype, rngs=rngs)
-        self.after_mlp = None if s.norms == "before" else norm()
-
-    def __call__(self, x: Array, mask: Array | None = None, positions: Array | None = None) -> Array:
-        attended = self.attention(
-            _apply(self.before_attention, x),
-            is_causal=True,
-            mask=mask,
-            input_positions=None if self.attention.rotary_fn is None else positions,
-            qkv_sharding=out_sharding("batch", "length", "heads", "head_dim"),
-            out_sharding=out_sharding(*STREAM),
-        )
-        attended = self._scaled(_apply(self.after_attention, attended))
-        y = x if self.parallel else x + attended
-        y = y + self._scaled(_apply(self.after_mlp, self.mlp(_apply(self.before_mlp, y))))
-        return with_sharding_constraint(y + attended if self.parallel else y, STREAM)
-
-    def _scaled(self, x: Array) -> Array:
-        return x if self.residual_scale == 1 else x * jnp.asarray(self.residual_scale, x.dtype)
-
-
-class FeedForward(Module):
-    """``down(f(gate(x)) · up(x))``, or ``down(f(up(x)))`` without a gate.
-
-    Shapes:
-        x, result: ``(batch, length, width)``.
-    """
-
-    def __init__(self, s: DecoderSettings, *, param_dtype: DTypeLike, rngs: Rngs) -> None:
-        options: Any = {"use_bias": s.mlp_bias, "param_dtype": param_dtype, "rngs": rngs}
-        there = {**options, "kernel_metadata": with_axes("embed", "mlp"), "bias_metadata": with_axes("mlp")}
-        self.activation = s.activation
-        self.gate = Linear(s.width, s.hidden, **there) if s.gated else None
-        self.up = Linear(s.width, s.hidden, **there)
-        self.down = Linear(
-            s.hidden, s.width, **options, kernel_metadata=with_axes("mlp", "embed"), bias_metadata=with_axes("norm")
-        )
-
-    def __call__(self, x: Array) -> Array:
-        named, f = out_sharding("batch", "length", "mlp"), ACTIVATIONS[self.activation]
-        hidden = self.up(x, out_sharding=named)
-        hidden = f(hidden) if self.gate is None else f(self.gate(x, out_sharding=named)) * hidden
-        return self.down(hidden, out_sharding=out_sharding(*STREAM))
-
-
 class Positions(Module):
     """A learned vector for each position; while decoding, the first position is that of the cache.
 
@@ -294,7 +186,8 @@ class Positions(Module):
             positions = step_positions(tokens[..., None, None], index)
         if index is not None:
             self.cache_index.value = index + length
-        return self.table(jnp.broadcast_to(positions, tokens.shape))
+        named = out_sharding(*STREAM, shape=(*tokens.shape, self.table.features))
+        return self.table(jnp.broadcast_to(positions, tokens.shape), out_sharding=named)
 
     def set_view(self, decode: bool | None = None, batch_size: Any = None, *, per_sequence: bool = False) -> None:
         """Change the mode; ``None`` leaves it unchanged.
@@ -310,58 +203,3 @@ class Positions(Module):
             axes = (batch_size,) if isinstance(batch_size, int) else tuple(batch_size)
             with around_change(self):
                 self.cache_index = Cache(jnp.zeros(axes if per_sequence else (), jnp.int32))
-
-
-@dataclasses.dataclass(frozen=True)
-class Attend:
-    """An ``attention_fn`` with a scale and a soft cap."""
-
-    scale: float | None
-    soft_cap: float | None
-
-    def __call__(self, query: Array, key: Array, value: Array, **options: Any) -> Array:
-        return dot_product_attention(query, key, value, scale=self.scale, soft_cap=self.soft_cap, **options)
-
-
-def _attention(s: DecoderSettings, layer: LayerSettings, *, param_dtype: DTypeLike, rngs: Rngs) -> MultiHeadAttention:
-    is_plain = layer.scale is None and s.soft_cap is None
-    attention = MultiHeadAttention(
-        s.heads,
-        s.width,
-        s.heads * s.head_dim,
-        num_kv_heads=s.kv_heads,
-        use_bias=s.qkv_bias,
-        window=layer.window,
-        rotary_fn=layer.rotary,
-        attention_fn=dot_product_attention if is_plain else Attend(layer.scale, s.soft_cap),
-        decode=False,
-        param_dtype=param_dtype,
-        rngs=rngs,
-        kernel_metadata=with_axes("embed", "heads", "head_dim"),
-        kv_kernel_metadata=with_axes("embed", "kv_heads", "head_dim"),
-        out_kernel_metadata=with_axes("heads", "head_dim", "embed"),
-        bias_metadata=with_axes("heads", "head_dim"),
-        kv_bias_metadata=with_axes("kv_heads", "head_dim"),
-        out_bias_metadata=with_axes("norm"),
-    )
-    if s.qkv_bias and not s.out_bias:
-        attention.out.use_bias, attention.out.bias = False, None
-    if s.qk_norm is not None:
-        axes = -1 if s.qk_norm == "head" else (-2, -1)
-        for name, heads in (("query_ln", s.heads), ("key_ln", s.kv_heads)):
-            features = s.head_dim * (1 if s.qk_norm == "head" else heads)
-            norm = _norm(s, features, param_dtype=param_dtype, rngs=rngs, reduction_axes=axes, feature_axes=axes)
-            setattr(attention, name, norm)
-    return attention
-
-
-def _norm(s: DecoderSettings, features: int | None = None, **options: Any) -> RMSNorm | LayerNorm:
-    features, named = s.width if features is None else features, with_axes("norm")
-    if s.norm == "rms":
-        return RMSNorm(features, epsilon=s.epsilon, scale_offset=s.norm_offset, scale_metadata=named, **options)
-    options |= {"scale_metadata": named, "bias_metadata": named}
-    return LayerNorm(features, epsilon=s.epsilon, use_fast_variance=False, **options)
-
-
-def _apply(norm: RMSNorm | LayerNorm | None, x: Array) -> Array:
-    return x if norm is None else norm(x)

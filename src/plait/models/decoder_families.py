@@ -9,16 +9,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import NoneType
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from ..convert.layouts import Arrays, Piece
-from .decoder import Decoder, DecoderSettings, LayerSettings
+from ..convert.layouts import Piece
+from .blocks import LayerSettings
+from .decoder import Decoder, DecoderSettings
 from .family import Config, Family
-from .rotary import read_rotaries
+from .rows import FLOAT, INT, QKV, Key, Names, Row, read_row
 
 # Configs --------------------------------------------------------------------------------------------------------------
 
@@ -27,88 +26,26 @@ _DROPOUTS = (
     "resid_pdrop", "residual_dropout",
 )  # fmt: skip
 
-_INT, _FLOAT = (int, NoneType), (float, NoneType)
-
-
-class Key(NamedTuple):
-    """A key of a config: its name, its types (``str`` for an activation), and what it means if it is absent."""
-
-    name: str
-    kind: Any
-    absent: Any = None
-
-    def read(self, config: Config) -> Any:
-        """Its value."""
-        if self.kind is str:
-            return config.activation(self.name, self.absent)
-        return config.take(self.name, self.kind, self.absent)
-
-
-Row = Mapping[str, Any]
-"""What a family has under the names of ``DecoderSettings`` and a few more: keys of its configs, or what it has always.
-
-The others: ``count`` of layers; ``window``, ``uses_window`` and ``scale`` of layers; the arguments of
-``read_rotaries``; ``ignored`` keys, and ``only``, keys of which some values are supported.
-"""
-
 _LLAMA: Row = {
     "vocabulary": Key("vocab_size", int),
     "width": Key("hidden_size", int),
     "hidden": Key("intermediate_size", int),
     "heads": Key("num_attention_heads", int),
-    "kv_heads": Key("num_key_value_heads", _INT),
-    "head_dim": Key("head_dim", _INT),
+    "kv_heads": Key("num_key_value_heads", INT),
+    "head_dim": Key("head_dim", INT),
     "activation": Key("hidden_act", str),
     "epsilon": Key("rms_norm_eps", float),
     "tied": Key("tie_word_embeddings", bool),
     "qkv_bias": Key("attention_bias", bool, False),
     "count": Key("num_hidden_layers", int),
-    "window": None,
-    "uses_window": True,
-    "scale": None,
     "theta": Key("rope_theta", float, 10_000.0),
-    "local_theta": None,
-    "part": None,
     "limit": Key("max_position_embeddings", int),
-    "original": None,
-    "aliases": {},
-    "ignored": (),
     "only": {"partial_rotary_factor": (1.0, 1)},
 }
 
 
 def _read(row: Row, config: Config, is_sliding: Callable[[int], bool] | None = None) -> DecoderSettings:
-    """The settings of a config.
-
-    Args:
-        is_sliding: whether a layer has a sliding window, if ``layer_types`` does not say; without it all have one.
-    """
-    said = {name: each.read(config) if isinstance(each, Key) else each for name, each in row.items()}
-    config.ignore(*_DROPOUTS, *said.pop("ignored"))
-    for key, supported in said.pop("only").items():
-        config.only(key, *supported)
-    width, heads = said["width"], said["heads"]
-    said.setdefault("out_bias", said["qkv_bias"])
-    for name, usual in {"hidden": 4 * width, "kv_heads": heads, "head_dim": width // heads}.items():
-        said[name] = usual if said[name] is None else said[name]
-    rotary = {name: said.pop(name) for name in ("theta", "local_theta", "part", "limit", "original", "aliases")}
-    near, far = read_rotaries(config, said["head_dim"], **rotary)
-    window, uses_window, scale, count = (said.pop(name) for name in ("window", "uses_window", "scale", "count"))
-    sliding = LayerSettings(window if uses_window else None, near, scale)
-    full = LayerSettings(None, far, scale)
-    types = [sliding] * count
-    if is_sliding is not None:
-        types = [sliding if each else full for each in _sliding(config, count, is_sliding)]
-    return DecoderSettings(**said, layers=tuple(types))
-
-
-def _sliding(config: Config, count: int, is_sliding: Callable[[int], bool]) -> list[bool]:
-    types = config.take("layer_types", (list, NoneType), None)
-    if types is None:
-        return [is_sliding(i) for i in range(count)]
-    if len(types) != count or not set(types) <= {"full_attention", "sliding_attention"}:
-        raise config.error("layer_types", f"full_attention or sliding_attention for each of {count} layers")
-    return [each == "sliding_attention" for each in types]
+    return DecoderSettings(**read_row(row, config, is_sliding))
 
 
 def _qwen(row: Row, config: Config) -> DecoderSettings:
@@ -127,7 +64,7 @@ def _gemma2(row: Row, config: Config, every: int = 2) -> DecoderSettings:
 
 
 def _gemma3(row: Row, config: Config) -> DecoderSettings:
-    config.take("attn_logit_softcapping", _FLOAT, None)  # is not used
+    config.take("attn_logit_softcapping", FLOAT, None)  # is not used
     every = config.take("_sliding_window_pattern", int, 6)
     return _gemma2(row, config, config.take("sliding_window_pattern", int, every))
 
@@ -160,60 +97,10 @@ def _gpt2(row: Row, config: Config) -> DecoderSettings:
 # Names ----------------------------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class Names:
-    """The names of a family's modules in its files.
-
-    Args:
-        outer: ours → theirs, outside of the layers.
-        layers: the name of the layers.
-        inner: ours → theirs, in a layer. Several of ours are parts of one array, one after the other.
-        unused: what some files have besides.
-        order: of the arrays in a layer: PyTorch's; with the inputs first; or query, key and value of each head.
-    """
-
-    outer: Mapping[str, str]
-    layers: str
-    inner: Mapping[str, str]
-    unused: Sequence[str]
-    order: str = "torch"
-
-    def pieces(self, s: DecoderSettings) -> list[Piece]:
-        """The pieces of a model."""
-        outer = {ours: theirs for ours, theirs in self.outer.items() if ours != "head" or not s.tied}
-        head = [self.outer["head"]] * s.tied  # some files have the embeddings twice
-        found = [Piece((), [*self.unused, *head]), *(Piece(*pair) for pair in outer.items())]
-        kv_size = s.kv_heads * s.head_dim
-        sizes = {"attention.query": s.heads * s.head_dim, "attention.key": kv_size, "mlp.gate": s.hidden}
-        for ours, theirs in self.inner.items():
-            *others, last = ours.split()
-            ends = np.cumsum([sizes[each] for each in others], dtype=int).tolist()
-            acts = (functools.partial(act, s, self.order, ends) for act in (_taken_apart, _put_together))
-            paths = [f"blocks.*.{each}" for each in (*others, last)]
-            found.append(Piece(paths, f"{self.layers}.*.{theirs}", *acts))
-        return found
-
-
-def _taken_apart(s: DecoderSettings, order: str, ends: list[int], w: np.ndarray) -> Arrays:
-    if order == "heads" and ends:
-        by_head = w.reshape(s.heads, 3, s.head_dim, *w.shape[1:])
-        return [by_head[:, i].reshape(-1, *w.shape[1:]) for i in range(3)]
-    return np.split(w.T if order == "inputs" else w, ends)
-
-
-def _put_together(s: DecoderSettings, order: str, ends: list[int], *parts: np.ndarray) -> Arrays:
-    if order == "heads" and ends:
-        by_head = [part.reshape(s.heads, s.head_dim, *part.shape[1:]) for part in parts]
-        return (np.stack(by_head, axis=1).reshape(-1, *parts[0].shape[1:]),)
-    whole = np.concatenate(parts) if ends else parts[0]
-    return (whole.T if order == "inputs" else whole,)
-
-
 def _with_names(inner: Mapping[str, str]) -> Names:
     return dataclasses.replace(_LLAMA_NAMES, inner={**_LLAMA_NAMES.inner, **inner})
 
 
-_QKV = "attention.query attention.key attention.value"
 _COMMON = {
     "before_attention": "input_layernorm",
     "attention.query_ln": "self_attn.q_norm",
@@ -223,17 +110,19 @@ _COMMON = {
     "mlp.down": "mlp.down_proj",
 }
 _LLAMA_NAMES = Names(
-    {"embed": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"},
-    "model.layers",
-    {
+    prefix="model.",
+    layers="layers",
+    outer={"embed": "embed_tokens", "norm": "norm"},
+    inner={
         **_COMMON,
         **{f"attention.{each}": f"self_attn.{each[0]}_proj" for each in ("query", "key", "value")},
         **{f"mlp.{each}": f"mlp.{each}_proj" for each in ("gate", "up")},
     },
-    ("model.layers.*.self_attn.rotary_emb", "model.rotary_emb"),
+    head="lm_head",
+    unused=("layers.*.self_attn.rotary_emb", "rotary_emb"),
 )
 _PHI3_NAMES = dataclasses.replace(
-    _LLAMA_NAMES, inner={**_COMMON, _QKV: "self_attn.qkv_proj", "mlp.gate mlp.up": "mlp.gate_up_proj"}
+    _LLAMA_NAMES, inner={**_COMMON, QKV: "self_attn.qkv_proj", "mlp.gate mlp.up": "mlp.gate_up_proj"}
 )
 _MORE_NORMS = {
     "after_attention": "post_attention_layernorm",
@@ -241,32 +130,36 @@ _MORE_NORMS = {
     "after_mlp": "post_feedforward_layernorm",
 }
 _GPT2_NAMES = Names(
-    {"embed": "transformer.wte", "positions.table": "transformer.wpe", "norm": "transformer.ln_f", "head": "lm_head"},
-    "transformer.h",
-    {
+    prefix="transformer.",
+    layers="h",
+    outer={"embed": "wte", "positions.table": "wpe", "norm": "ln_f"},
+    inner={
         "before_attention": "ln_1",
-        _QKV: "attn.c_attn",
+        QKV: "attn.c_attn",
         "attention.out": "attn.c_proj",
         "before_mlp": "ln_2",
         "mlp.up": "mlp.c_fc",
         "mlp.down": "mlp.c_proj",
     },
-    ("transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"),
-    "inputs",
+    head="lm_head",
+    unused=("h.*.attn.bias", "h.*.attn.masked_bias"),
+    order="inputs",
 )
 _GPT_NEOX_NAMES = Names(
-    {"embed": "gpt_neox.embed_in", "norm": "gpt_neox.final_layer_norm", "head": "embed_out"},
-    "gpt_neox.layers",
-    {
+    prefix="gpt_neox.",
+    layers="layers",
+    outer={"embed": "embed_in", "norm": "final_layer_norm"},
+    inner={
         "before_attention": "input_layernorm",
-        _QKV: "attention.query_key_value",
+        QKV: "attention.query_key_value",
         "attention.out": "attention.dense",
         "before_mlp": "post_attention_layernorm",
         "mlp.up": "mlp.dense_h_to_4h",
         "mlp.down": "mlp.dense_4h_to_h",
     },
-    [f"gpt_neox.layers.*.attention.{each}" for each in ("bias", "masked_bias", "rotary_emb")],
-    "heads",
+    head="embed_out",
+    unused=[f"layers.*.attention.{each}" for each in ("bias", "masked_bias", "rotary_emb")],
+    order="heads",
 )
 
 
@@ -296,19 +189,20 @@ _ABSENT = {
 
 
 def _family(
-    name: str,
-    read: Callable[[Row, Config], DecoderSettings] = _read,
-    names: Names = _LLAMA_NAMES,
-    prefix: str = "model.",
-    **differences: Any,
+    name: str, read: Callable[[Row, Config], DecoderSettings] = _read, names: Names = _LLAMA_NAMES, **differences: Any
 ) -> Family:
-    row = {**_LLAMA, **differences}
+    row = {**_LLAMA, **differences, "ignored": (*_DROPOUTS, *differences.get("ignored", ()))}
     absent = dict(zip(_COLUMNS, _ABSENT[name], strict=True))
-    row |= {column: row[column]._replace(absent=absent[column]) for column in _COLUMNS if row[column]}
-    return Family(functools.partial(read, row), Decoder, names.pieces, prefix)
+    row |= {key: row[key]._replace(absent=absent[key]) for key in _COLUMNS if row.get(key)}
+    pieces = functools.partial(_pieces, names)
+    return Family(functools.partial(read, row), Decoder, pieces, names.prefix)
 
 
-_WINDOW: Row = {"window": Key("sliding_window", _INT)}
+def _pieces(names: Names, s: DecoderSettings) -> list[Piece]:
+    return names.pieces(s, s.tied)
+
+
+_WINDOW: Row = {"window": Key("sliding_window", INT)}
 _WINDOW_IF_USED: Row = {**_WINDOW, "uses_window": Key("use_sliding_window", bool, False)}
 _MLP_BIAS: Row = {"mlp_bias": Key("mlp_bias", bool, False)}
 _GPT: Row = {"norm": "layer", "gated": False}
@@ -323,23 +217,23 @@ FAMILIES: dict[str, Family] = {
     "gemma": _family("gemma", _gemma, **_GEMMA, ignored=("hidden_activation",)),
     "gemma2": _family(
         "gemma2", _gemma2, **_GEMMA2,
-        soft_cap=Key("attn_logit_softcapping", _FLOAT, 50.0),
-        logit_soft_cap=Key("final_logit_softcapping", _FLOAT, 30.0),
+        soft_cap=Key("attn_logit_softcapping", FLOAT, 50.0),
+        logit_soft_cap=Key("final_logit_softcapping", FLOAT, 30.0),
     ),
     "gemma3_text": _family(
         "gemma3_text", _gemma3, **_GEMMA2, qk_norm="head",
-        logit_soft_cap=Key("final_logit_softcapping", _FLOAT),
+        logit_soft_cap=Key("final_logit_softcapping", FLOAT),
         theta=Key("rope_theta", float, 1_000_000.0), local_theta=Key("rope_local_base_freq", float, 10_000.0),
     ),
     "gpt2": _family(
-        "gpt2", _gpt2, _GPT2_NAMES, "transformer.", **_GPT, qkv_bias=True, mlp_bias=True,
-        width=Key("n_embd", int), hidden=Key("n_inner", _INT), heads=Key("n_head", int), kv_heads=None, head_dim=None,
+        "gpt2", _gpt2, _GPT2_NAMES, **_GPT, qkv_bias=True, mlp_bias=True,
+        width=Key("n_embd", int), hidden=Key("n_inner", INT), heads=Key("n_head", int), kv_heads=None, head_dim=None,
         count=Key("n_layer", int), activation=Key("activation_function", str),
         epsilon=Key("layer_norm_epsilon", float), positions=Key("n_positions", int, 1024), theta=None, limit=None,
         only={}, ignored=("n_ctx", "reorder_and_upcast_attn", *_SUMMARY),
     ),
     "gpt_neox": _family(
-        "gpt_neox", names=_GPT_NEOX_NAMES, prefix="gpt_neox.", **_GPT,
+        "gpt_neox", names=_GPT_NEOX_NAMES, **_GPT,
         qkv_bias=Key("attention_bias", bool, True), mlp_bias=True, epsilon=Key("layer_norm_eps", float),
         theta=Key("rotary_emb_base", float, 10_000.0), part=Key("rotary_pct", float, 0.25),
         parallel=Key("use_parallel_residual", bool, True), only={}, ignored=("is_decoder",),
@@ -355,7 +249,6 @@ FAMILIES: dict[str, Family] = {
     "phi3": _family(
         "phi3", names=_PHI3_NAMES, **_WINDOW, qkv_bias=False, only={"attention_bias": (False,)},
         part=Key("partial_rotary_factor", float, 1.0), original=Key("original_max_position_embeddings", int, 4096),
-        aliases={"su": "longrope"},
     ),
     "qwen2": _family("qwen2", _qwen, **_WINDOW_IF_USED, qkv_bias=True, out_bias=False),
     "qwen3": _family("qwen3", _qwen, **_WINDOW_IF_USED, qk_norm="head"),

@@ -1,15 +1,13 @@
-"""An encoder: an embedded text or image, and blocks of attention and a feed-forward network in which all see all.
+"""An encoder: an embedded text or image, and blocks in which all positions see all.
 
-One file for all families (``encoder_families.py``). They differ in how they embed, in where norms stand, in gates and
-biases, in what a layer of attention sees, and in what they pool.
+One file for all families (``encoder_families.py``). They differ in how they embed, in their blocks, and in what they
+pool.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
@@ -21,49 +19,13 @@ from ..core.nodes.module import Module
 from ..core.rngs import Rngs
 from ..core.variables.variable_kinds import Param
 from ..errors import ArgumentError, ShapeError
-from ..nn.attention import MultiHeadAttention
 from ..nn.conv import Conv
 from ..nn.embedding import Embed
 from ..nn.linear import Linear
-from ..nn.norm import LayerNorm
 from ..partitioning.activations import out_sharding, with_sharding_constraint
 from ..typing import Array, DTypeLike
-from .blocks import STREAM, Remat, make_blocks, run_blocks, with_axes
-from .decoder import FeedForward
+from .blocks import STREAM, Remat, Settings, make_blocks, make_norm, run_blocks, with_axes
 from .family import ACTIVATIONS, PublishedModel
-from .rotary import Rotary
-
-
-@dataclasses.dataclass(frozen=True)
-class EncoderLayerSettings:
-    """What one layer has of its own.
-
-    Args:
-        reach: how far from each position its attention sees; ``None`` means everything.
-        rotary: its rotary embedding, if it has one.
-        is_normed: whether there is a norm before its attention, if norms stand before.
-    """
-
-    reach: int | None = None
-    rotary: Rotary | None = None
-    is_normed: bool = True
-
-
-@dataclasses.dataclass(frozen=True)
-class TextSettings:
-    """How tokens are embedded.
-
-    Args:
-        vocabulary: how many tokens there are.
-        positions: how many learned positions there are.
-        segments: how many kinds of segments there are.
-        first_position: the token of padding, if positions count the other tokens, and from the number after it.
-    """
-
-    vocabulary: int
-    positions: int = 0
-    segments: int = 0
-    first_position: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,39 +48,25 @@ class ImageSettings:
     has_mask: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
-class EncoderSettings:
-    """What a config says about an encoder.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncoderSettings(Settings):
+    """What a config says about an encoder: of a text, or of an image.
 
     Args:
-        input: how its input is embedded.
-        width, hidden: the features between blocks, and in feed-forward networks.
-        heads: of attention.
-        layers: one for each layer.
-        activation: its name in configs.
-        epsilon: of the norms.
-        norms: where they stand: before attention and feed-forward network, or after these are added to their input.
-        norm_bias, qkv_bias, out_bias, mlp_bias: which layers have biases.
-        gated: whether the network multiplies two hidden layers, one of them activated.
-        layer_scale: whether attention and feed-forward network are scaled by learned factors.
+        image: how images are embedded; ``None`` for texts.
+        vocabulary: how many tokens there are.
+        positions: how many learned positions there are; ``None`` means none.
+        segments: how many kinds of segments there are; ``None`` means none.
+        padding: the token of padding, if positions count the other tokens, and from the number after it.
         pooled: what is pooled: the first position, or what a layer and an activation make of it.
-        pooled_width: the features of that layer.
+        pooled_width: the features of that layer; ``None`` means ``width``.
     """
 
-    input: TextSettings | ImageSettings
-    width: int
-    hidden: int
-    heads: int
-    layers: tuple[EncoderLayerSettings, ...]
-    activation: str
-    epsilon: float
-    norms: Literal["before", "after"] = "after"
-    norm_bias: bool = True
-    qkv_bias: bool = True
-    out_bias: bool = True
-    mlp_bias: bool = True
-    gated: bool = False
-    layer_scale: bool = False
+    image: ImageSettings | None = None
+    vocabulary: int = 0
+    positions: int | None = None
+    segments: int | None = None
+    padding: int | None = None
     pooled: str | None = None
     pooled_width: int | None = None
 
@@ -132,7 +80,7 @@ class Encoder(PublishedModel):
 
     Variables:
         embed: ``EmbedText`` or ``EmbedImage``.
-        blocks: a ``Stack`` of ``EncoderBlock``, or a ``List`` of them.
+        blocks: a ``Stack`` of ``Block``, or a ``List`` of them.
         norm: ``LayerNorm``; ``None`` if the norms stand after attention and feed-forward network.
         pooler: ``Linear``; ``None`` for families without one, and for files without its weights.
 
@@ -156,10 +104,9 @@ class Encoder(PublishedModel):
         s = self.settings = settings
         self.remat = remat
         options: Any = {"param_dtype": param_dtype, "rngs": rngs}
-        self.embed = EmbedText(s, **options) if isinstance(s.input, TextSettings) else EmbedImage(s, **options)
-        makers = [functools.partial(EncoderBlock, s, layer, param_dtype=param_dtype) for layer in s.layers]
-        self.blocks = make_blocks(makers, s.layers, as_list=as_list, remat=remat, rngs=rngs)
-        self.norm = _norm(s, **options) if s.norms == "before" else None
+        self.embed = EmbedText(s, **options) if s.image is None else EmbedImage(s, s.image, **options)
+        self.blocks = make_blocks(s, as_list=as_list, remat=remat, **options)
+        self.norm = make_norm(s, **options) if s.norms == "before" else None
         self.pooler: Linear | None = None
         if s.pooled in ACTIVATIONS:
             width = s.pooled_width or s.width
@@ -200,44 +147,6 @@ class Encoder(PublishedModel):
         return first if self.pooler is None else ACTIVATIONS[s.pooled or ""](self.pooler(first))
 
 
-class EncoderBlock(Module):
-    """Attention, then a feed-forward network, each added to its input.
-
-    Shapes:
-        x, result: ``(batch, length, width)``. mask: ``(batch, 1, 1, length)``.
-    """
-
-    def __init__(self, s: EncoderSettings, layer: EncoderLayerSettings, *, param_dtype: DTypeLike, rngs: Rngs) -> None:
-        options: Any = {"param_dtype": param_dtype, "rngs": rngs}
-        self.norms, self.reach = s.norms, layer.reach
-        self.attention_norm = _norm(s, **options) if layer.is_normed else None
-        self.attention = _attention(s, layer, **options)
-        self.attention_scale = _factors(s, param_dtype)
-        self.mlp_norm = _norm(s, **options)
-        sizes: Any = s  # has what a feed-forward network reads of a decoder's settings
-        self.mlp = FeedForward(sizes, **options)
-        self.mlp_scale = _factors(s, param_dtype)
-
-    def __call__(self, x: Array, mask: Array | None = None) -> Array:
-        x = self._added(x, self._attend, self.attention_norm, self.attention_scale, mask)
-        return with_sharding_constraint(self._added(x, self.mlp, self.mlp_norm, self.mlp_scale), STREAM)
-
-    def _added(
-        self, x: Array, part: Callable[..., Array], norm: LayerNorm | None, scale: Param | None, *inputs: Any
-    ) -> Array:
-        y = part(norm(x) if self.norms == "before" and norm is not None else x, *inputs)
-        y = x + (y if scale is None else y * scale[...].astype(y.dtype)[None, None])
-        return norm(y) if self.norms == "after" and norm is not None else y
-
-    def _attend(self, x: Array, mask: Array | None) -> Array:
-        if self.reach is not None:
-            places = jnp.arange(x.shape[1])
-            near = (jnp.abs(places[:, None] - places[None]) <= self.reach)[None, None]
-            mask = near if mask is None else near & mask
-        heads = out_sharding("batch", "length", "heads", "head_dim")
-        return self.attention(x, mask=mask, qkv_sharding=heads, out_sharding=out_sharding(*STREAM))
-
-
 class EmbedText(Module):
     """The embeddings of tokens, positions and segments, summed and normalised.
 
@@ -246,31 +155,31 @@ class EmbedText(Module):
     """
 
     def __init__(self, s: EncoderSettings, *, param_dtype: DTypeLike, rngs: Rngs) -> None:
-        assert isinstance(s.input, TextSettings)
-        self.first_position = s.input.first_position
+        self.padding = s.padding
 
         def table(number: int, name: str) -> Embed:
             named = with_axes(name, "embed")
             return Embed(number, s.width, param_dtype=param_dtype, rngs=rngs, embedding_metadata=named)
 
-        self.tokens = table(s.input.vocabulary, "vocab")
-        self.positions = table(s.input.positions, "length") if s.input.positions else None
-        self.segments = table(s.input.segments, "norm") if s.input.segments else None
-        self.norm = _norm(s, param_dtype=param_dtype, rngs=rngs)
+        self.tokens = table(s.vocabulary, "vocab")
+        self.positions = table(s.positions, "length") if s.positions else None
+        self.segments = table(s.segments, "norm") if s.segments else None
+        self.norm = make_norm(s, param_dtype=param_dtype, rngs=rngs)
 
     def __call__(self, tokens: Array, segments: Array | None) -> Array:
-        x = self.tokens(tokens, out_sharding=out_sharding(*STREAM))
+        named = out_sharding(*STREAM, shape=(*tokens.shape, self.tokens.features))
+        x = self.tokens(tokens, out_sharding=named)
         if self.positions is not None:
-            x = x + self.positions(self._positions(tokens))
+            x = x + self.positions(self._positions(tokens), out_sharding=named)
         if self.segments is not None:
-            x = x + self.segments(jnp.zeros_like(tokens) if segments is None else segments)
+            x = x + self.segments(jnp.zeros_like(tokens) if segments is None else segments, out_sharding=named)
         elif segments is not None:
             raise _lacks(self, "segments", "an array for segments", "leave segments out")
         return self.norm(x)
 
     def _positions(self, tokens: Array) -> Array:
         assert self.positions is not None
-        first, length = self.first_position, tokens.shape[-1]
+        first, length = self.padding, tokens.shape[-1]
         limit = self.positions.num_embeddings - (0 if first is None else first + 1)
         if isinstance(length, int) and length > limit:  # it may be symbolic
             raise ShapeError(
@@ -294,9 +203,8 @@ class EmbedImage(Module):
         result: ``(batch, 1 + registers + patches, features)``.
     """
 
-    def __init__(self, s: EncoderSettings, *, param_dtype: DTypeLike, rngs: Rngs) -> None:
-        assert isinstance(s.input, ImageSettings)
-        of = self.settings = s.input
+    def __init__(self, s: EncoderSettings, of: ImageSettings, *, param_dtype: DTypeLike, rngs: Rngs) -> None:
+        self.settings = of
         self.patches = Conv(
             of.channels, s.width, of.patch, strides=of.patch, padding="VALID", param_dtype=param_dtype, rngs=rngs,
             kernel_metadata=with_axes(None, None, None, "embed"),
@@ -317,19 +225,21 @@ class EmbedImage(Module):
 
     def __call__(self, images: Array, mask: Array | None) -> Array:
         grid = self._grid_of(images)
-        x = self.patches(images)
-        x = jnp.reshape(x, (x.shape[0], -1, x.shape[-1]))
+        named = out_sharding("batch", None, None, "features", shape=(len(images), *grid, self.patches.out_features))
+        x = self.patches(images, out_sharding=named)
+        x = with_sharding_constraint(jnp.reshape(x, (x.shape[0], -1, x.shape[-1])), STREAM)
         if mask is not None:
             if self.mask_token is None:
                 raise _lacks(self, "token for masked patches", "an array for mask", "leave mask out")
             x = jnp.where(jnp.asarray(mask, bool)[..., None], x, self.mask_token[...].astype(x.dtype)[None])
 
-        def of_each(token: Param) -> Array:
-            return jnp.broadcast_to(token[...].astype(x.dtype), (x.shape[0], *token.shape[1:]))
+        def of_each(token: Array) -> Array:
+            token = with_sharding_constraint(token.astype(x.dtype), (None, None, "features"))
+            return with_sharding_constraint(jnp.broadcast_to(token, (len(images), *token.shape[1:])), STREAM)
 
-        x = jnp.concatenate([of_each(self.class_token), x], axis=1) + self._positions(grid).astype(x.dtype)
+        x = jnp.concatenate([of_each(self.class_token[...]), x], axis=1) + of_each(self._positions(grid))
         if self.registers is not None:
-            x = jnp.concatenate([x[:, :1], of_each(self.registers), x[:, 1:]], axis=1)
+            x = jnp.concatenate([x[:, :1], of_each(self.registers[...]), x[:, 1:]], axis=1)
         return x
 
     def _grid_of(self, images: Array) -> tuple[int, int]:
@@ -376,37 +286,6 @@ def _cubic(old: int, new: int) -> np.ndarray:
     rows = np.broadcast_to(np.arange(new)[:, None], taps.shape)
     np.add.at(weights, (rows, np.clip(taps, 0, old - 1).astype(int)), np.where(far <= 1, near_weights, far_weights))
     return weights
-
-
-def _attention(
-    s: EncoderSettings, layer: EncoderLayerSettings, *, param_dtype: DTypeLike, rngs: Rngs
-) -> MultiHeadAttention:
-    attention = MultiHeadAttention(
-        s.heads,
-        s.width,
-        use_bias=s.qkv_bias or s.out_bias,
-        rotary_fn=layer.rotary,
-        decode=False,
-        param_dtype=param_dtype,
-        rngs=rngs,
-        kernel_metadata=with_axes("embed", "heads", "head_dim"),
-        out_kernel_metadata=with_axes("heads", "head_dim", "embed"),
-        bias_metadata=with_axes("heads", "head_dim"),
-        out_bias_metadata=with_axes("norm"),
-    )
-    parts = [] if s.qkv_bias else [attention.query, attention.key, attention.value]
-    for part in [*parts, *([] if s.out_bias else [attention.out])]:
-        part.use_bias, part.bias = False, None
-    return attention
-
-
-def _norm(s: EncoderSettings, **options: Any) -> LayerNorm:
-    options |= {"scale_metadata": with_axes("norm"), "bias_metadata": with_axes("norm")}
-    return LayerNorm(s.width, epsilon=s.epsilon, use_bias=s.norm_bias, use_fast_variance=False, **options)
-
-
-def _factors(s: EncoderSettings, param_dtype: DTypeLike) -> Param | None:
-    return Param(jnp.ones((s.width,), param_dtype), **with_axes("norm")) if s.layer_scale else None
 
 
 def _lacks(node: Module, what: str, found: str, do: str) -> ArgumentError:

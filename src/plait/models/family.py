@@ -148,6 +148,14 @@ class Config:
         """The name of an activation."""
         return self.choose(key, {name: name for name in ACTIVATIONS}, default)
 
+    def pair(self, key: str, default: int) -> tuple[int, int]:
+        """A height and a width, which may be one number."""
+        size = self.take(key, (int, list), default)
+        pair = [size, size] if isinstance(size, int) else size
+        if len(pair) != 2 or not all(type(each) is int and each > 0 for each in pair):
+            raise self.error(key, "a whole number from 1 on, or two: height and width")
+        return pair[0], pair[1]
+
     def part(self, key: str) -> Config | None:
         """The object under a key, as a config of its own, which is to be finished too; ``None`` if it is null."""
         value = self.take(key, (dict, type(None)), None)

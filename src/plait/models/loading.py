@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path as FilePath
 from typing import Any
@@ -35,13 +36,14 @@ from ..edit.quantized import (
     with_quantized,
 )
 from ..edit.selection import select, with_patterns
-from ..errors import CheckpointError
+from ..errors import CheckpointError, CheckpointWarning, UnevenLayoutWarning
 from ..nn.linear import Linear, LinearGeneral
 from ..partitioning.axis_rules import Rules, get_logical_axis_rules, logical_axis_rules
 from ..partitioning.recipes import rules_for
 from ..partitioning.shardings import get_abstract_model
 from ..typing import DTypeLike, FilterLiteral
 from ..util.files import given_path, read_file
+from ..util.notices import warn
 from ..util.paths import Path, describe_path, iter_layer_paths
 from ..util.schemas import MOST_JSON, parse_json
 from .blocks import Remat
@@ -84,13 +86,16 @@ def load(
         as_list: whether blocks are a list in place of a ``plait.Stack``, as they are if they do not repeat.
         remat: what the backward pass recomputes: as of ``plait.Stack``.
         strict: whether names in the files that the model does not have, and names of the model that are not there, are
-            an error; without it, variables without values are left as shapes.
+            an error; without it they are a warning, and variables without values are left as shapes.
 
     Raises:
         ConversionError: plait does not have the family, or supports a value of the config; or the weights do not fit
             the model, in which case ``error.report`` has all names.
         CheckpointError: files are missing or damaged.
         ArgumentError: the axes of a weight do not fit the mesh, or its sizes the quantization.
+
+    Warns:
+        CheckpointWarning: with ``strict=False``, names in the files and in the model differ.
 
     Example:
         >>> import json, pathlib
@@ -128,7 +133,9 @@ def load(
     has_prefix = any(name.startswith(family.prefix) for name in stored)
     with contextlib.nullcontext() if mesh.empty else logical_axis_rules(given or rules_for(mesh)):
         model = jax.eval_shape(make) if mesh.empty else merge(*get_abstract_model(make, mesh, graph=True))
-        weights, is_unused = weights_of(family, settings, has_prefix)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnevenLayoutWarning)  # told above, with the paths
+            weights, is_unused = weights_of(family, settings, has_prefix)
     if not abstract:
         found = _matched(stored, weights, is_unused, strict)
         encode = functools.partial(_encoded, rows=rows, bits=quantize, group_size=group_size)
@@ -150,7 +157,7 @@ def _text(place: FilePath) -> str:
         "the folder has no model as its publisher makes it",
         at=str(place),
         found=found,
-        expected=f"a {CONFIG} beside the weights",
+        expected=f"{CONFIG}, and {GENERATION} if there is one, each with a JSON object",
         do="download the whole folder of the model",
     )
 
@@ -217,8 +224,12 @@ def _matched(
     ignored = tuple(filter(is_unused, left))
     unexpected = tuple(name for name in left if name not in ignored)
     report = ConversionReport(tuple(converted), tuple(missing), tuple(mismatched), unexpected, ignored=ignored)
-    if mismatched or (strict and not report.is_complete):
-        raise error_of(report, "download the model again; strict=False leaves variables without values as shapes")
+    if not report.is_complete:
+        instead = "strict=False leaves" if strict else "given strict=False, plait leaves"
+        error = error_of(report, f"download the model again; {instead} variables without values as shapes")
+        if strict or mismatched:
+            raise error
+        warn(CheckpointWarning, str(error))
     return found
 
 

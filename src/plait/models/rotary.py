@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from types import NoneType
 from typing import Any
 
@@ -18,7 +17,6 @@ import numpy as np
 
 from ..nn.rotary import apply_rotary_embedding
 from ..typing import Array
-from ..util.static_values import HashableMapping
 from .family import Config
 
 Limits = tuple[int, int | None]
@@ -68,12 +66,11 @@ def read_rotaries(
     config: Config,
     head_dim: int,
     *,
-    theta: float | None,
-    local_theta: float | None,
-    part: float | None,
-    limit: int,
-    original: int | None,
-    aliases: Mapping[str, str],
+    theta: float | None = None,
+    local_theta: float | None = None,
+    part: float | None = None,
+    limit: int = 0,
+    original: int | None = None,
 ) -> tuple[Rotary | None, Rotary | None]:
     """The rotary embeddings of layers with a sliding window and of others: ``rope_parameters``, or ``rope_scaling``.
 
@@ -85,7 +82,6 @@ def read_rotaries(
         part: which part of the features is rotated; ``None`` for families that rotate all.
         limit: how many positions there are.
         original: those of the first training, if the family has such a key.
-        aliases: other names for scalings.
 
     Raises:
         ConversionError: there are keys or values that are not supported.
@@ -96,32 +92,23 @@ def read_rotaries(
     if new is not None and old is not None:
         raise config.error("rope_scaling", "null beside rope_parameters")
     near = far = new or old or Config({}, "")
-    types = ("sliding_attention", "full_attention")
     if local_theta is None:
         local_theta = theta
-    elif new is not None and not new.values.keys().isdisjoint(types):
-        near, far = (new.part(each) or Config({}, "") for each in types)
+    elif new is not None:
+        near, far = (new.part(each) or Config({}, "") for each in ("sliding_attention", "full_attention"))
         new.finish()
     else:
         near = Config({}, "")
     both = ((near, local_theta), (far, theta))
-    one, other = (rotary_of(given, head_dim, base, part, (limit, original), aliases) for given, base in both)
+    one, other = (_rotary(given, head_dim, base, part, (limit, original)) for given, base in both)
     return one, other
 
 
-def rotary_of(
-    given: Config,
-    head_dim: int,
-    theta: float,
-    part: float | None = None,
-    limits: Limits = (0, None),
-    aliases: Mapping[str, str] = HashableMapping(),
-) -> Rotary:
+def _rotary(given: Config, head_dim: int, theta: float, part: float | None, limits: Limits) -> Rotary:
     """The rotary embedding that an object of a config describes; every key of it is taken."""
     theta = float(given.take("rope_theta", float, theta))
     kind = given.take("type", str, "default")
     kind = given.take("rope_type", str, kind)
-    kind = aliases.get(kind, kind)
     if kind not in _SCALINGS:
         raise given.error("rope_type" if "rope_type" in given.values else "type", " or ".join(_SCALINGS))
     if part is not None:
@@ -201,5 +188,5 @@ def _factors(given: Config, key: str, pairs: int) -> np.ndarray:
 
 _SCALINGS = {
     "default": _default, "linear": _linear, "dynamic": _dynamic, "llama3": _llama3, "yarn": _yarn,
-    "longrope": _longrope,
+    "longrope": _longrope, "su": _longrope,
 }  # fmt: skip
