@@ -85,7 +85,7 @@ chromium:
 	@{ $(CHROMIUM); } >/dev/null || { echo 'make browser needs Chromium, which could not be installed here' >&2; exit 1; }
 
 browser: chromium $(VENV)/dev.stamp ## the tests of pages in Chromium, which it installs with apt-get if it runs as root
-	PLAIT_BROWSER=1 $(BIN)/python -m pytest -q -m "browser and not long" tests/inspect/explore tests/docs/test_site.py
+	PLAIT_BROWSER=1 $(BIN)/python -m pytest -q -m browser tests/inspect/explore tests/docs/test_site.py
 
 # plait is built without isolation, so what pyproject.toml needs for that is in the locks too.
 BUILD_REQUIRES := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")

@@ -134,14 +134,7 @@ def models(session: nox.Session) -> None:
 @in_venv
 def long(session: nox.Session) -> None:
     """More of what slow tests show: the other half of the zoo, and most of each slow test with many cases."""
-    tests(session, "-m", "long and not browser")
-
-
-@nox.session(venv_backend="none", name="long-browser")
-def long_browser(session: nox.Session) -> None:
-    """The tests of pages, those that take long too."""
-    make(session, "browser")
-    tests(session, "-n", "0", "-m", "browser and long", PLAIT_BROWSER="1")
+    tests(session, "-m", "long")
 
 
 @in_venv
@@ -192,7 +185,7 @@ def publish(session: nox.Session) -> None:
 def nightly(session: nox.Session) -> None:
     """What runs each night, one session after the other; .github/workflows runs them side by side."""
     for name in (
-        "long", "long-browser", "older-tensorflow", "between", "newest-slow", "lowest", "laws", "differential",
+        "long", "older-tensorflow", "between", "newest-slow", "lowest", "laws", "differential",
         "faults", "optimized", "models",
     ):  # fmt: skip
         session.notify(name)
