@@ -256,7 +256,7 @@ def _jax_attention(
     if len(batch) > 1:
         query, key, value = (_merged(x, batch, batch) for x in (query, key, value))
         bias, mask = (None if x is None else _merged(x, x.shape[:-3], batch) for x in (bias, mask))
-    attend = functools.partial(
+    attend: Any = functools.partial(
         jax.nn.dot_product_attention, scale=scale, is_causal=is_causal, implementation=implementation
     )
     sharding = jax.typeof(query).sharding

@@ -110,13 +110,14 @@ def with_step(cached: Array, step: Array, index: Array) -> Array:
     def write(cached: Array, step: Array, index: Array) -> Array:
         return lax.dynamic_update_slice_in_dim(cached, step, index, axis=cached.ndim - 3)
 
+    mapped: Any = write
     for _ in range(index.ndim):
-        write = jax.vmap(write)
+        mapped = jax.vmap(mapped)
     sharding = jax.typeof(step).sharding
     if AxisType.Explicit in sharding.mesh.axis_types:
         spec = PartitionSpec(*sharding.spec[:-3], None, *sharding.spec[-2:])
-        write = jax.sharding.auto_axes(write, out_sharding=NamedSharding(sharding.mesh, spec))
-    return write(cached, as_dtype(step, cached.dtype), index)
+        mapped = jax.sharding.auto_axes(mapped, out_sharding=NamedSharding(sharding.mesh, spec))
+    return mapped(cached, as_dtype(step, cached.dtype), index)
 
 
 def step_positions(x: Array, index: Array | None) -> Array:
