@@ -107,6 +107,8 @@ def test_a_list_of_blocks_computes_what_a_stack_does():
         ("vit", lambda model: model(jnp.zeros((1, 3, 8, 8))), ShapeError, r"found +shape \(1, 3, 8, 8\)"),
         ("vit", lambda model: model(jnp.zeros((1, 8, 8, 3)), mask=jnp.ones((1, 4))), ArgumentError, "masked patches"),
         ("dinov2", lambda model: model(jnp.zeros((1, 10, 8, 3))), ShapeError, "a multiple of 4"),
+        ("dinov2", lambda model: model(jnp.zeros((2, 8, 8, 3)), mask=jnp.ones((2, 1))), ShapeError, r"mask .*\(2, 1\)"),
+        ("bert", lambda model: model(TOKENS, segments=TOKENS[0]), ShapeError, "expected +.batch, length.: "),
     ],
 )
 def test_an_input_that_the_model_does_not_take_is_refused(name, call, error, match):

@@ -190,6 +190,19 @@ def test_mo6_recomputing_changes_no_gradient(as_list):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
+def test_mo1_keys_that_transformers_passes_over_do_not_count(tmp_path):
+    dynamic = {"rope_type": "dynamic", "factor": 3.0}
+    original = {**dynamic, "original_max_position_embeddings": 5}
+    found = [changed(LLAMA, tmp_path / f"{i}", rope_scaling=each) for i, each in enumerate((dynamic, original))]
+    rope = json.loads((PHI3 / "config.json").read_text("utf-8"))["rope_parameters"]
+    rope["original_max_position_embeddings"] = 3
+    found += [PHI3, changed(PHI3, tmp_path / "phi3", rope_parameters=rope)]
+    gemma = [{"hidden_act": "gelu", "hidden_activation": "relu"}, {"hidden_act": "gelu_pytorch_tanh"}]
+    found += [changed(SAMPLE / "gemma-sample", tmp_path / f"gemma{i}", **each) for i, each in enumerate(gemma)]
+    settings = [plait.models.load(folder, abstract=True).settings for folder in found]
+    assert settings[::2] == settings[1::2]
+
+
 # Devices --------------------------------------------------------------------------------------------------------------
 
 

@@ -58,6 +58,12 @@ def _gemma(row: Row, config: Config, is_sliding: Callable[[int], bool] | None = 
     return dataclasses.replace(settings, embedding_scale=math.sqrt(settings.width))
 
 
+def _gemma1(row: Row, config: Config) -> DecoderSettings:
+    """The first configs say ``gelu`` and mean its approximation."""
+    settings = _gemma(row, config)
+    return settings if settings.activation != "gelu" else dataclasses.replace(settings, activation="gelu_pytorch_tanh")
+
+
 def _gemma2(row: Row, config: Config, every: int = 2) -> DecoderSettings:
     scale = config.take("query_pre_attn_scalar", float, 256) ** -0.5
     return _gemma({**row, "scale": scale}, config, lambda i: (i + 1) % every > 0)
@@ -214,7 +220,7 @@ _GEMMA2: Row = {
 _SUMMARY = [f"summary_{each}" for each in ("activation", "first_dropout", "proj_to_labels", "type", "use_proj")]
 
 FAMILIES: dict[str, Family] = {
-    "gemma": _family("gemma", _gemma, **_GEMMA, ignored=("hidden_activation",)),
+    "gemma": _family("gemma", _gemma1, **_GEMMA, ignored=("hidden_activation",)),
     "gemma2": _family(
         "gemma2", _gemma2, **_GEMMA2,
         soft_cap=Key("attn_logit_softcapping", FLOAT, 50.0),

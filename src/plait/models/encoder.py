@@ -167,14 +167,16 @@ class EmbedText(Module):
         self.norm = make_norm(s, param_dtype=param_dtype, rngs=rngs)
 
     def __call__(self, tokens: Array, segments: Array | None) -> Array:
+        if segments is not None:
+            if self.segments is None:
+                raise _lacks(self, "segments", "an array for segments", "leave segments out")
+            _check_shape(self, "segments", segments, "(batch, length)", tokens.shape)
         named = out_sharding(*STREAM, shape=(*tokens.shape, self.tokens.features))
         x = self.tokens(tokens, out_sharding=named)
         if self.positions is not None:
             x = x + self.positions(self._positions(tokens), out_sharding=named)
         if self.segments is not None:
             x = x + self.segments(jnp.zeros_like(tokens) if segments is None else segments, out_sharding=named)
-        elif segments is not None:
-            raise _lacks(self, "segments", "an array for segments", "leave segments out")
         return self.norm(x)
 
     def _positions(self, tokens: Array) -> Array:
@@ -231,6 +233,7 @@ class EmbedImage(Module):
         if mask is not None:
             if self.mask_token is None:
                 raise _lacks(self, "token for masked patches", "an array for mask", "leave mask out")
+            _check_shape(self, "mask", mask, "(batch, patches)", x.shape[:2])
             x = jnp.where(jnp.asarray(mask, bool)[..., None], x, self.mask_token[...].astype(x.dtype)[None])
 
         def of_each(token: Array) -> Array:
@@ -286,6 +289,17 @@ def _cubic(old: int, new: int) -> np.ndarray:
     rows = np.broadcast_to(np.arange(new)[:, None], taps.shape)
     np.add.at(weights, (rows, np.clip(taps, 0, old - 1).astype(int)), np.where(far <= 1, near_weights, far_weights))
     return weights
+
+
+def _check_shape(node: Module, name: str, value: Any, axes: str, shape: tuple[int, ...]) -> None:
+    if jnp.shape(value) != shape:
+        raise ShapeError(
+            f"{name} has another shape than the input",
+            at=describe_place(node),
+            found=f"{name} of shape {jnp.shape(value)}",
+            expected=f"{axes}: {shape}",
+            do=f"pass {name} with one entry for each",
+        )
 
 
 def _lacks(node: Module, what: str, found: str, do: str) -> ArgumentError:

@@ -133,8 +133,8 @@ def _linear(given: Config, base: np.ndarray, theta: float, limits: Limits) -> Ro
 
 
 def _dynamic(given: Config, base: np.ndarray, theta: float, limits: Limits) -> Rotary:
-    limit = given.take("original_max_position_embeddings", int, limits[0])
-    return Rotary(tuple(base.tolist()), limit=limit, growth=(theta, given.take("factor", float)))
+    given.ignore("original_max_position_embeddings")
+    return Rotary(tuple(base.tolist()), limit=limits[0], growth=(theta, given.take("factor", float)))
 
 
 def _llama3(given: Config, base: np.ndarray, theta: float, limits: Limits) -> Rotary:
@@ -169,7 +169,8 @@ def _yarn(given: Config, base: np.ndarray, theta: float, limits: Limits) -> Rota
 
 def _longrope(given: Config, base: np.ndarray, theta: float, limits: Limits) -> Rotary:
     """Each pair has a factor of its own, and another one for texts longer than those of the first training."""
-    original = given.take("original_max_position_embeddings", int, limits[1] or limits[0])
+    original = given.take("original_max_position_embeddings", int, limits[0])
+    original = limits[1] or original  # where the family has such a key outside, that one counts
     factor = given.take("factor", (float, NoneType), None)
     factor = limits[0] / original if factor is None else factor
     near, far = ((base / _factors(given, key, len(base))).tolist() for key in ("short_factor", "long_factor"))

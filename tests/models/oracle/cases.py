@@ -140,6 +140,7 @@ def rotary(head_dim: int) -> dict[str, dict[str, Any]]:
     return {
         "linear": {"rope_type": "linear", "factor": 4.0},
         "dynamic": {"rope_type": "dynamic", "factor": 3.0},
+        "dynamic-original": {"rope_type": "dynamic", "factor": 3.0, "original_max_position_embeddings": 5},
         "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
         "yarn-betas": {
             "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 4.0,
@@ -175,7 +176,7 @@ def _of_rotary(family: str) -> Iterator[Case]:
         if family == "phi3" and not label.startswith("longrope"):
             continue  # it has no other
         parameters = {"rope_theta": 300.0, **scaling, **({"partial_rotary_factor": 1.0} if settings else {})}
-        extra: dict[str, Any] = {"max_position_embeddings": 8} if label == "dynamic" else {}
+        extra: dict[str, Any] = {"max_position_embeddings": 8} if label.startswith("dynamic") else {}
         if label == "longrope-long" and family == "phi3":
             extra["original_max_position_embeddings"] = 6
         elif label == "longrope" and family == "phi3":
@@ -310,7 +311,7 @@ def _decoders() -> Iterator[Case]:
                 "sliding_attention": {"rope_type": "default", "rope_theta": 20.0},
                 "full_attention": {"rope_theta": 300.0, **scaling},
             },
-            **({"max_position_embeddings": 8} if label == "dynamic" else {}),
+            **({"max_position_embeddings": 8} if label.startswith("dynamic") else {}),
         )
     yield case(
         "gemma3_text",
@@ -372,6 +373,16 @@ def _decoders() -> Iterator[Case]:
             {"rope_parameters": None, "rope_theta": 100.0, "partial_rotary_factor": factor},
             hidden_size=32,
         )
+    for original in (6, 64):  # the one in rope_parameters does not count
+        yield case(
+            "phi3",
+            f"longrope-original-{original}",
+            {"original_max_position_embeddings": original},
+            rope_parameters={"rope_theta": 300.0, **rotary(4)["longrope"]},
+            original_max_position_embeddings=16,
+        )
+    for value in ("gelu", "relu"):  # as the first configs say; hidden_activation does not count
+        yield case("gemma", f"act-first-{value}", {"hidden_act": value, "hidden_activation": "silu"})
     yield case("gpt_neox", "sequential", use_parallel_residual=False)
     yield case("gpt_neox", "no-bias", attention_bias=False)
     yield case("gpt2", "plain")
@@ -462,7 +473,7 @@ def _encoders() -> Iterator[Case]:
                 "sliding_attention": {"rope_type": "default", "rope_theta": 20.0},
                 "full_attention": {"rope_theta": 300.0, **scaling},
             },
-            **({"max_position_embeddings": 8} if label == "dynamic" else {}),
+            **({"max_position_embeddings": 8} if label.startswith("dynamic") else {}),
         )
     yield case("vit", "no-qkv-bias", qkv_bias=False)
     yield case("vit", "pooler", pooler_output_size=12, pooler_act="relu")
