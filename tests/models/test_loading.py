@@ -306,17 +306,37 @@ def test_mo8_a_model_with_adapters_is_refused(tmp_path):
         plait.models.save(plait.models.load(LLAMA), tmp_path)
 
 
-def test_mo9_adapters_have_the_hub_s_names(tmp_path):
-    model = plait.models.load(LLAMA, dtype=jnp.float32)
-    plait.add_lora(plait.select(model, "blocks.*.attention.query"), 2, rngs=plait.Rngs(0))
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "llama", "phi3"])
+def test_mo9_an_adapter_of_the_hub_is_read_and_written_again(tmp_path, family):
+    """PEFT drew it, for all linear layers; some are fused there, as queries, keys and values of GPT-2."""
+    folder = SAMPLE / f"{family}-sample"
+    expected = np.load(folder / "adapter" / "expected.npz")["logits"]
+    model = plait.models.load(folder, dtype=jnp.float32)
+    plait.models.load_adapter(folder / "adapter", model)
+    np.testing.assert_allclose(logits(model, folder), expected, atol=1e-4 * np.abs(expected).max())
+    plait.select(model, "blocks.*.attention.key.lora_b").map(lambda path, value: value + 0.1)
+    again = plait.models.load(folder, dtype=jnp.float32)
+    plait.models.load_adapter(plait.models.save_adapter(model, tmp_path / "adapter"), again)
+    np.testing.assert_allclose(logits(again, folder), logits(model, folder), rtol=1e-3, atol=1e-3)
+
+
+def test_mo9_a_part_of_a_fused_module_may_have_an_adapter(tmp_path):
+    model = plait.models.load(GPT2, dtype=jnp.float32)
+    plait.add_lora(plait.select(model, "blocks.*.attention.value"), 2, alpha=3, rngs=plait.Rngs(0))
     plait.select(model, "**.lora_b").map(lambda path, value: value + 0.1)
-    names = plait.models.hub_names(model)
-    folder = plait.convert.save_peft(tmp_path / "adapter", model, names=names)
+    folder = plait.models.save_adapter(model, tmp_path / "adapter")
     stored = plait.checkpoint.load_safetensors(folder / "adapter_model.safetensors")
-    assert "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight" in stored
-    again = plait.models.load(LLAMA, dtype=jnp.float32)
-    plait.convert.load_peft(folder, again, names={theirs: ours for ours, theirs in names.items()})
-    np.testing.assert_allclose(logits(again, LLAMA), logits(model, LLAMA), atol=1e-5)
+    assert "base_model.model.transformer.h.0.attn.c_attn.lora_A.weight" in stored
+    again = plait.models.load(GPT2, dtype=jnp.float32)
+    plait.models.load_adapter(folder, again)
+    np.testing.assert_allclose(logits(again, GPT2), logits(model, GPT2), atol=1e-5)
+
+
+def test_mo9_an_adapter_of_another_model_is_refused(tmp_path):
+    model = plait.models.load(LLAMA, dtype=jnp.float32)
+    with pytest.raises(ArgumentError, match=r"transformer\.h\.0"):
+        plait.models.load_adapter(GPT2 / "adapter", model)
+    assert same(model, plait.models.load(LLAMA, dtype=jnp.float32))
 
 
 def test_mo4_the_current_mesh_serves_without_rules():

@@ -11,10 +11,12 @@ with ``rank_pattern`` and ``alpha_pattern`` for layers that differ. Axes of a ``
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -62,7 +64,7 @@ def _fixed_name(value: Any) -> bool:
 
 
 _OTHER_KINDS = (
-    "use_dora", "modules_to_save", "fan_in_fan_out", "lora_bias", "layer_replication", "trainable_token_indices",
+    "use_dora", "modules_to_save", "lora_bias", "layer_replication", "trainable_token_indices",
     "use_qalora", "alora_invocation_tokens", "arrow_config",
 )  # fmt: skip
 _MOST_PATTERNS = 10_000
@@ -73,8 +75,12 @@ _CONFIG = {
     "lora_alpha?": finite,
     "lora_dropout?": _rate,
     "use_rslora?": Either(bool, None),
+    "fan_in_fan_out?": Either(bool, None),  # says how the layer below is stored
     "alpha_pattern?": Either(None, {_fixed_name: finite}),
 }
+Pair = dict[str, np.ndarray]
+"""The factors A and B of a layer."""
+
 _KEY = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_(embedding_)?([AB])(?:\.weight)?")
 
 
@@ -103,6 +109,32 @@ def save_peft(
         >>> sorted(plait.checkpoint.load_safetensors(folder / "adapter_model.safetensors"))
         ['base_model.model.fc.lora_A.weight', 'base_model.model.fc.lora_B.weight']
     """
+    rename, (parts, options) = NameMap(names), parts_of(model, adapter)
+    renamed = {rename(name): part for name, part in parts.items()}
+    return write_peft(path, {name: part for name, part in renamed.items() if name is not None}, options)
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """The part of an adapter for one layer.
+
+    Args:
+        arrays: PEFT's, by the end of their names.
+        rank: of the factors.
+        scale: what their product is multiplied by.
+    """
+
+    arrays: dict[str, np.ndarray]
+    rank: int
+    scale: float
+
+
+def parts_of(model: Any, adapter: str) -> tuple[dict[str, Part], dict[str, Any]]:
+    """The parts of an adapter by the names of the model's layers, and what PEFT's configuration says of them all.
+
+    Raises:
+        ArgumentError: the model has no such adapter, or PEFT has no form for one of its layers.
+    """
     whole = as_list(model) if has_stacks(model) else model
     nodes = [(path, node) for path, node in iter_graph_nodes(whole) if isinstance(node, LoRA)]
     layers = [(_without_adapters(path), node) for path, node in nodes if node.adapter == adapter and node.innermost()]
@@ -114,14 +146,22 @@ def save_peft(
             expected=f"{adapter!r}",
             do="pass the name that was given to plait.add_lora: adapter=...",
         )
-    rename, arrays, ranks, alphas = NameMap(names), {}, {}, {}
-    for where, lora in layers:
-        name = rename(".".join(map(str, where)))
-        if name is None:
-            continue
-        arrays.update(_to_peft(where, name, lora))
-        ranks[name] = lora.lora_rank
-        alphas[name] = lora.scale * (math.sqrt(lora.lora_rank) if _is_stabilized(layers) else lora.lora_rank)
+    parts = {".".join(map(str, path)): Part(_to_peft(path, lora), lora.lora_rank, lora.scale) for path, lora in layers}
+    dropout, is_stabilized = max(lora.dropout_rate for _, lora in layers), _is_stabilized(layers)
+    return parts, {"lora_dropout": dropout, "use_rslora": is_stabilized}
+
+
+def write_peft(path: str | os.PathLike[str], parts: Mapping[str, Part], options: Mapping[str, Any]) -> FilePath:
+    """Write an adapter.
+
+    Args:
+        path: the folder.
+        parts: by the names of PyTorch's modules.
+        options: as ``parts_of`` returns them.
+    """
+    ranks = {name: part.rank for name, part in parts.items()}
+    times = math.sqrt if options["use_rslora"] else float
+    alphas = {name: part.scale * times(part.rank) for name, part in parts.items()}
     rank, alpha = (max(set(each.values()), key=[*each.values()].count) for each in (ranks, alphas))
     config = {
         "peft_type": "LORA",
@@ -130,14 +170,14 @@ def save_peft(
         "inference_mode": True,
         "r": rank,
         "lora_alpha": alpha,
-        "lora_dropout": max(lora.dropout_rate for _, lora in layers),
-        "use_rslora": _is_stabilized(layers),
+        **options,
         "target_modules": sorted(ranks),
         "rank_pattern": {name: each for name, each in ranks.items() if each != rank},
         "alpha_pattern": {name: each for name, each in alphas.items() if each != alpha},
         "bias": "none",
         "fan_in_fan_out": False,
     }
+    arrays = {f"{_PREFIX}{name}.{end}": array for name, part in parts.items() for end, array in part.arrays.items()}
     folder = given_path(path)
     with written_whole(folder / CONFIG, "the adapter", CheckpointError, parents=True) as draft:
         weights = save_safetensors(draft.with_name(WEIGHTS), arrays, metadata={"format": "pt"})
@@ -182,18 +222,30 @@ def load_peft(
         >>> again.fc.scale, again.fc.lora_a.shape
         (2.0, (3, 2))
     """
-    config, factors = _read(given_path(path))
+    config, pairs = read_peft(path)
     rename = NameMap(names)
-    found: dict[Path, tuple[str, dict[str, np.ndarray]]] = {}
+    renamed = [(name, rename(name), pair) for name, pair in pairs.items()]
+    add_peft(model, config, [(name, ours, pair) for name, ours, pair in renamed if ours is not None], adapter, rngs)
+
+
+def add_peft(
+    model: Any, config: dict[str, Any], pairs: Iterable[tuple[str, str, Pair]], adapter: str, rngs: Rngs | None
+) -> None:
+    """Add an adapter that was read.
+
+    Args:
+        pairs: the name of a layer in the file, that in the model, and its factors.
+
+    Raises:
+        ArgumentError: as of ``load_peft``.
+    """
+    found: dict[Path, tuple[str, Pair]] = {}
     whole = as_list(model) if has_stacks(model) else model
     loras = [(path, node) for path, node in iter_graph_nodes(whole) if isinstance(node, LoRA)]
     taken = {_without_adapters(path) for path, node in loras if node.adapter == adapter}
     known = {_without_adapters(path): node for path, node in iter_graph_nodes(whole) if form_of(node) is not None}
     by_name = {".".join(map(str, where)): where for where in known}
-    for name, pair in factors.items():
-        ours = rename(name)
-        if ours is None:
-            continue
+    for name, ours, pair in pairs:
         if ours not in by_name:
             raise ArgumentError(
                 "the model has no layer for a part of the adapter",
@@ -268,11 +320,11 @@ def _adapter_at(model: Any, where: Path, adapter: str) -> Any:
     return model
 
 
-def _to_peft(where: Path, name: str, lora: LoRA) -> dict[str, np.ndarray]:
+def _to_peft(where: Path, lora: LoRA) -> dict[str, np.ndarray]:
     layer, a, b = lora.innermost(), np.asarray(lora.lora_a.get_value()), np.asarray(lora.lora_b.get_value())
     rank = a.shape[-1]
     if isinstance(layer, Embed):
-        return {f"{_PREFIX}{name}.lora_embedding_A": a.T.copy(), f"{_PREFIX}{name}.lora_embedding_B": b.T.copy()}
+        return {"lora_embedding_A": a.T.copy(), "lora_embedding_B": b.T.copy()}
     if isinstance(layer, Conv):
         window = len(layer.kernel_size)
         a = a.transpose(window + 1, window, *range(window))
@@ -287,7 +339,7 @@ def _to_peft(where: Path, name: str, lora: LoRA) -> dict[str, np.ndarray]:
             expected="a Linear, a LinearGeneral without batch axes, a Conv or an Embed",
             do="save it with plait.checkpoint.save(path, plait.variables(model, plait.LoRAParam))",
         )
-    return {f"{_PREFIX}{name}.lora_A.weight": a.copy(), f"{_PREFIX}{name}.lora_B.weight": b.copy()}
+    return {"lora_A.weight": a.copy(), "lora_B.weight": b.copy()}
 
 
 def _from_peft(layer: Any, factor: str, value: np.ndarray) -> np.ndarray:
@@ -297,14 +349,20 @@ def _from_peft(layer: Any, factor: str, value: np.ndarray) -> np.ndarray:
     return value.reshape(value.shape[:2]).T if factor == "B" and is_window_of_one else value.T
 
 
-def _read(folder: FilePath) -> tuple[dict[str, Any], dict[str, dict[str, np.ndarray]]]:
+def read_peft(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Pair]]:
+    """The configuration of an adapter, and the factors by the names in its file.
+
+    Raises:
+        CheckpointError: the folder has no adapter that plait can read.
+    """
+    folder = given_path(path)
     try:
         config = parse_json(read_file(folder / CONFIG, MOST_JSON), _CONFIG)
     except (OSError, SchemaError) as error:
         raise _no_adapter(folder, f"an {CONFIG} with {error}") from error
     if len(config.get("alpha_pattern") or ()) > _MOST_PATTERNS:
         raise _no_adapter(folder, f"an {CONFIG} with more than {_MOST_PATTERNS:,} names in alpha_pattern")
-    factors: dict[str, dict[str, np.ndarray]] = {}
+    factors: dict[str, Pair] = {}
     for key, array in load_safetensors(folder / WEIGHTS).items():
         parts = _KEY.fullmatch(key)
         if parts is None:

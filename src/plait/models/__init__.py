@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 from ..util.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from .adapters import load_adapter as load_adapter, save_adapter as save_adapter
     from .decoder import Decoder as Decoder
     from .encoder import Encoder as Encoder
     from .loading import load as load
     from .saving import save as save
-    from .weights import hub_names as hub_names
 
 _NAMES = {
+    "adapters": "load_adapter save_adapter",
     "decoder": "Decoder",
     "encoder": "Encoder",
     "loading": "load",
     "saving": "save",
-    "weights": "hub_names",
 }
 
 if not TYPE_CHECKING:  # to a type checker any other name is an error

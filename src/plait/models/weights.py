@@ -20,7 +20,7 @@ from ..errors import ConversionError
 from ..nn.attention import MultiHeadAttention
 from ..util.paths import Path
 from . import decoder_families, encoder_families
-from .family import Family, PublishedModel
+from .family import Family
 
 FAMILIES: dict[str, Family] = {**decoder_families.FAMILIES, **encoder_families.FAMILIES}
 
@@ -121,29 +121,6 @@ def weights_of(family: Family, settings: Any, has_prefix: bool = True) -> tuple[
         theirs, parts = _filled(piece.theirs[0], layers) + rest, [_filled(ours, layers) + rest for ours in piece.ours]
         found.append(Weight(counterpart.paths[0], counterpart, theirs.removeprefix(prefix), tuple(parts), piece))
     return found, lambda name: any(pattern.fullmatch(name) for pattern in unused)
-
-
-def hub_names(model: PublishedModel) -> dict[str, str]:
-    """The names of a model's modules → those of the hub, with ``*`` for the number of a layer.
-
-    Modules that are parts of one on the hub, as queries, keys and values of Phi-3, are not among them.
-
-    ``plait.convert.save_peft(folder, model, names=plait.models.hub_names(model))`` writes an adapter as PEFT names it,
-    and with the names turned around, ``{theirs: ours for ours, theirs in ...items()}``, ``load_peft`` reads one.
-
-    Args:
-        model: from ``plait.models.load``.
-
-    Example:
-        >>> import json, pathlib
-        >>> folder = pathlib.Path("tiny")
-        >>> folder.mkdir()
-        >>> _ = (folder / "config.json").write_text(json.dumps({"model_type": "llama", "num_hidden_layers": 2}))
-        >>> plait.models.hub_names(plait.models.load(folder, abstract=True))["blocks.*.attention.query"]
-        'model.layers.*.self_attn.q_proj'
-    """
-    pieces = family_of(model.config, "config.json").names(model.settings)
-    return {piece.ours[0]: piece.theirs[0] for piece in pieces if len(piece.ours) == 1}
 
 
 def _pattern(name: str) -> re.Pattern[str]:

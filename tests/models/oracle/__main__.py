@@ -1,8 +1,9 @@
-"""Draws models, reads folders that plait wrote, alters tensors. Needs torch and transformers; neither JAX nor plait.
+"""Draws models and adapters, reads folders that plait wrote, alters tensors. Needs torch, transformers and PEFT.
 
 python -m tests.models.oracle draw FOLDER [PATTERN ...]    a folder for each case, with expected.npz
                                             (--odd for cases that plait may refuse, --sample for tests/data/models)
 python -m tests.models.oracle alter FOLDER [PATTERN ...]          altered.json: how far each tensor moves the result
+python -m tests.models.oracle adapt FOLDER [PATTERN ...]          adapter: PEFT's, with what the model gives then
 python -m tests.models.oracle read SAVED DRAWN                    whether folders that plait wrote give what was drawn
 """
 
@@ -241,6 +242,21 @@ def _plain(model: Any, family: str) -> Arrays:
     return {"logits": model(torch.tensor(tokens)).logits.numpy()}
 
 
+def adapt(folder: Path) -> None:
+    """An adapter of PEFT for all linear layers, with what the model gives then, in a folder beside the weights."""
+    import peft
+
+    case = json.loads((folder / "case.json").read_text())
+    torch.manual_seed(0)
+    config = peft.LoraConfig(r=2, lora_alpha=3, target_modules="all-linear", init_lora_weights=False)
+    model = peft.get_peft_model(read(folder, case["family"], case["head"]), config).eval()
+    model.save_pretrained(folder / "adapter")
+    (folder / "adapter" / "README.md").unlink(missing_ok=True)
+    with torch.no_grad():
+        found = model(torch.tensor(np.load(folder / "expected.npz")["tokens"])).logits.numpy()
+    np.savez_compressed(folder / "adapter" / "expected.npz", logits=found)
+
+
 def differences(saved: Path, drawn: Path) -> Iterator[tuple[str, float]]:
     """For each folder in ``saved``, how far its results are from those drawn, beside their largest."""
     for folder in sorted(path.parent for path in saved.glob("*/config.json")):
@@ -261,7 +277,7 @@ def differences(saved: Path, drawn: Path) -> Iterator[tuple[str, float]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.models.oracle", description=__doc__)
-    parser.add_argument("mode", choices=("draw", "alter", "read"))
+    parser.add_argument("mode", choices=("draw", "alter", "adapt", "read"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("rest", nargs="*")
     parser.add_argument("--odd", action="store_true")
@@ -279,10 +295,10 @@ def main() -> int:
         print(*wrong, sep="\n")
         return bool(wrong)
     patterns = arguments.rest or ["*"]
-    if arguments.mode == "alter":
+    if arguments.mode in ("alter", "adapt"):
         for folder in sorted(path.parent for path in arguments.folder.glob("*/case.json")):
             if any(fnmatch.fnmatch(folder.name, pattern) for pattern in patterns) and "-odd-" not in folder.name:
-                alter(folder)
+                (alter if arguments.mode == "alter" else adapt)(folder)
         return 0
     cases = SAMPLE if arguments.sample else _odd_cases() if arguments.odd else CASES
     failed = 0
