@@ -49,6 +49,7 @@ def renamed(name: str, to: Path, rename) -> Path:
         ("distilbert", {"activation": "laplace"}),
         ("modernbert", {"layer_types": ["full_attention"]}),
         ("modernbert", {"rope_parameters": {"rope_type": "default"}}),
+        ("gpt_neox", {"head_dim": 8}),
         ("gemma3_text", {"rope_parameters": {"rope_type": "default"}}),
         ("vit", {"image_size": [8, 8, 8]}),
         ("dinov2", {"num_register_tokens": 4}),

@@ -239,7 +239,7 @@ FAMILIES: dict[str, Family] = {
         only={}, ignored=("n_ctx", "reorder_and_upcast_attn", *_SUMMARY),
     ),
     "gpt_neox": _family(
-        "gpt_neox", names=_GPT_NEOX_NAMES, **_GPT,
+        "gpt_neox", names=_GPT_NEOX_NAMES, **_GPT, kv_heads=None, head_dim=None,
         qkv_bias=Key("attention_bias", bool, True), mlp_bias=True, epsilon=Key("layer_norm_eps", float),
         theta=Key("rotary_emb_base", float, 10_000.0), part=Key("rotary_pct", float, 0.25),
         parallel=Key("use_parallel_residual", bool, True), only={}, ignored=("is_decoder",),
