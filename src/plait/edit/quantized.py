@@ -12,10 +12,8 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec
 
 from ..core.functional.merge import clone
 from ..core.graph.locate import describe_place
@@ -27,6 +25,7 @@ from ..errors import ArgumentError
 from ..nn.embedding import Embed
 from ..nn.low_rank import axes_of, form_of, kinds_with_form
 from ..typing import Array
+from ..util.jax_versions import on_all_devices
 from ..util.paths import Path, describe_path
 from ..util.words import describe_type
 from .selection import Selection, select
@@ -70,7 +69,7 @@ class QuantizedWeight(Module):
     @property
     def value(self) -> Array:
         """The weight, in its own shape and dtype."""
-        codes, scale = map(_gathered, (self.codes.value, self.scale.value))
+        codes, scale = map(on_all_devices, (self.codes.value, self.scale.value))
         codes = codes if self.bits == 8 else _unpacked(codes)
         groups = codes.astype(jnp.float32).reshape(scale.shape[0], -1, scale.shape[1]) * scale[:, None]
         own = groups.reshape([self.size[axis] for axis in self.order])
@@ -314,12 +313,6 @@ def check_inputs(path: Path, layer: Any, bits: int, group_size: int | None) -> N
             expected="a multiple of group_size, and of 2 for 4 bits",
             do="choose another group_size, or quantize this layer with 8 bits",
         )
-
-
-def _gathered(x: Array) -> Array:
-    """The same over all devices, if axes of the mesh are explicit: JAX then cannot tell how parts are reshaped."""
-    spec = jax.typeof(x).sharding.spec
-    return jax.sharding.reshard(x, PartitionSpec(*[None] * x.ndim)) if any(spec) else x
 
 
 def _packed(codes: Array) -> Array:

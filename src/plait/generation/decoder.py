@@ -21,7 +21,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ..core.graph.walks import CachedWalk, find_walk
 from ..core.nodes.nodes import iter_graph_nodes, iter_variables
@@ -29,7 +28,7 @@ from ..core.variables.variable_kinds import Cache
 from ..edit.views import view
 from ..errors import ArgumentError, ShapeError
 from ..typing import Array
-from ..util.jax_versions import trace_settings
+from ..util.jax_versions import on_all_devices, trace_settings
 from ..util.paths import describe_path, layers_of
 from ..util.words import describe_type
 
@@ -184,9 +183,7 @@ def logits_of(decoder: Any, tokens: Array) -> Array:
             expected="one array, (batch, length, vocabulary)",
             do="wrap it in a module whose __call__(tokens) returns the logits",
         )
-    sharding = jax.typeof(logits).sharding
-    if AxisType.Explicit in sharding.mesh.axis_types:  # tokens are drawn on each device
-        logits = jax.sharding.reshard(logits, NamedSharding(sharding.mesh, PartitionSpec()))
+    logits = on_all_devices(logits)  # tokens are drawn on each device
     return logits.astype(np.promote_types(logits.dtype, np.float32))  # JAX's raises with strict promotion
 
 

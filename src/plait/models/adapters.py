@@ -7,48 +7,24 @@ have the same A, and B has a part for each; what the model trained for each alon
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path as FilePath
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ..convert.layouts import Piece
 from ..convert.peft import Part, add_peft, parts_of, read_peft, write_peft
 from ..core.rngs import Rngs
+from ..errors import ArgumentError
 from .family import PublishedModel
 from .weights import Weight, family_of, weights_of
 
 _END = ".weight"
 
 
-class Fused(NamedTuple):
-    """A module of the hub.
-
-    Args:
-        piece: converts between its array and those of the layers.
-        layers: the layers of the model that it is, in order.
-        shapes: PyTorch's of their weights.
-    """
-
-    piece: Piece
-    layers: list[str]
-    shapes: list[tuple[int, ...]]
-
-    def take_apart(self, b: np.ndarray) -> list[np.ndarray]:
-        """The factor B of each layer."""
-        return [b] if len(self.layers) == 1 else [*self.piece.to_ours(b.T if self._is_transposed else b)]
-
-    def put_together(self, parts: list[np.ndarray]) -> np.ndarray:
-        """The factor B of the module."""
-        whole = self.piece.to_theirs(*parts)[0]
-        return whole.T if self._is_transposed else whole
-
-    @property
-    def _is_transposed(self) -> bool:
-        return self.piece.their_shapes(self.shapes)[0][0] != sum(shape[0] for shape in self.shapes)
-
-
-def _modules(model: PublishedModel) -> dict[str, Fused]:
+def _modules(model: PublishedModel) -> dict[str, dict[str, Any]]:
+    """The modules of the hub: the layers of the model that each is, with their rows of its factor B."""
     groups: dict[str, list[Weight]] = {}
     for weight in weights_of(family_of(model.config, "config.json"), model.settings)[0]:
         if weight.theirs.endswith(_END) and len(weight.torch_shape) > 1:
@@ -57,8 +33,17 @@ def _modules(model: PublishedModel) -> dict[str, Fused]:
     for name, weights in groups.items():
         weights.sort(key=lambda weight: weight.parts.index(weight.name))
         layers = [weight.name.removesuffix(_END) for weight in weights]
-        found[name] = Fused(weights[0].piece, layers, [weight.torch_shape for weight in weights])
+        rows = [slice(None)] if len(weights) == 1 else _rows(weights[0].piece, [each.torch_shape for each in weights])
+        found[name] = dict(zip(layers, rows, strict=True))
     return found
+
+
+def _rows(piece: Piece, shapes: list[tuple[int, ...]]) -> list[np.ndarray]:
+    """Where in the output of a fused module that of each layer is, from PyTorch's shapes of their weights."""
+    whole = (sum(shape[0] for shape in shapes), shapes[0][1])
+    numbers = np.broadcast_to(np.arange(whole[0])[:, None], whole)
+    is_transposed = piece.their_shapes(shapes)[0] != whole
+    return [part[:, 0] for part in piece.to_ours(numbers.T if is_transposed else numbers)]
 
 
 def save_adapter(model: PublishedModel, folder: str | os.PathLike[str], *, adapter: str = "default") -> FilePath:
@@ -91,26 +76,21 @@ def save_adapter(model: PublishedModel, folder: str | os.PathLike[str], *, adapt
     """
     parts, options = parts_of(model, adapter)
     found = {}
-    for name, module in _modules(model).items():
-        own = [parts.pop(layer, None) for layer in module.layers]
-        if len(own) == 1 and own[0] is not None:
-            found[name] = own[0]
-        elif any(own):
-            found[name] = _fused(module, own)
+    for name, layers in _modules(model).items():
+        own = {layer: parts.pop(layer) for layer in layers if layer in parts}
+        if own:
+            found[name] = next(iter(own.values())) if len(layers) == 1 else _fused(layers, own)
     return write_peft(folder, {**found, **parts}, options)
 
 
-def _fused(module: Fused, parts: list[Part | None]) -> Part:
+def _fused(layers: Mapping[str, np.ndarray], parts: Mapping[str, Part]) -> Part:
     """One pair of factors, whose product is that of all."""
-    there = {i: part for i, part in enumerate(parts) if part is not None}
-    scale, columns = next(iter(there.values())).scale, []
-    for i, part in there.items():
-        b = part.arrays["lora_B.weight"]
-        blocks = [np.zeros((shape[0], part.rank), b.dtype) for shape in module.shapes]
-        blocks[i] = (b * (part.scale / scale)).astype(b.dtype)
-        columns.append(module.put_together(blocks))
-    a = np.concatenate([part.arrays["lora_A.weight"] for part in there.values()])
-    b = np.concatenate(columns, axis=1)
+    a = np.concatenate([part.arrays["lora_A.weight"] for part in parts.values()])
+    b, start = np.zeros((sum(map(len, layers.values())), len(a)), a.dtype), 0
+    scale = next(iter(parts.values())).scale
+    for layer, part in parts.items():
+        b[layers[layer], start : start + part.rank] = part.arrays["lora_B.weight"] * (part.scale / scale)
+        start += part.rank
     return Part({"lora_A.weight": a, "lora_B.weight": b}, len(a), scale)
 
 
@@ -130,13 +110,16 @@ def load_adapter(
         ArgumentError: the model has no module of a name, one of another shape, or an adapter of this name.
     """
     config, pairs = read_peft(folder)
-    modules = _modules(model)
-    found: list[tuple[str, str, Any]] = []
+    modules, found = _modules(model), []
     for name, pair in pairs.items():
-        module = modules.get(name)
-        if module is None or len(pair["B"]) != sum(shape[0] for shape in module.shapes):
-            found.append((name, module.layers[0] if module else name, pair))  # an error that names it
-            continue
-        bs = module.take_apart(pair["B"])
-        found += [(name, layer, {"A": pair["A"], "B": b}) for layer, b in zip(module.layers, bs, strict=True)]
+        layers = modules.get(name, {name: slice(None)})  # an unknown name is an error that lists the layers
+        if len(layers) > 1 and len(pair["B"]) != (size := sum(map(len, layers.values()))):
+            raise ArgumentError(
+                "a factor of the adapter does not have the shape of the module",
+                at=f"{name}.lora_B",
+                found=f"shape {pair['B'].shape}",
+                expected=f"{size} rows, for {', '.join(layers)}",
+                do="pass a model with the sizes of the one that was fine-tuned",
+            )
+        found += [(name, layer, {"A": pair["A"], "B": pair["B"][rows]}) for layer, rows in layers.items()]
     add_peft(model, config, found, adapter, rngs)

@@ -118,18 +118,6 @@ class Config:
             return value
         raise self.error(key, " or ".join("null" if each is NoneType else each.__name__ for each in kinds))
 
-    def choose(self, key: str, choices: Mapping[Any, Any], default: Any = _REQUIRED) -> Any:
-        """What the value of a key stands for.
-
-        Raises:
-            ConversionError: the value is none of the choices.
-        """
-        self._left.discard(key)
-        value = self.values.get(key, default)
-        if not _is_among(value, choices):
-            raise self.error(key, " or ".join(json.dumps(each) for each in choices))
-        return choices[value]
-
     def only(self, key: str, *supported: Any) -> None:
         """Take a key of which plait supports some values; absent, it is one of them.
 
@@ -146,7 +134,10 @@ class Config:
 
     def activation(self, key: str, default: Any = _REQUIRED) -> str:
         """The name of an activation."""
-        return self.choose(key, {name: name for name in ACTIVATIONS}, default)
+        name = self.take(key, str, default)
+        if name not in ACTIVATIONS:
+            raise self.error(key, " or ".join(ACTIVATIONS))
+        return name
 
     def pair(self, key: str, default: int) -> tuple[int, int]:
         """A height and a width, which may be one number."""

@@ -15,13 +15,12 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType
 
 from ..core.nodes.module import Module
 from ..core.variables.variable_kinds import Intermediate
 from ..errors import ArgumentError, ShapeError, StreamError
 from ..typing import Array, ArrayLike, DTypeLike, PrecisionLike, PRNGKey
-from ..util.jax_versions import promotes_nothing
+from ..util.jax_versions import explicit_sharding, promotes_nothing
 from .promotion import as_dtype, common_dtype, promote_dtype
 
 Implementation = Literal["xla", "cudnn"]
@@ -259,8 +258,8 @@ def _jax_attention(
     attend: Any = functools.partial(
         jax.nn.dot_product_attention, scale=scale, is_causal=is_causal, implementation=implementation
     )
-    sharding = jax.typeof(query).sharding
-    if AxisType.Explicit in sharding.mesh.axis_types:  # inside, JAX maps over heads, which a mask may not have
+    sharding = explicit_sharding(query)
+    if sharding is not None:  # inside, JAX maps over heads, which a mask may not have
         attend = jax.sharding.auto_axes(attend, out_sharding=sharding)
     return jnp.reshape(attend(query, key, value, bias, mask), shape)
 

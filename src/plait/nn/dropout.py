@@ -7,12 +7,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from ..core.nodes.module import Module
 from ..core.rngs import Rngs, RngStream
 from ..errors import ArgumentError
 from ..typing import Array
+from ..util.jax_versions import explicit_sharding
 from .checks import missing_stream, resolve_switch, wrong_rngs
 
 
@@ -110,8 +111,8 @@ class Dropout(Module):
 
 def _mask_layout(x: Array, shape: Sequence[int]) -> NamedSharding | None:
     """The sharding of the mask on a mesh with explicit axes: that of the input. ``None`` without such a mesh."""
-    sharding = jax.typeof(x).sharding
-    if AxisType.Explicit not in sharding.mesh.axis_types:
+    sharding = explicit_sharding(x)
+    if sharding is None:
         return None
     spec = [
         entry if size == x.shape[axis] else None

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from ..core.graph.locate import describe_place
 from ..core.nodes.module import Module
@@ -15,6 +15,7 @@ from ..core.rngs import Rngs
 from ..core.variables.variable_kinds import Param
 from ..errors import ShapeError
 from ..typing import Array, DTypeLike, Initializer
+from ..util.jax_versions import explicit_sharding
 from ..util.static_values import HashableMapping
 from .checks import check_array, check_last_axis, check_members, check_rngs, weight_length
 from .initializers import default_embed_init, initial
@@ -116,8 +117,8 @@ class Embed(Module):
 
 def _layout(indices: Array, table: Array) -> NamedSharding | None:
     """The sharding of the rows on a mesh with explicit axes: that of the indices. ``None`` without such a mesh."""
-    sharding = jax.typeof(indices).sharding
-    if AxisType.Explicit not in sharding.mesh.axis_types:
+    sharding = explicit_sharding(indices)
+    if sharding is None:
         return None
     used = {name for entry in sharding.spec for name in (entry if isinstance(entry, tuple) else (entry,))}
     features = jax.typeof(table).sharding.spec[1]

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from ..core.graph.locate import describe_place
 from ..core.nodes.module import Module
@@ -20,7 +20,7 @@ from ..core.nodes.nodes import iter_graph_nodes
 from ..core.variables.variable_kinds import Cache
 from ..errors import ArgumentError, ShapeError
 from ..typing import Array, DTypeLike, Shape
-from ..util.jax_versions import Tracer
+from ..util.jax_versions import Tracer, explicit_sharding
 from .checks import shape_of
 from .promotion import as_dtype
 from .stacks import stack
@@ -113,8 +113,8 @@ def with_step(cached: Array, step: Array, index: Array) -> Array:
     mapped: Any = write
     for _ in range(index.ndim):
         mapped = jax.vmap(mapped)
-    sharding = jax.typeof(step).sharding
-    if AxisType.Explicit in sharding.mesh.axis_types:
+    sharding = explicit_sharding(step)
+    if sharding is not None:
         spec = PartitionSpec(*sharding.spec[:-3], None, *sharding.spec[-2:])
         mapped = jax.sharding.auto_axes(mapped, out_sharding=NamedSharding(sharding.mesh, spec))
     return mapped(cached, as_dtype(step, cached.dtype), index)

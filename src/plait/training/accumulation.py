@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from ..core.functional.split import state
 from ..core.variables.variable_kinds import Param
@@ -24,6 +24,7 @@ from ..transforms.loops import scan
 from ..transforms.selections import DiffState
 from ..typing import FilterLiteral
 from ..util.counts import check_count
+from ..util.jax_versions import explicit_sharding
 from .remainders import wide_dtype
 
 
@@ -88,7 +89,7 @@ def accumulated_value_and_grad(
 def _split(batch: Any, parts: int) -> Any:
     def split_leaf(path: Any, leaf: Any) -> Any:
         leaf = jnp.asarray(leaf)
-        layout = _explicit_sharding(leaf)
+        layout = explicit_sharding(leaf)
         multiple = parts * (
             1 if layout is None or leaf.ndim == 0 else leaf.shape[0] // layout.shard_shape(leaf.shape)[0]
         )
@@ -107,9 +108,3 @@ def _split(batch: Any, parts: int) -> Any:
         return jnp.reshape(leaf, shape, out_sharding=spread)
 
     return jax.tree_util.tree_map_with_path(split_leaf, batch)
-
-
-def _explicit_sharding(batch: jax.Array) -> NamedSharding | None:
-    """The sharding of the batch on a mesh with explicit axes; ``None`` without such a mesh."""
-    sharding = jax.typeof(batch).sharding
-    return sharding if AxisType.Explicit in sharding.mesh.axis_types else None

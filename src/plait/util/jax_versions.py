@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 
 import jax
 from jax.core import Tracer as _Tracer
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ..errors import MissingDependencyError
 from ..util.sentinels import NOTHING
@@ -195,6 +196,18 @@ def varying_axes(value: Any) -> frozenset[Any]:
     if hasattr(aval, "manual_axis_type"):
         return frozenset(aval.manual_axis_type.varying)
     return frozenset(getattr(aval, "vma", ()))
+
+
+def explicit_sharding(x: Any) -> NamedSharding | None:
+    """The sharding in the type of an array; ``None`` unless axes of its mesh are explicit."""
+    sharding = jax.typeof(x).sharding
+    return sharding if AxisType.Explicit in sharding.mesh.axis_types else None
+
+
+def on_all_devices(x: Any) -> Any:
+    """The same, whole on each device if axes are explicit: JAX cannot tell how some operations divide it."""
+    sharding = explicit_sharding(x)
+    return x if sharding is None else jax.sharding.reshard(x, NamedSharding(sharding.mesh, PartitionSpec()))
 
 
 def promotes_nothing() -> bool:
